@@ -1,0 +1,92 @@
+# Everything sets itself up: on a fresh machine `make test` is enough. Needs make and Python 3.11 or newer.
+
+PYTHON =
+BIN = .venv/bin
+PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+PYTEST = $(BIN)/python -m pytest
+# One real PostgreSQL per process: four are enough to keep a large machine busy.
+PYTEST_ARGS = -n auto --maxprocesses 4
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/.dev ## create .venv with the pinned requirements and Shoal itself, editable
+
+test: setup parts lint ## run every check and every test; what CI runs
+	$(PYTEST) $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $$(ls -d src tests bench 2>/dev/null)
+	$(BIN)/lint-imports --no-cache
+
+demo: setup ## run the demo
+	$(BIN)/shoal demo
+
+bench: .venv/.bench ## measure Shoal against its peers
+	$(BIN)/python -m bench
+
+chaos: setup parts ## kill workers and databases for longer than `make test` does
+	SHOAL_CHAOS=long $(PYTEST) tests/chaos
+
+# RUNLEVEL=1 keeps Debian from starting a pgbouncer service; the tests start their own.
+APT_INSTALL = apt_install() { \
+	root=; [ "$$(id -u)" = 0 ] || root="sudo -n"; \
+	apt="$$root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq"; \
+	$$apt install --no-install-recommends "$$@" || { $$apt update; $$apt install --no-install-recommends "$$@"; }; \
+	}; \
+	why_no_apt() { \
+	if ! command -v apt-get >/dev/null; then echo "this system has no apt-get"; \
+	elif [ "$$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then echo "apt-get needs root"; fi; \
+	}
+
+parts: ## install the system parts of the tests (pgbouncer), when allowed to
+	@$(APT_INSTALL); \
+	PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer >/dev/null && exit 0; \
+	why=$$(why_no_apt); \
+	if [ -z "$$why" ]; then \
+		echo "installing pgbouncer"; \
+		log=$$(apt_install pgbouncer </dev/null 2>&1) && exit 0; \
+		echo "$$log" >&2; why="apt-get failed"; \
+	fi; \
+	echo "skipped: pgbouncer and its tests, because it is not installed and $$why" >&2; \
+	[ -z "$$CI" ]
+
+.venv/bin/python:
+	@$(APT_INSTALL); \
+	python=; \
+	for name in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+		if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "Shoal needs Python 3.11 or newer: install it, or name it with make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	create() { "$$python" -m venv --clear "$$@" .venv >/dev/null 2>&1; }; \
+	create || { [ -z "$$(why_no_apt)" ] && apt_install python3-venv </dev/null >/dev/null 2>&1 && create; } || \
+	{ create --without-pip && "$$python" -m pip --python .venv/bin/python install --quiet pip; } || { \
+		rm -rf .venv; \
+		echo "Python cannot create .venv: install python3-venv (as root: apt-get install python3-venv)" >&2; exit 1; \
+	}
+
+# --no-build-isolation: the build backend is pinned in dev.txt like everything else.
+.venv/.dev: .venv/bin/python pyproject.toml requirements/dev.txt
+	$(PIP) -r requirements/dev.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.bench: .venv/.dev requirements/bench.txt
+	$(PIP) -r requirements/bench.txt
+	@touch $@
+
+UV_COMPILE = uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
+
+lock: ## pin the requirements anew (needs uv)
+	$(UV_COMPILE) pyproject.toml --extra testing requirements/dev.in -o requirements/dev.txt
+	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup test lint demo bench chaos parts lock clean

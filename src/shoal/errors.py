@@ -1,0 +1,111 @@
+"""Every error that Shoal raises on purpose.
+
+ShoalError
+├── UsageError                 the caller's mistake; nothing was changed
+│   ├── InvalidItem            an item that cannot be enqueued (URL, key, payload, delay ...)
+│   ├── InvalidRecord          a result that cannot be stored
+│   ├── InvalidSetting         a limit, a delay, a batch size out of range
+│   ├── UnknownStage           the run has no such stage
+│   └── WrongState             the run is finished, cancelled ...: the operation makes no sense now
+├── NotFound                   no such run, item, lane, worker
+├── WorkerLost                 this worker was declared dead; register again
+└── LedgerError                the database
+    ├── BadLedgerUrl           the address cannot be understood
+    ├── LedgerUnreachable      nobody answers there, or the password is wrong
+    ├── LedgerNotMigrated      the schema is missing or older than this code
+    ├── LedgerTooNew           the schema is newer than this code
+    ├── LedgerReadOnly         the file or the server refuses writes
+    ├── LedgerFull             no space left
+    └── LedgerCorrupt          the audit found what must not be
+
+Each carries a remedy: one sentence saying what to do next. `exit_code` is what the command line returns.
+"""
+
+from __future__ import annotations
+
+
+class ShoalError(Exception):
+    """Something went wrong in a way that Shoal understands."""
+
+    remedy = "Run the command again with -v and report what it printed."
+    exit_code = 70
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if remedy is not None:
+            self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}"
+
+
+class UsageError(ShoalError):
+    remedy = "Correct the call and try again; nothing was changed."
+    exit_code = 2
+
+
+class InvalidItem(UsageError):
+    remedy = "Correct or drop the item; nothing was stored for it."
+
+
+class InvalidRecord(UsageError):
+    remedy = "Yield JSON-like values: str, int, float, bool, None, list, dict, dates, dataclasses, Structs."
+
+
+class InvalidSetting(UsageError):
+    remedy = "Choose a value in the range; the old value stays in force."
+
+
+class UnknownStage(UsageError):
+    remedy = "Name one of the stages the run was created with."
+
+
+class WrongState(UsageError):
+    remedy = "See `shoal db show` for the run's state."
+
+
+class NotFound(ShoalError):
+    remedy = "Check the name; `shoal db show` lists the runs."
+    exit_code = 5
+
+
+class WorkerLost(ShoalError):
+    remedy = "Register again under a new worker id; its leases were given to others."
+
+
+class LedgerError(ShoalError):
+    remedy = "Check the ledger with `shoal db check`."
+    exit_code = 3
+
+
+class BadLedgerUrl(LedgerError):
+    remedy = (
+        "Use a path such as .shoal/ledger.db, sqlite:///absolute/path.db "
+        "or postgresql://user:password@host:5432/database."
+    )
+    exit_code = 2
+
+
+class LedgerUnreachable(LedgerError):
+    remedy = "Check that the database runs, the address is right and the password is valid."
+
+
+class LedgerNotMigrated(LedgerError):
+    remedy = "Run `shoal db migrate`."
+
+
+class LedgerTooNew(LedgerError):
+    remedy = "Upgrade Shoal on this machine, or point it at another ledger."
+
+
+class LedgerReadOnly(LedgerError):
+    remedy = "Give this user write access to the file and its folder, or use another ledger."
+
+
+class LedgerFull(LedgerError):
+    remedy = "Free some disk space; what was acknowledged is safe, the refused write was not made."
+
+
+class LedgerCorrupt(LedgerError):
+    remedy = "Stop the workers, keep a copy of the database and report the findings."

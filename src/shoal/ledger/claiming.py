@@ -1,0 +1,161 @@
+"""Claiming, as both ledgers do it: which queues to ask, in what order, and what to do when a claim comes short."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from shoal.errors import InvalidSetting
+from shoal.ledger.fairness import QueueRow, in_turn
+from shoal.model.item import Claimed
+from shoal.model.worker import Scope
+
+MAX_CLAIM = 10_000
+QUEUES_PER_CLAIM = 64
+REFRESH_SECONDS = 1.0
+RESCAN_SECONDS = 2.0
+PROMOTE_SECONDS = 0.1
+FROM_START = (-(1 << 31), 0)
+
+
+class ClaimRow(msgspec.Struct, gc=False):
+    """One row as a backend claims it. A deflected row was not leased: its lane is paused or blocked."""
+
+    item: int
+    epoch: int
+    queue: int
+    priority: int
+    tries: int
+    rescues: int
+    max_attempts: int | None
+    lane: str | None
+    url: str | None
+    key: str | None
+    payload: str | None
+    deflected: bool
+
+
+class ClaimStore(Protocol):
+    """The three things a backend must do for a claim."""
+
+    async def open_queues(self, scope: Scope) -> list[QueueRow]:
+        """Queues of active runs within the scope that have ready items."""
+
+    async def take(
+        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+    ) -> list[ClaimRow]: ...
+
+    async def promote_due(self) -> int: ...
+
+
+class QueueBook:
+    """What one worker remembers of the queues between two claims."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._own = frozenset(scope.partitions)
+        self._steal = scope.steal
+        self._rows: dict[int, QueueRow] = {}
+        self._hints: dict[int, tuple[int, int]] = {}
+        self._turn = 0
+        self.refreshed_at = float("-inf")
+        self._rescanned_at = float("-inf")
+
+    def refresh(self, rows: list[QueueRow], now: float) -> None:
+        self._rows = {row.id: row for row in rows}
+        self.refreshed_at = now
+
+    def next_round(self, now: float) -> list[QueueRow]:
+        if now - self._rescanned_at > RESCAN_SECONDS:
+            # Rows that became ready late, or of higher priority, stand behind the hints.
+            self.forget_hints(now)
+        rows = in_turn(self._rows.values(), self._own, self._turn, steal=self._steal)
+        self._turn += 1
+        return rows[:QUEUES_PER_CLAIM]
+
+    def after(self, rows: Sequence[QueueRow]) -> list[tuple[int, int]]:
+        return [self._hints.get(row.id, FROM_START) for row in rows]
+
+    def forget_hints(self, now: float) -> bool:
+        had_any = bool(self._hints)
+        self._hints.clear()
+        self._rescanned_at = now
+        return had_any
+
+    def learn(self, claimed: Sequence[ClaimRow]) -> None:
+        for row in claimed:
+            place = (row.priority, row.item)
+            if place > self._hints.get(row.queue, FROM_START):
+                self._hints[row.queue] = place
+
+    def drop(self, rows: Sequence[QueueRow]) -> None:
+        for row in rows:
+            self._rows.pop(row.id, None)
+
+    def as_claimed(self, row: ClaimRow) -> Claimed:
+        queue = self._rows[row.queue]
+        return Claimed(
+            row.item,
+            row.epoch,
+            queue.run_no,
+            queue.run_id,
+            queue.stage,
+            queue.partition,
+            row.priority,
+            row.url,
+            row.key,
+            row.payload,
+            row.lane,
+            row.tries,
+            row.rescues,
+            row.max_attempts if row.max_attempts is not None else queue.max_attempts,
+        )
+
+
+class FairClaims:
+    """Fair between runs and stages, own partitions first, cheap when there is plenty and exact when there is little."""
+
+    def __init__(self, store: ClaimStore) -> None:
+        self._store = store
+        self._books: dict[tuple[str, Scope], QueueBook] = {}
+        self._promoted_at = float("-inf")
+
+    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
+        if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
+            raise InvalidSetting(f"The batch size is {limit!r}; it must be from 1 to {MAX_CLAIM}.")
+        book = self._books.setdefault((worker, scope), QueueBook(scope))
+        now = time.monotonic()
+        if now - self._promoted_at > PROMOTE_SECONDS:
+            await self._promote(now)
+        fresh = now - book.refreshed_at > REFRESH_SECONDS
+        if fresh:
+            book.refresh(await self._store.open_queues(scope), now)
+        while True:
+            now = time.monotonic()
+            queues = book.next_round(now)
+            rows = await self._store.take(worker, queues, book.after(queues), limit) if queues else []
+            claimed = [book.as_claimed(row) for row in rows if not row.deflected]
+            book.learn(rows)
+            if claimed:
+                if len(rows) < limit:
+                    book.forget_hints(now)
+                return claimed
+            if rows or book.forget_hints(now):
+                continue  # all were deflected, or something may stand behind the hints
+            book.drop(queues)
+            if not queues:
+                if fresh and not await self._promote(now):
+                    return []
+                book.refresh(await self._store.open_queues(scope), now)
+                fresh = True
+
+    def forget(self, worker: str) -> None:
+        """The worker is gone; so is what was remembered for it."""
+        for known in [book for book in self._books if book[0] == worker]:
+            del self._books[known]
+
+    async def _promote(self, now: float) -> int:
+        self._promoted_at = now
+        return await self._store.promote_due()

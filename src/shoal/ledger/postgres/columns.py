@@ -1,0 +1,55 @@
+"""Prepared items as the parallel arrays that shoal.intake takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from shoal.model.item import PreparedItem
+
+_T = TypeVar("_T")
+
+Columns = tuple[
+    list[int],  # queues
+    list[bytes],  # hashes
+    list[str | None] | None,  # keys
+    list[str | None] | None,  # urls
+    list[str | None] | None,  # payloads
+    list[int | None] | None,  # lane_ix
+    list[int] | None,  # priorities
+    list[float] | None,  # delays
+    list[int | None] | None,  # max_tries
+]
+Lanes = tuple[list[str] | None, list[int] | None]
+
+
+def as_columns(
+    items: Sequence[PreparedItem], stage_ids: Sequence[int], queues: Mapping[tuple[int, str], int]
+) -> tuple[Columns, Lanes]:
+    """Arrays of the items' fields; all-empty ones become None, which costs nothing to send.
+
+    Lanes are sent once each: lane_ix counts from 1 into the second part.
+    """
+    lanes: dict[tuple[str, int], int] = {}
+    lane_ix: list[int | None] = [
+        None if item.lane is None else lanes.setdefault((item.lane, stage), len(lanes) + 1)
+        for item, stage in zip(items, stage_ids, strict=True)
+    ]
+    columns: Columns = (
+        [queues[stage, item.partition] for item, stage in zip(items, stage_ids, strict=True)],
+        [item.key_hash for item in items],
+        _or_none([item.key for item in items]),
+        _or_none([item.url for item in items]),
+        _or_none([item.payload for item in items]),
+        lane_ix if lanes else None,
+        [item.priority for item in items] if any(item.priority for item in items) else None,
+        [item.delay for item in items] if any(item.delay for item in items) else None,
+        _or_none([item.max_attempts for item in items]),
+    )
+    if not lanes:
+        return columns, (None, None)
+    return columns, ([lane for lane, _ in lanes], [stage for _, stage in lanes])
+
+
+def _or_none(values: list[_T | None]) -> list[_T | None] | None:
+    return values if any(value is not None for value in values) else None

@@ -1,0 +1,203 @@
+"""Connections to PostgreSQL: pooling, retries, and errors put into Shoal's words.
+
+No session state is used on these connections (no SET, no session locks, no named prepared statements), so a PgBouncer
+in transaction mode may stand in between. The plans that matter are cached inside the server's own functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from shoal.errors import (
+    BadLedgerUrl,
+    LedgerError,
+    LedgerFull,
+    LedgerNotMigrated,
+    LedgerReadOnly,
+    LedgerUnreachable,
+    ShoalError,
+    WorkerLost,
+    WrongState,
+)
+
+Record = asyncpg.Record
+
+# The connection broke, the server is starting or stopping, or two transactions collided: the same call may be made again.
+_PASSING = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.InterfaceError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.ProtocolViolationError,
+    OSError,
+    TimeoutError,
+)
+_NOT_MIGRATED = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedColumnError,
+)
+_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
+
+
+class ConnectionBroke(LedgerError):
+    """The answer is unknown: the call may or may not have taken effect."""
+
+
+class Database:
+    """A small pool, and calls that survive restarts of the server for as long as `patience` lasts."""
+
+    def __init__(self, url: str, *, pool_size: int, patience: float, command_timeout: float) -> None:
+        self.url = url
+        self.patience = patience
+        self._pool_size = pool_size
+        self._command_timeout = command_timeout
+        self._pool: asyncpg.Pool | None = None
+        self._listener: asyncpg.Connection | None = None
+        self._woken = asyncio.Event()
+        self._listen_retry_at = 0.0
+
+    @property
+    def shown_url(self) -> str:
+        return redacted(self.url)
+
+    async def connect(self) -> None:
+        try:
+            self._pool = await asyncpg.create_pool(
+                self.url,
+                min_size=1,
+                max_size=self._pool_size,
+                statement_cache_size=0,
+                command_timeout=self._command_timeout,
+                timeout=10,
+            )
+        except (ValueError, asyncpg.ClientConfigurationError) as error:
+            raise BadLedgerUrl(f"{self.shown_url} is not a PostgreSQL address: {error}.") from None
+        except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+            raise LedgerUnreachable(f"{self.shown_url} refused us: {error}.") from None
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise LedgerUnreachable(f"{self.shown_url} does not answer: {_text(error)}.") from None
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.terminate()
+            self._listener = None
+        if self._pool is not None:
+            try:
+                await asyncio.wait_for(self._pool.close(), 5)
+            except TimeoutError:
+                self._pool.terminate()
+            self._pool = None
+
+    async def fetch(self, sql: str, *args: object) -> list[Record]:
+        """Rows of one statement. For statements that may be made twice, as all of ours are but for claims."""
+        give_up_at = time.monotonic() + self.patience
+        pause = 0.02
+        while True:
+            try:
+                return await self.fetch_once(sql, *args)
+            except ConnectionBroke as error:
+                if time.monotonic() + pause > give_up_at:
+                    raise LedgerUnreachable(
+                        f"{self.shown_url} has not answered for {self.patience:.0f} s: {error.message}"
+                    ) from error
+                await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311
+                pause = min(pause * 2, 1.0)
+
+    async def fetch_once(self, sql: str, *args: object) -> list[Record]:
+        """Rows of one statement, or ConnectionBroke when nobody can say whether it took effect."""
+        if self._pool is None:
+            raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
+        try:
+            async with self._pool.acquire(timeout=self._command_timeout) as connection:
+                rows: list[Record] = await connection.fetch(sql, *args)
+                return rows
+        except _PASSING as error:
+            raise ConnectionBroke(_text(error)) from error
+        except asyncpg.PostgresError as error:
+            raise translated(error) from error
+
+    async def row(self, sql: str, *args: object) -> Record:
+        return (await self.fetch(sql, *args))[0]
+
+    async def value(self, sql: str, *args: object) -> Any:
+        return (await self.fetch(sql, *args))[0][0]
+
+    async def script(self, statements: Sequence[str]) -> None:
+        """Several statements in one transaction, each possibly holding many commands. Not repeated."""
+        if self._pool is None:
+            raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                for statement in statements:
+                    await connection.execute(statement, timeout=600)
+        except _PASSING as error:
+            raise LedgerUnreachable(f"{self.shown_url} broke off: {_text(error)}.") from error
+        except asyncpg.PostgresError as error:
+            raise translated(error) from error
+
+    async def wait_for_wake(self, seconds: float) -> None:
+        """Sleep until somebody notifies, at most so long. Behind PgBouncer no hint comes, and the sleep is all."""
+        await self._listen()
+        self._woken.clear()
+        try:
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _listen(self) -> None:
+        if (self._listener is not None and not self._listener.is_closed()) or time.monotonic() < self._listen_retry_at:
+            return
+        self._listen_retry_at = time.monotonic() + 10
+        try:
+            self._listener = await asyncpg.connect(self.url, statement_cache_size=0, timeout=5)
+            await self._listener.add_listener("shoal_wake", lambda *_: self._woken.set())
+        except (*_PASSING, asyncpg.PostgresError):
+            self._listener = None
+
+
+def redacted(url: str) -> str:
+    """A database address fit for printing."""
+    return _PASSWORD.sub(r"\1:***@", url)
+
+
+def translated(error: asyncpg.PostgresError) -> ShoalError:
+    """A server's complaint as an error with a remedy."""
+    match error.sqlstate:
+        case "SH001":
+            return WorkerLost("This worker was declared dead, or never registered.")
+        case "SH002":
+            return WrongState(f"The run is {error}: it takes no more items.", remedy="Resume it, or start it fresh.")
+        case "53100":
+            return LedgerFull(f"The database server has no space left: {error}.")
+        case "25006":
+            return LedgerReadOnly(
+                f"The database refuses writes: {error}.", remedy="Connect to the primary server, not to a replica."
+            )
+        case "42501":
+            return LedgerReadOnly(
+                f"The database refuses this user: {error}.",
+                remedy="Grant the user all rights on the schema shoal, or use its owner.",
+            )
+    if isinstance(error, _NOT_MIGRATED):
+        return LedgerNotMigrated(f"The database has no Shoal schema of this version: {error}.")
+    return LedgerError(f"The database refused: {error} ({error.sqlstate}).")
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

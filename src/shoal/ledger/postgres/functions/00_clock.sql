@@ -1,0 +1,52 @@
+-- The one clock. Everything asks this function, never the caller's machine; tests replace it to jump about.
+create or replace function shoal.clock() returns timestamptz
+language sql volatile as 'select pg_catalog.clock_timestamp()';
+
+create or replace function shoal.seconds(n double precision) returns interval
+language sql immutable as 'select pg_catalog.make_interval(secs => n)';
+
+-- Every mover of a run's rows holds this shared until its transaction ends; pausing, cancelling, finishing and
+-- removing take it alone. It lives in memory, is bound to the transaction (so PgBouncer may pool transactions), and is
+-- always taken before lanes, which are always taken before rows.
+create or replace function shoal.share_runs(runs int[]) returns void
+language plpgsql as $$
+begin
+    perform pg_catalog.pg_advisory_xact_lock_shared(21320, r.no)
+    from (select distinct u.no from unnest(runs) as u(no) order by u.no) as r;
+end $$;
+
+create or replace function shoal.own_run(run int) returns void
+language sql as 'select pg_catalog.pg_advisory_xact_lock(21320, run)';
+
+create or replace function shoal.lock_lanes(lanes bigint[]) returns void
+language plpgsql as $$
+begin
+    if lanes is not null then
+        perform 1 from shoal.lane l where l.id = any (lanes) order by l.id for update;
+    end if;
+end $$;
+
+-- True for one caller per interval; the others go on without waiting.
+create or replace function shoal.tick_due(what text, every double precision) returns boolean
+language plpgsql as $$
+declare
+    t timestamptz := shoal.clock();
+begin
+    perform 1 from shoal.tick k
+    where k.name = what and (k.at <= t - shoal.seconds(every) or k.at > t + shoal.seconds(every))
+    for update skip locked;
+    if not found then
+        return false;
+    end if;
+    update shoal.tick set at = t where name = what;
+    return true;
+end $$;
+
+-- Wake sleeping workers, at most ten times a second: NOTIFY takes a lock that all committers share.
+create or replace function shoal.wake() returns void
+language plpgsql as $$
+begin
+    if shoal.tick_due('wake', 0.1) then
+        perform pg_catalog.pg_notify('shoal_wake', '');
+    end if;
+end $$;

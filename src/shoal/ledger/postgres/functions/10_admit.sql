@@ -1,0 +1,97 @@
+-- Let as many items out of `waiting` as the lanes allow. The caller holds the lanes' locks, and took them in an
+-- EARLIER statement: this one then has a fresh snapshot and sees what other transactions put behind those lanes.
+--
+-- A lane with a delay has at most one unstarted item outside, so that a late claim or a full buffer cannot bunch starts.
+-- Where several runs wait behind one lane they take turns; a paused run's rows are not looked at.
+create or replace function shoal.admit(lanes bigint[], t timestamptz) returns int
+language plpgsql as $$
+declare
+    runs int[];
+    moved int;
+begin
+    if lanes is null then
+        return 0;
+    end if;
+    runs := array(
+        select distinct r.no
+        from shoal.lane l
+        join shoal.run r on r.state = 'active' and (l.run = 0 or l.run = r.no)
+        where l.id = any (lanes) and shoal.lane_allowance(l) > 0
+          and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = r.no));
+    if runs = '{}' then
+        return 0;
+    end if;
+    -- A run whose lock is taken is being paused or cancelled: leave its rows; the lane sweep comes by again.
+    runs := array(
+        with r as materialized (select u.no from unnest(runs) as u(no) order by u.no)
+        select r.no from r where pg_catalog.pg_try_advisory_xact_lock_shared(21320, r.no));
+
+    with open as materialized (
+        select l.id, shoal.lane_allowance(l) as allowance, greatest(l.next_at, l.blocked_until) as due
+        from shoal.lane l
+        where l.id = any (lanes) and shoal.lane_allowance(l) > 0
+    ),
+    picked as materialized (
+        select w.*, o.due
+        from open o
+        cross join lateral (
+            select h.*
+            from shoal.run r
+            cross join lateral (
+                select w.*, row_number() over (order by w.priority, w.item) as turn
+                from shoal.waiting w
+                where w.lane = o.id and w.run = r.no
+                order by w.priority, w.item
+                limit o.allowance
+            ) h
+            where r.no = any (runs) and r.state = 'active'
+            order by h.turn, random()
+            limit o.allowance
+        ) w
+    ),
+    gone as (
+        delete from shoal.waiting w using picked p
+        where w.lane = p.lane and w.run = p.run and w.priority = p.priority and w.item = p.item
+    ),
+    to_ready as (
+        insert into shoal.ready (item, lane, since, queue, priority, epoch, tries, rescues)
+        select p.item, p.lane, t, p.queue, p.priority, p.epoch, p.tries, p.rescues
+        from picked p where p.due is null or p.due <= t
+    ),
+    to_delayed as (
+        insert into shoal.delayed
+            (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+        select p.item, p.lane, p.due, t, p.run, p.queue, p.priority, p.epoch, p.tries, p.rescues, true, 'lane'
+        from picked p where p.due > t
+    ),
+    counted as (
+        update shoal.lane l
+        set taken = l.taken + n.n, unstarted = l.unstarted + n.n, waiting = l.waiting - n.n
+        from (select p.lane, count(*)::int as n from picked p group by p.lane) n
+        where l.id = n.lane
+    ),
+    delta as (
+        insert into shoal.count_delta (at, queue, waiting, ready, delayed)
+        select t, p.queue, -count(*),
+               count(*) filter (where p.due is null or p.due <= t), count(*) filter (where p.due > t)
+        from picked p group by p.queue
+    )
+    select count(*) into moved from picked;
+    return moved;
+end $$;
+
+-- How many more items a lane lets out now.
+create or replace function shoal.lane_allowance(l shoal.lane) returns int
+language sql immutable as $$
+    select case
+        when l.paused or l.waiting = 0 or l.taken >= l.max_active then 0
+        when l.delay_max > 0 then case when l.unstarted = 0 then 1 else 0 end
+        else l.max_active - l.taken
+    end
+$$;
+
+-- A random wait within a lane's range.
+create or replace function shoal.lane_pause(l shoal.lane) returns interval
+language sql volatile as $$
+    select shoal.seconds(l.delay_min + random() * (l.delay_max - l.delay_min))
+$$;

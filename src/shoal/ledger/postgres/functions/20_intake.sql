@@ -1,0 +1,136 @@
+-- Store new items, each once per (stage, key_hash), and put the new ones where they belong: ready, delayed, or behind
+-- their lane. Used by bulk enqueue and, inside the commit, for follow-ups. The caller has made and locked the lanes,
+-- and admits afterwards. Arrays run in parallel; a null array means null for every row. lane_ix points into lane_ids.
+-- Rows whose parent is not among `accepted` are left out (null: all are taken).
+create or replace function shoal.intake(
+    t timestamptz, queues int[], hashes bytea[], keys text[], urls text[], payloads json[], lane_ix int[],
+    priorities int[], delays double precision[], max_tries int[], parents bigint[], accepted bigint[],
+    lane_ids bigint[],
+    out enqueued int, out duplicates int)
+language plpgsql as $$
+begin
+    with input as materialized (
+        select u.*, k.run, k.stage
+        from unnest(queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, parents)
+            with ordinality
+            as u(queue, key_hash, key, url, payload, lane_ix, priority, delay, max_attempts, parent, ord)
+        join shoal.queue k on k.id = u.queue
+        where accepted is null or u.parent in (select a.item from unnest(accepted) as a(item))
+    ),
+    fresh as (
+        insert into shoal.item (lane, parent, created_at, not_before, run, stage, queue, priority, max_attempts,
+                                key_hash, key, url, payload)
+        select lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
+               i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload
+        from input i
+        order by i.ord
+        on conflict (stage, key_hash) do nothing
+        returning id, lane, not_before, run, queue, priority
+    ),
+    to_ready as (
+        insert into shoal.ready (item, lane, since, queue, priority, epoch, tries, rescues)
+        select f.id, null, t, f.queue, f.priority, 0, 0, 0
+        from fresh f where f.lane is null and f.not_before is null
+    ),
+    to_delayed as (
+        insert into shoal.delayed
+            (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+        select f.id, f.lane, f.not_before, t, f.run, f.queue, f.priority, 0, 0, 0, false, 'not_before'
+        from fresh f where f.not_before is not null
+    ),
+    to_waiting as (
+        insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
+        select f.id, f.lane, t, f.run, f.queue, f.priority, 0, 0, 0
+        from fresh f where f.lane is not null and f.not_before is null
+    ),
+    counted as (
+        update shoal.lane l set waiting = l.waiting + n.n
+        from (select f.lane, count(*)::int as n from fresh f
+              where f.lane is not null and f.not_before is null group by f.lane) n
+        where l.id = n.lane
+    ),
+    per_queue as (
+        select f.queue, count(*) as n,
+               count(*) filter (where f.not_before is not null) as delayed,
+               count(*) filter (where f.not_before is null and f.lane is not null) as waiting
+        from fresh f group by f.queue
+    ),
+    handed_in as (select i.queue, count(*) as n from input i group by i.queue),
+    delta as (
+        insert into shoal.count_delta (at, queue, ready, waiting, delayed, duplicates)
+        select t, h.queue, coalesce(p.n - p.waiting - p.delayed, 0), coalesce(p.waiting, 0),
+               coalesce(p.delayed, 0), h.n - coalesce(p.n, 0)
+        from handed_in h left join per_queue p on p.queue = h.queue
+    )
+    select coalesce((select sum(p.n) from per_queue p), 0), coalesce((select sum(h.n) from handed_in h), 0)
+    into enqueued, duplicates;
+    duplicates := duplicates - enqueued;
+end $$;
+
+-- The ids of these lanes, made if need be, in the order asked for. What a stage declares holds until an operator sets
+-- something else; a later declaration replaces an earlier one.
+create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
+language plpgsql as $$
+begin
+    insert into shoal.lane as l (run, key, max_active, delay_min, delay_max, ordered)
+    select distinct on (1, 2) case when s.lane_shared then 0 else s.run end, n.name,
+           s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered
+    from unnest(names, stages) as n(name, stage)
+    join shoal.stage s on s.id = n.stage
+    where not exists (
+        select 1 from shoal.lane x
+        where x.run = case when s.lane_shared then 0 else s.run end and x.key = n.name
+          and (x.by_operator or (x.max_active, x.delay_min, x.delay_max, x.ordered)
+               = (s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered)))
+    order by 1, 2, s.id desc
+    on conflict (run, key) do update
+        set max_active = excluded.max_active, delay_min = excluded.delay_min, delay_max = excluded.delay_max,
+            ordered = excluded.ordered
+        where not l.by_operator;
+    return array(
+        select l.id
+        from unnest(names, stages) with ordinality as n(name, stage, ord)
+        join shoal.stage s on s.id = n.stage
+        join shoal.lane l on l.run = case when s.lane_shared then 0 else s.run end and l.key = n.name
+        order by n.ord);
+end $$;
+
+-- Bulk enqueue of one chunk. The receipt makes it safe to ask again after a broken connection.
+create or replace function shoal.enqueue(
+    receipt_id uuid, run_no int, queues int[], hashes bytea[], keys text[], urls text[], payloads json[],
+    lane_ix int[], priorities int[], delays double precision[], max_tries int[],
+    lane_names text[], lane_stages int[],
+    out enqueued int, out duplicates int)
+language plpgsql as $$
+declare
+    run_state text;
+    t timestamptz;
+    told json;
+    lane_ids bigint[];
+begin
+    perform shoal.share_runs(array[run_no]);
+    select r.answer into told from shoal.receipt r where r.id = receipt_id;
+    if found then
+        enqueued := told ->> 'enqueued';
+        duplicates := told ->> 'duplicates';
+        return;
+    end if;
+    select r.state into run_state from shoal.run r where r.no = run_no;
+    if run_state is null or run_state not in ('active', 'paused') then
+        raise exception using errcode = 'SH002', message = coalesce(run_state, 'removed');
+    end if;
+    if lane_names is not null then
+        lane_ids := shoal.ensure_lanes(lane_names, lane_stages);
+        perform shoal.lock_lanes(lane_ids);
+    end if;
+    t := shoal.clock();
+    select i.enqueued, i.duplicates into enqueued, duplicates
+    from shoal.intake(t, queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, null, null,
+                      lane_ids) i;
+    perform shoal.admit(lane_ids, t);
+    if enqueued > 0 then
+        perform shoal.wake();
+    end if;
+    insert into shoal.receipt (id, at, answer)
+    values (receipt_id, t, json_build_object('enqueued', enqueued, 'duplicates', duplicates));
+end $$;

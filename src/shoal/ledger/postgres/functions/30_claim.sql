@@ -1,0 +1,185 @@
+-- Take up to `most` ready items from these queues, in the order given: own partitions first, runs in turn; the caller
+-- decides. after_* is the keyset hint: where this caller's last claim in the queue ended, so that the dead rows left
+-- behind by finished claims are not read again. The LIMIT outside stops the loop over queues as soon as it has enough,
+-- so a claim costs what it takes, however many queues there are.
+--
+-- A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot; it is
+-- returned with deflected = true so that the caller claims again. There are never more of these than the lane's limit.
+create or replace function shoal.claim(
+    worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most int)
+returns table (
+    item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
+    lane text, url text, key text, payload json, deflected boolean)
+language plpgsql as $$
+declare
+    t timestamptz;
+begin
+    perform shoal.share_runs(array(select k.run from shoal.queue k where k.id = any (queues)));
+    t := shoal.clock();
+    -- A claim is a sign of life. It also settles the race with a reaper: whoever has the row first wins.
+    update shoal.worker w set beat_at = t where w.no = worker_no and w.state in ('live', 'draining');
+    if not found then
+        raise exception using errcode = 'SH001', message = 'worker lost';
+    end if;
+    return query
+    with wanted as materialized (
+        select u.queue, u.priority, u.item, k.run
+        from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
+        join shoal.queue k on k.id = u.queue
+        join shoal.run r on r.no = k.run and r.state = 'active'
+        order by u.ord
+    ),
+    picked as materialized (
+        select x.*, q.run
+        from wanted q
+        cross join lateral (
+            select r.ctid as place, r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
+            from shoal.ready r
+            where r.queue = q.queue and (r.priority, r.item) > (q.priority, q.item)
+            order by r.priority, r.item
+            limit most
+            for update skip locked
+        ) x
+        limit most
+    ),
+    gone as (
+        delete from shoal.ready r using picked p where r.ctid = p.place
+        returning p.item, p.lane, p.queue, p.priority, p.epoch, p.tries, p.rescues, p.run
+    ),
+    judged as materialized (
+        select g.*, l.key as lane_key, l.blocked_until, coalesce(l.paused, false) as lane_paused,
+               coalesce(l.paused or l.blocked_until > t, false) as deflect
+        from gone g left join shoal.lane l on l.id = g.lane
+    ),
+    leased as (
+        insert into shoal.lease
+            (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues)
+        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues
+        from judged j where not j.deflect
+    ),
+    sent_back as (
+        -- Looked at again within seconds, so that an operator who lifts the block need not touch these rows.
+        insert into shoal.delayed
+            (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+        select j.item, j.lane,
+               case when j.lane_paused then t + interval '2 seconds'
+                    else least(j.blocked_until, t + interval '10 seconds') end,
+               t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues, true, 'lane'
+        from judged j where j.deflect
+    ),
+    delta as (
+        insert into shoal.count_delta (at, queue, ready, leased, delayed)
+        select t, j.queue, -count(*), count(*) filter (where not j.deflect), count(*) filter (where j.deflect)
+        from judged j group by j.queue
+    )
+    select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
+           j.lane_key, i.url, i.key, i.payload, j.deflect
+    from judged j join shoal.item i on i.run = j.run and i.id = j.item;
+end $$;
+
+-- What a claim took whose answer never arrived.
+create or replace function shoal.recall(worker_no int, claim int)
+returns table (
+    item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
+    lane text, url text, key text, payload json, deflected boolean)
+language sql as $$
+    select s.item, s.epoch, s.queue, s.priority, s.tries, s.rescues, i.max_attempts,
+           l.key, i.url, i.key, i.payload, false
+    from shoal.lease s
+    join shoal.item i on i.run = s.run and i.id = s.item
+    left join shoal.lane l on l.id = s.lane
+    where s.worker = worker_no and s.claim_no = claim
+$$;
+
+-- A worker says that these items' requests have left. For a lane with a delay this starts the clock to the next start,
+-- and lets the next item out to wait for it. Returns the items whose lease still holds.
+create or replace function shoal.started(items bigint[], epochs int[]) returns bigint[]
+language plpgsql as $$
+declare
+    t timestamptz;
+    lanes bigint[];
+    held bigint[];
+begin
+    perform shoal.share_runs(array(select s.run from shoal.lease s where s.item = any (items)));
+    lanes := array(select distinct s.lane from shoal.lease s where s.item = any (items) and s.lane is not null);
+    perform shoal.lock_lanes(lanes);
+    t := shoal.clock();
+    with begun as (
+        update shoal.lease s set started_at = t
+        from unnest(items, epochs) as u(item, epoch)
+        where s.item = u.item and s.epoch = u.epoch and s.started_at is null
+        returning s.lane
+    )
+    update shoal.lane l
+    set unstarted = l.unstarted - n.n,
+        next_at = case when l.delay_max > 0 then greatest(l.next_at, t + shoal.lane_pause(l)) else l.next_at end
+    from (select b.lane, count(*)::int as n from begun b where b.lane is not null group by b.lane) n
+    where l.id = n.lane;
+    perform shoal.admit(lanes, t);
+    select array_agg(s.item) into held
+    from shoal.lease s join unnest(items, epochs) as u(item, epoch) on s.item = u.item and s.epoch = u.epoch;
+    return coalesce(held, '{}');
+end $$;
+
+-- Move what has come due: with its slot, or without a lane, to ready; the rest to its place behind the lane. A paused
+-- run gives up its slot in a lane that other runs share.
+create or replace function shoal.promote_due(most int) returns int
+language plpgsql as $$
+declare
+    t timestamptz := shoal.clock();
+    due_items bigint[];
+    lanes bigint[];
+    moved int;
+begin
+    due_items := array(select d.item from shoal.delayed d where d.due_at <= t order by d.due_at limit most);
+    if due_items = '{}' then
+        return 0;
+    end if;
+    perform shoal.share_runs(array(select d.run from shoal.delayed d where d.item = any (due_items)));
+    lanes := array(
+        select distinct d.lane from shoal.delayed d
+        join shoal.lane l on l.id = d.lane join shoal.run r on r.no = d.run
+        where d.item = any (due_items) and not (d.slotted and (l.run <> 0 or r.state = 'active')));
+    perform shoal.lock_lanes(lanes);
+    with gone as (
+        delete from shoal.delayed d
+        where d.item in (
+            -- due_at again: somebody else may have moved the row and put it back for later.
+            select x.item from shoal.delayed x
+            where x.item = any (due_items) and x.due_at <= t and (x.lane is null or x.slotted or x.lane = any (lanes))
+            for update skip locked)
+        returning d.*
+    ),
+    judged as materialized (
+        select g.*, g.lane is not null and not (g.slotted and (l.run <> 0 or r.state = 'active')) as in_line
+        from gone g join shoal.run r on r.no = g.run left join shoal.lane l on l.id = g.lane
+    ),
+    to_ready as (
+        insert into shoal.ready (item, lane, since, queue, priority, epoch, tries, rescues)
+        select j.item, j.lane, t, j.queue, j.priority, j.epoch, j.tries, j.rescues
+        from judged j where not j.in_line
+    ),
+    to_waiting as (
+        insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
+        select j.item, j.lane, t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues
+        from judged j where j.in_line
+    ),
+    counted as (
+        update shoal.lane l
+        set waiting = l.waiting + n.n, taken = l.taken - n.slotted, unstarted = l.unstarted - n.slotted
+        from (select j.lane, count(*)::int as n, count(*) filter (where j.slotted)::int as slotted
+              from judged j where j.in_line group by j.lane) n
+        where l.id = n.lane
+    ),
+    delta as (
+        insert into shoal.count_delta (at, queue, delayed, ready, waiting)
+        select t, j.queue, -count(*), count(*) filter (where not j.in_line), count(*) filter (where j.in_line)
+        from judged j group by j.queue
+    )
+    select count(*) into moved from judged;
+    perform shoal.admit(lanes, t);
+    if moved > 0 then
+        perform shoal.wake();
+    end if;
+    return moved;
+end $$;

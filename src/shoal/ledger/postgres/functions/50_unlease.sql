@@ -1,0 +1,166 @@
+-- Take leases away. how = 'returned': the worker gives back what it has not started, nothing is charged or recorded;
+-- 'released': by order of a person, recorded; 'crashed': its worker is gone, recorded and counted as a rescue.
+--
+-- A first crash makes every lease of the worker a suspect (rescues = 1) because nobody knows which item killed it;
+-- after that only items that had been reported as started are counted on, so a buffered neighbour of a poison item is
+-- not buried with it. Past the run's max_rescues an item is quarantined: dead, outcome 'poison'.
+create or replace function shoal.unlease(
+    items bigint[], epochs int[], how text, reason text, out back int, out quarantined int)
+language plpgsql as $$
+declare
+    t timestamptz;
+    lanes bigint[];
+begin
+    perform shoal.share_runs(array(select s.run from shoal.lease s where s.item = any (items)));
+    select array_agg(distinct s.lane) into lanes
+    from shoal.lease s where s.item = any (items) and s.lane is not null;
+    perform shoal.lock_lanes(lanes);
+    t := shoal.clock();
+
+    with gone as (
+        delete from shoal.lease s using unnest(items, epochs) as u(item, epoch)
+        where s.item = u.item and s.epoch = u.epoch
+        returning s.*
+    ),
+    judged as materialized (
+        select g.*, r.rescues_now,
+               how = 'crashed' and r.rescues_now > n.max_rescues as poison,
+               l.delay_max, l.next_at, coalesce(l.ordered, false) as ordered,
+               -- Keeps its slot and goes straight back: it has surely not been started. But a paused run keeps no
+               -- slot in a lane that other runs share.
+               g.lane is null or (g.started_at is null and (how = 'returned' or l.delay_max = 0)
+                                  and (l.run <> 0 or n.state = 'active')) as straight
+        from gone g
+        join shoal.run n on n.no = g.run
+        left join shoal.lane l on l.id = g.lane
+        cross join lateral (
+            select case when how <> 'crashed' then g.rescues
+                        when g.rescues = 0 or g.started_at is not null then g.rescues + 1
+                        else g.rescues end::smallint as rescues_now
+        ) r
+    ),
+    recorded as (
+        insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error)
+        select j.item, j.claimed_at, t, j.run, j.epoch, j.worker,
+               greatest(0, extract(epoch from t - coalesce(j.started_at, j.claimed_at))), how, reason
+        from judged j where how <> 'returned' and not j.poison
+    ),
+    buried as (
+        insert into shoal.outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues,
+                                   state, outcome, error)
+        select j.item, j.claimed_at, t, j.run, j.queue, j.epoch, j.worker, 0, j.tries, j.rescues_now, 'dead', 'poison',
+               'Quarantined: ' || j.rescues_now || ' workers died while they held it. Last: ' || coalesce(reason, '?')
+        from judged j where j.poison
+    ),
+    to_ready as (
+        insert into shoal.ready (item, lane, since, queue, priority, epoch, tries, rescues)
+        select j.item, j.lane, t, j.queue, j.priority, j.epoch, j.tries, j.rescues_now
+        from judged j where not j.poison and j.straight
+    ),
+    to_delayed as (
+        insert into shoal.delayed
+            (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+        select j.item, j.lane, greatest(t + shoal.seconds(j.delay_max), j.next_at), t, j.run, j.queue, j.priority,
+               j.epoch, j.tries, j.rescues_now, true, 'lane'
+        from judged j where not j.poison and not j.straight and j.ordered
+    ),
+    to_waiting as (
+        insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
+        select j.item, j.lane, t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues_now
+        from judged j where not j.poison and not j.straight and not j.ordered
+    ),
+    freed as (
+        update shoal.lane l
+        set taken = l.taken - n.left_lane,
+            unstarted = l.unstarted - n.left_unstarted + n.held_again,
+            waiting = l.waiting + n.back,
+            -- A worker that died or was cut off may have started without saying so: keep the distance from now.
+            next_at = case when l.delay_max > 0 and how <> 'returned'
+                           then greatest(l.next_at, t + shoal.lane_pause(l)) else l.next_at end
+        from (
+            select j.lane,
+                   count(*) filter (where j.poison or not (j.straight or j.ordered))::int as left_lane,
+                   count(*) filter (where (j.poison or not (j.straight or j.ordered)) and j.started_at is null)::int
+                       as left_unstarted,
+                   count(*) filter (where not j.poison and j.ordered and j.started_at is not null)::int as held_again,
+                   count(*) filter (where not j.poison and not (j.straight or j.ordered))::int as back
+            from judged j where j.lane is not null group by j.lane
+        ) n
+        where l.id = n.lane
+    ),
+    delta as (
+        insert into shoal.count_delta (at, queue, worker, leased, dead, ready, delayed, waiting)
+        select t, j.queue, j.worker, -count(*), count(*) filter (where j.poison),
+               count(*) filter (where not j.poison and j.straight),
+               count(*) filter (where not j.poison and not j.straight and j.ordered),
+               count(*) filter (where not j.poison and not j.straight and not j.ordered)
+        from judged j group by j.queue, j.worker
+    )
+    select count(*) filter (where not j.poison), count(*) filter (where j.poison) into back, quarantined from judged j;
+
+    perform shoal.admit(lanes, t);
+    if back > 0 then
+        perform shoal.wake();
+    end if;
+end $$;
+
+-- Declare silent workers lost and give their work to others. `corpses` are workers somebody saw die: no waiting then.
+-- Two rounds may overlap; each worker row is taken by one of them.
+create or replace function shoal.reap(
+    corpses int[], out lost_workers text[], out rescued int, out quarantined int)
+language plpgsql as $$
+declare
+    t timestamptz := shoal.clock();
+begin
+    with silent as (
+        select w.no from shoal.worker w
+        where w.state in ('live', 'draining')
+          and (w.no = any (corpses) or w.beat_at < t - shoal.seconds(w.lease_seconds))
+        for update skip locked
+    ),
+    buried as (
+        update shoal.worker w set state = 'lost', ended_at = t from silent s where w.no = s.no returning w.id
+    )
+    select coalesce(array_agg(b.id), '{}') into lost_workers from buried b;
+
+    -- All leases of workers that are gone, also those an earlier round missed.
+    select coalesce(sum(u.back), 0), coalesce(sum(u.quarantined), 0) into rescued, quarantined
+    from (
+        select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs,
+               'Worker ' || w.id || ' was ' || w.state || '.' as reason
+        from shoal.lease s join shoal.worker w on w.no = s.worker
+        where w.state in ('stopped', 'lost')
+        group by w.id, w.state
+    ) g
+    cross join lateral shoal.unlease(g.items, g.epochs, 'crashed', g.reason) u;
+end $$;
+
+-- A worker leaves. Whatever it still holds goes back at once.
+create or replace function shoal.stop_worker(worker_no int) returns int
+language plpgsql as $$
+declare
+    returned int;
+begin
+    update shoal.worker w set state = 'stopped', ended_at = shoal.clock()
+    where w.no = worker_no and w.state in ('live', 'draining');
+    select u.back into returned
+    from (select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs
+          from shoal.lease s where s.worker = worker_no) g
+    cross join lateral shoal.unlease(g.items, g.epochs, 'returned', null) u;
+    return coalesce(returned, 0);
+end $$;
+
+-- Release by age, by order of a person.
+create or replace function shoal.release(older_than double precision, run_no int, reason text) returns int
+language plpgsql as $$
+declare
+    t timestamptz := shoal.clock();
+    released int;
+begin
+    select u.back into released
+    from (select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs
+          from shoal.lease s
+          where s.claimed_at <= t - shoal.seconds(older_than) and (run_no is null or s.run = run_no)) g
+    cross join lateral shoal.unlease(g.items, g.epochs, 'released', reason) u;
+    return coalesce(released, 0);
+end $$;

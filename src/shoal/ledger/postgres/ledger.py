@@ -1,0 +1,57 @@
+"""All roles on one PostgreSQL database."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from shoal.ledger.postgres.catalog import Catalog
+from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.reads import PostgresReads
+from shoal.ledger.postgres.schema import PostgresSchema
+from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSettings, PostgresSteering
+from shoal.ledger.postgres.upkeep import PostgresUpkeep
+from shoal.ledger.postgres.work import PostgresClaims, PostgresCommits, PostgresIntake, PostgresWorkers
+from shoal.ledger.sqltext import load_queries
+
+DEFAULT_POOL_SIZE = 4
+DEFAULT_PATIENCE = 60.0
+DEFAULT_COMMAND_TIMEOUT = 60.0
+
+
+class PostgresLedger:
+    def __init__(self, db: Database) -> None:
+        sql = named_queries()
+        self.db = db
+        self.schema = PostgresSchema(db)
+        catalog = Catalog(db, sql)
+        self.runs = PostgresRuns(db, sql, catalog)
+        self.intake = PostgresIntake(db, sql, catalog)
+        self.claims = PostgresClaims(db, sql, catalog)
+        self.commits = PostgresCommits(db, sql, catalog)
+        self.workers = PostgresWorkers(db, sql, catalog, self.claims)
+        self.lanes = PostgresLanes(db, sql, catalog)
+        self.settings = PostgresSettings(db, sql)
+        self.reads = PostgresReads(db, sql, catalog, self.runs, self.workers)
+        self.steering = PostgresSteering(db, sql, catalog, self.reads)
+        self.upkeep = PostgresUpkeep(db, sql)
+
+    async def close(self) -> None:
+        await self.db.close()
+
+
+@cache
+def named_queries() -> dict[str, str]:
+    return load_queries(f"{__package__}.queries")
+
+
+async def open_postgres(
+    url: str,
+    *,
+    pool_size: int = DEFAULT_POOL_SIZE,
+    patience: float = DEFAULT_PATIENCE,
+    command_timeout: float = DEFAULT_COMMAND_TIMEOUT,
+) -> PostgresLedger:
+    """Connect. The schema is not looked at: see `ledger.schema`."""
+    db = Database(url, pool_size=pool_size, patience=patience, command_timeout=command_timeout)
+    await db.connect()
+    return PostgresLedger(db)

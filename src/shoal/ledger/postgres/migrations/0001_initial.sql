@@ -1,0 +1,304 @@
+-- The ledger, version 1. An item's facts never change; its state is the table it stands in:
+-- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
+-- the only rows a claim ever reads, and finished rows are only ever appended.
+
+create table shoal.run (
+    no           int generated always as identity primary key,
+    id           text not null unique,
+    scraper      text not null,
+    state        text not null default 'active'
+                 check (state in ('active', 'paused', 'cancelled', 'finished', 'removed')),
+    sealed       boolean not null default false,
+    settings     json not null,
+    code_version text,
+    key_version  int not null,
+    max_attempts int not null,
+    max_rescues  int not null,
+    created_at   timestamptz not null,
+    changed_at   timestamptz not null,
+    finished_at  timestamptz
+);
+create index run_active on shoal.run (no) where state = 'active';
+
+create table shoal.stage (
+    id           int generated always as identity primary key,
+    run          int not null references shoal.run (no),
+    name         text not null,
+    max_attempts int,
+    lane_limit   int not null,
+    lane_delay_min real not null,
+    lane_delay_max real not null,
+    lane_ordered boolean not null,
+    lane_shared  boolean not null,
+    unique (run, name)
+);
+
+create table shoal.queue (
+    id        int generated always as identity primary key,
+    run       int not null,
+    stage     int not null references shoal.stage (id),
+    partition text not null,
+    unique (stage, partition)
+);
+create index queue_run on shoal.queue (run);
+
+-- Facts. (run, id) keeps a run's rows together, for keyset pages and for removing it.
+create table shoal.item (
+    id           bigint generated always as identity,
+    lane         bigint,
+    parent       bigint,
+    created_at   timestamptz not null,
+    not_before   timestamptz,
+    run          int not null,
+    stage        int not null,
+    queue        int not null,
+    priority     int not null,
+    max_attempts int,
+    key_hash     bytea not null,
+    key          text,
+    url          text,
+    payload      json,
+    primary key (run, id)
+);
+create unique index item_key on shoal.item (stage, key_hash);
+
+-- Claimable rows and nothing else. The primary key is the claim order.
+create table shoal.ready (
+    item     bigint not null,
+    lane     bigint,
+    since    timestamptz not null,
+    queue    int not null,
+    priority int not null,
+    epoch    int not null,
+    tries    smallint not null,
+    rescues  smallint not null,
+    primary key (queue, priority, item)
+);
+
+-- Behind a full lane. The run is part of the key so that a paused run's rows are never scanned over.
+create table shoal.waiting (
+    item     bigint not null,
+    lane     bigint not null,
+    since    timestamptz not null,
+    run      int not null,
+    queue    int not null,
+    priority int not null,
+    epoch    int not null,
+    tries    smallint not null,
+    rescues  smallint not null,
+    primary key (lane, run, priority, item)
+);
+
+-- Not before due_at. slotted: it counts among its lane's taken places while it waits.
+create table shoal.delayed (
+    item     bigint primary key,
+    lane     bigint,
+    due_at   timestamptz not null,
+    since    timestamptz not null,
+    run      int not null,
+    queue    int not null,
+    priority int not null,
+    epoch    int not null,
+    tries    smallint not null,
+    rescues  smallint not null,
+    slotted  boolean not null,
+    reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
+);
+create index delayed_due on shoal.delayed (due_at);
+
+-- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
+create table shoal.lease (
+    item       bigint primary key,
+    lane       bigint,
+    claimed_at timestamptz not null,
+    started_at timestamptz,
+    epoch      int not null,
+    worker     int not null,
+    claim_no   int not null,
+    run        int not null,
+    queue      int not null,
+    priority   int not null,
+    tries      smallint not null,
+    rescues    smallint not null
+);
+
+-- The end of an item, with its last attempt. Earlier attempts are in shoal.attempt.
+create table shoal.outcome (
+    item       bigint not null,
+    claimed_at timestamptz not null,
+    ended_at   timestamptz not null,
+    run        int not null,
+    queue      int not null,
+    epoch      int not null,
+    worker     int,
+    seconds    real not null,
+    tries      smallint not null,
+    rescues    smallint not null,
+    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    outcome    text not null,
+    error      text,
+    detail     json,
+    primary key (run, item)
+);
+create index outcome_not_done on shoal.outcome (run, state, item) where state <> 'done';
+create index outcome_time on shoal.outcome using brin (ended_at);
+
+create table shoal.attempt (
+    item       bigint not null,
+    claimed_at timestamptz not null,
+    ended_at   timestamptz not null,
+    run        int not null,
+    epoch      int not null,
+    worker     int,
+    seconds    real not null,
+    outcome    text not null,
+    error      text,
+    detail     json,
+    primary key (run, item, epoch)
+);
+
+create table shoal.result (
+    item   bigint not null,
+    run    int not null,
+    n      int not null,
+    record json not null,
+    primary key (run, item, n)
+);
+
+-- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
+-- unstarted: those of them that no worker has reported as started.
+create table shoal.lane (
+    id            bigint generated always as identity primary key,
+    next_at       timestamptz,
+    blocked_until timestamptz,
+    run           int not null,
+    max_active    int not null,
+    delay_min     real not null,
+    delay_max     real not null,
+    taken         int not null default 0,
+    unstarted     int not null default 0,
+    waiting       int not null default 0,
+    ordered       boolean not null,
+    paused        boolean not null default false,
+    by_operator   boolean not null default false,
+    key           text not null,
+    blocked_why   text,
+    unique (run, key)
+);
+
+create table shoal.worker (
+    no            int generated always as identity primary key,
+    id            text not null unique,
+    node          text not null,
+    pid           int not null,
+    version       text not null,
+    state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
+    lease_seconds double precision not null,
+    scope         json not null,
+    started_at    timestamptz not null,
+    beat_at       timestamptz not null,
+    ended_at      timestamptz
+);
+create index worker_present on shoal.worker (beat_at) where state in ('live', 'draining');
+
+-- Counts are written as deltas in the transaction that moves the rows, and folded into totals later.
+create table shoal.count_delta (
+    id         bigint generated always as identity primary key,
+    at         timestamptz not null,
+    queue      int not null,
+    worker     int,
+    ready      int not null default 0,
+    waiting    int not null default 0,
+    delayed    int not null default 0,
+    leased     int not null default 0,
+    done       int not null default 0,
+    dead       int not null default 0,
+    cancelled  int not null default 0,
+    results    int not null default 0,
+    duplicates int not null default 0,
+    retried    int not null default 0,
+    throttled  int not null default 0,
+    seconds    real not null default 0
+);
+
+create table shoal.queue_count (
+    queue      int primary key,
+    ready      bigint not null default 0,
+    waiting    bigint not null default 0,
+    delayed    bigint not null default 0,
+    leased     bigint not null default 0,
+    done       bigint not null default 0,
+    dead       bigint not null default 0,
+    cancelled  bigint not null default 0,
+    results    bigint not null default 0,
+    duplicates bigint not null default 0
+);
+
+-- What each worker finished per minute: rates, progress, "completed in the last hour".
+create table shoal.minute_count (
+    minute    timestamptz not null,
+    queue     int not null,
+    worker    int not null,
+    done      int not null,
+    dead      int not null,
+    retried   int not null,
+    throttled int not null,
+    results   int not null,
+    seconds   real not null,
+    primary key (minute, queue, worker)
+);
+create index minute_count_queue on shoal.minute_count (queue);
+
+create table shoal.setting (
+    version bigint generated always as identity primary key,
+    scope   text not null,
+    value   json not null,
+    set_by  text not null,
+    set_at  timestamptz not null
+);
+create index setting_scope on shoal.setting (scope, version);
+
+create table shoal.event (
+    id      bigint generated always as identity primary key,
+    at      timestamptz not null,
+    run     int,
+    actor   text not null,
+    action  text not null,
+    subject text not null,
+    detail  json not null
+);
+create index event_run on shoal.event (run, id);
+
+-- Answers to calls that may have to be asked again because the connection broke.
+create table shoal.receipt (
+    id     uuid primary key,
+    at     timestamptz not null,
+    answer json not null
+);
+create index receipt_at on shoal.receipt (at);
+
+-- When a piece of upkeep was last done, so that a thousand workers do it as often as one.
+create table shoal.tick (
+    name text primary key,
+    at   timestamptz not null
+);
+insert into shoal.tick (name, at) values ('reap', '-infinity'), ('fold', '-infinity'), ('lanes', '-infinity'),
+    ('tidy', '-infinity'), ('wake', '-infinity');
+
+-- Rows of these tables live for seconds: vacuum them by count, without pausing, and never pad their pages.
+alter table shoal.ready set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+alter table shoal.waiting set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+alter table shoal.delayed set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+alter table shoal.lease set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+alter table shoal.count_delta set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+-- Rows of these are updated in place again and again: leave room on the page for it.
+alter table shoal.lane set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+alter table shoal.worker set (fillfactor = 50);
+alter table shoal.queue_count set (fillfactor = 50);
+alter table shoal.tick set (fillfactor = 50);

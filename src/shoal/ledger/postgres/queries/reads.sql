@@ -1,0 +1,154 @@
+-- name: stats
+select coalesce(sum(q.ready), 0)::bigint as ready, coalesce(sum(q.waiting), 0)::bigint as waiting,
+       coalesce(sum(q.delayed), 0)::bigint as delayed, coalesce(sum(q.leased), 0)::bigint as leased,
+       coalesce(sum(q.done), 0)::bigint as done, coalesce(sum(q.dead), 0)::bigint as dead,
+       coalesce(sum(q.cancelled), 0)::bigint as cancelled, coalesce(sum(q.results), 0)::bigint as results,
+       coalesce(sum(q.duplicates), 0)::bigint as duplicates
+from shoal.queue_depth q where q.run_id = $1 and ($2::text is null or q.stage = $2)
+
+-- name: partitions
+select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
+       q.duplicates
+from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
+
+-- name: worker_progress
+with finished as (
+    select m.worker, m.done, m.dead from shoal.minute_count m join shoal.queue k on k.id = m.queue
+    where k.run = $1 and m.minute > shoal.clock() - make_interval(mins => $2)
+    union all
+    select d.worker, d.done, d.dead from shoal.count_delta d join shoal.queue k on k.id = d.queue
+    where k.run = $1 and d.worker is not null
+),
+totals as (
+    select f.worker, sum(f.done)::bigint as done, sum(f.dead)::bigint as dead, 0::bigint as leased
+    from finished f group by f.worker
+    union all
+    select s.worker, 0, 0, count(*) from shoal.lease s where s.run = $1 group by s.worker
+)
+select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as done, sum(t.dead)::bigint as dead
+from totals t join shoal.worker w on w.no = t.worker
+group by w.id order by done desc, w.id
+
+-- name: item_views
+-- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
+select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
+       coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
+       case when o.item is not null then o.state when s.item is not null then 'leased'
+            when y.item is not null then 'ready' when d.item is not null then 'delayed'
+            when w.item is not null then 'waiting' end as state,
+       coalesce(o.ended_at, s.claimed_at, y.since, d.since, w.since) as since, d.due_at,
+       coalesce(wo.id, ws.id) as worker,
+       coalesce(o.tries, s.tries, y.tries, d.tries, w.tries) as tries,
+       coalesce(o.rescues, s.rescues, y.rescues, d.rescues, w.rescues) as rescues,
+       coalesce(o.epoch, s.epoch, y.epoch, d.epoch, w.epoch) as epoch,
+       coalesce(o.outcome, a.outcome) as outcome, coalesce(o.error, a.error) as error, d.reason
+from unnest($2::bigint[]) as u(id)
+join shoal.item i on i.run = $1 and i.id = u.id
+join shoal.run n on n.no = i.run
+join shoal.stage g on g.id = i.stage
+join shoal.queue k on k.id = i.queue
+left join shoal.lane l on l.id = i.lane
+left join shoal.outcome o on o.run = i.run and o.item = i.id
+left join shoal.lease s on s.item = i.id
+left join shoal.ready y on y.queue = i.queue and y.priority = i.priority and y.item = i.id
+left join shoal.delayed d on d.item = i.id
+left join shoal.waiting w on w.lane = i.lane and w.run = i.run and w.priority = i.priority and w.item = i.id
+left join shoal.worker wo on wo.no = o.worker
+left join shoal.worker ws on ws.no = s.worker
+left join lateral (select a.outcome, a.error from shoal.attempt a where a.run = i.run and a.item = i.id
+                   order by a.epoch desc limit 1) a on true
+order by i.id
+
+-- name: scan_items
+-- A window of the run's items in the order they came; states are looked up for the window only.
+select i.id from shoal.item i where i.run = $1 and i.id > $2 order by i.id limit $3
+
+-- name: scan_ended
+-- Dead and cancelled items have an index of their own: they are what people look for among millions that are done.
+select o.item as id from shoal.outcome o
+where o.run = $1 and o.state = any ($4::text[]) and o.state <> 'done' and o.item > $2
+order by o.item limit $3
+
+-- name: scan_leased
+select s.item as id from shoal.lease s where s.run = $1 and s.item > $2 order by s.item limit $3
+
+-- name: item_by_key
+select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
+
+-- name: attempts
+select a.epoch, w.id as worker, a.claimed_at, a.ended_at, a.seconds, a.outcome, a.error, a.detail
+from (
+    select t.epoch, t.worker, t.claimed_at, t.ended_at, t.seconds, t.outcome, t.error, t.detail
+    from shoal.attempt t where t.run = $1 and t.item = $2
+    union all
+    select o.epoch, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome, o.error, o.detail
+    from shoal.outcome o where o.run = $1 and o.item = $2 and (o.epoch > 0 and (o.state <> 'cancelled' or o.worker is not null))
+) a left join shoal.worker w on w.no = a.worker
+order by a.epoch
+
+-- name: failed
+select o.item, g.name as stage, coalesce(i.url, i.key) as url, o.outcome, o.error as error_message,
+       greatest(o.tries - 1, 0) as retry_count, o.ended_at as failed_at
+from shoal.outcome o
+join shoal.item i on i.run = o.run and i.id = o.item
+join shoal.stage g on g.id = i.stage
+where o.run = $1 and o.state = 'dead' and o.item > $2
+order by o.item limit $3
+
+-- name: stale
+select s.item, r.id as run_id, coalesce(i.key, i.url) as name, w.id as claimed_by, s.claimed_at as started,
+       (extract(epoch from shoal.clock() - s.claimed_at) / 60)::float8 as minutes_ago
+from shoal.lease s
+join shoal.worker w on w.no = s.worker
+join shoal.run r on r.no = s.run
+join shoal.item i on i.run = s.run and i.id = s.item
+where s.claimed_at <= shoal.clock() - make_interval(secs => $1)
+order by s.claimed_at limit $2
+
+-- name: results
+select r.item, r.n, r.record from shoal.result r
+where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit $4
+
+-- name: events
+select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail
+from shoal.event e left join shoal.run r on r.no = e.run
+where ($1::int is null or e.run = $1) and ($2::bigint is null or e.id < $2)
+order by e.id desc limit $3
+
+-- name: rank_ready
+-- How many stand before it in its queue, counted up to a limit.
+select count(*) from (
+    select 1 from shoal.item i join shoal.ready r
+      on r.queue = i.queue and (r.priority, r.item) < (i.priority, i.id)
+    where i.run = $1 and i.id = $2 limit 10001) x
+
+-- name: rank_waiting
+select count(*) from (
+    select 1 from shoal.item i join shoal.waiting w
+      on w.lane = i.lane and w.run = i.run and (w.priority, w.item) < (i.priority, i.id)
+    where i.run = $1 and i.id = $2 limit 10001) x
+
+-- name: item_lane
+select l.*, r.id as run_id,
+       greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
+       greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
+from shoal.item i join shoal.lane l on l.id = i.lane left join shoal.run r on r.no = l.run
+where i.run = $1 and i.id = $2
+
+-- name: busiest_lanes
+select l.*, r.id as run_id,
+       greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
+       greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
+from shoal.lane l left join shoal.run r on r.no = l.run
+where l.waiting > 0 and (l.run = 0 or l.run = $1)
+  and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = $1)
+order by l.waiting desc limit 5
+
+-- name: delayed_reasons
+-- Counted up to a limit; the first to come due of each kind.
+select x.reason, count(*) as items, min(x.due_at) as first_due
+from (select d.reason, d.due_at from shoal.delayed d where d.run = $1 limit 10001) x
+group by x.reason order by items desc
+
+-- name: run_changed_at
+select r.changed_at from shoal.run r where r.no = $1

@@ -1,0 +1,95 @@
+-- name: create_run
+select shoal.create_run($1::uuid, $2, $3::json, $4, $5::int, $6::int, $7::int, $8::text[], $9::int[], $10::int[],
+    $11::real[], $12::real[], $13::boolean[], $14::boolean[])
+
+-- name: get_run
+select r.*, array(select s.name from shoal.stage s where s.run = r.no order by s.id) as stages
+from shoal.run r where r.id = $1 and r.state <> 'removed'
+
+-- name: latest_run
+select r.id from shoal.run r where r.scraper = $1 and r.state <> 'removed' order by r.no desc limit 1
+
+-- name: list_runs
+select r.*, array(select s.name from shoal.stage s where s.run = r.no order by s.id) as stages
+from shoal.run r
+where r.state <> 'removed' and ($1::text is null or r.scraper = $1) and ($2::int is null or r.no < $2)
+order by r.no desc limit $3
+
+-- name: seal_run
+with sealed as (
+    update shoal.run r set sealed = true where r.no = $1 and not r.sealed returning r.no, r.id
+)
+insert into shoal.event (at, run, actor, action, subject, detail)
+select shoal.clock(), s.no, $2, 'run.sealed', s.id, '{}' from sealed s
+
+-- name: set_run_state
+select shoal.set_run_state($1::int, $2, $3::text[], $4)
+
+-- name: yield_lanes
+select shoal.yield_lanes($1::int)
+
+-- name: cancel_open_items
+select shoal.cancel_open_items($1::int, $2)
+
+-- name: truncate_if_alone
+select shoal.truncate_if_alone($1::int)
+
+-- name: purge
+select shoal.purge($1::int, $2::int)
+
+-- name: release
+select shoal.release($1::float8, $2::int, $3)
+
+-- name: retry_items
+select shoal.retry_items($1::int, $2::bigint[])
+
+-- name: cancel_items
+select shoal.cancel_items($1::int, $2::bigint[], $3)
+
+-- name: note_event
+insert into shoal.event (at, run, actor, action, subject, detail) values (shoal.clock(), $1, $2, $3, $4, $5::json)
+
+-- name: set_lane
+select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
+
+-- name: block_lane
+select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
+
+-- name: get_lanes
+-- Seconds, not times: the caller's clock must not be needed to understand them.
+select l.*, r.id as run_id,
+       greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
+       greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
+from shoal.lane l left join shoal.run r on r.no = l.run
+where l.run = $1 and ($2::text is null or l.key = $2) and ($3::text is null or l.key > $3)
+order by l.key limit $4
+
+-- name: put_setting
+insert into shoal.setting (scope, value, set_by, set_at) values ($1, $2::json, $3, shoal.clock()) returning version
+
+-- name: get_setting
+select s.version, s.value from shoal.setting s where s.scope = $1 order by s.version desc limit 1
+
+-- name: tick_due
+select shoal.tick_due($1, $2::float8)
+
+-- name: fold_counts
+select shoal.fold_counts($1::int)
+
+-- name: sweep_lanes
+select shoal.sweep_lanes($1::int)
+
+-- name: finish_runs
+select shoal.finish_runs()
+
+-- name: removed_runs
+select r.no from shoal.run r where r.state = 'removed' order by r.no
+
+-- name: tidy
+-- Receipts matter for minutes, minutes for days; workers that left long ago and hold nothing are noise.
+with old_receipts as (delete from shoal.receipt where at < shoal.clock() - interval '1 day'),
+old_minutes as (delete from shoal.minute_count where minute < shoal.clock() - interval '8 days')
+select 1
+
+-- name: next_due
+select extract(epoch from min(d.due_at) - shoal.clock())::float8 from shoal.delayed d

@@ -1,0 +1,98 @@
+-- name: run_facts
+-- Stages in the order they were declared: the first is where items go when nobody says otherwise.
+select r.no, r.key_version, s.name, s.id as stage
+from shoal.run r join shoal.stage s on s.run = r.no
+where r.id = $1 and r.state <> 'removed'
+order by s.id
+
+-- name: run_id_of
+select r.id from shoal.run r where r.no = $1 and r.state <> 'removed'
+
+-- name: make_queues
+insert into shoal.queue (run, stage, partition)
+select s.run, u.stage, u.partition
+from unnest($1::int[], $2::text[]) as u(stage, partition) join shoal.stage s on s.id = u.stage
+order by u.stage, u.partition
+on conflict (stage, partition) do nothing
+
+-- name: find_queues
+select k.id, k.stage, k.partition
+from unnest($1::int[], $2::text[]) as u(stage, partition)
+join shoal.queue k on k.stage = u.stage and k.partition = u.partition
+
+-- name: enqueue
+select * from shoal.enqueue($1::uuid, $2::int, $3::int[], $4::bytea[], $5::text[], $6::text[], $7::json[], $8::int[],
+    $9::int[], $10::float8[], $11::int[], $12::text[], $13::int[])
+
+-- name: open_queues
+-- Only queues that have something, by the counts. Deltas are few: they are folded every second.
+select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts)
+from shoal.run r
+join shoal.queue k on k.run = r.no
+join shoal.stage s on s.id = k.stage
+left join shoal.queue_count c on c.queue = k.id
+left join (select d.queue, sum(d.ready) as ready from shoal.count_delta d group by d.queue) d on d.queue = k.id
+where r.state = 'active'
+  and ($1::text is null or r.scraper = $1)
+  and ($2::text[] is null or r.id = any ($2))
+  and ($3::text[] is null or s.name = any ($3))
+  and ($4::text[] is null or k.partition = any ($4))
+  and coalesce(c.ready, 0) + coalesce(d.ready, 0) > 0
+
+-- name: claim
+select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int)
+
+-- name: recall
+select * from shoal.recall($1::int, $2::int)
+
+-- name: promote_due
+select shoal.promote_due($1::int)
+
+-- name: started
+select shoal.started($1::bigint[], $2::int[])
+
+-- name: unlease
+select * from shoal.unlease($1::bigint[], $2::int[], $3::text, $4::text)
+
+-- name: commit
+select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[], $7::float8[],
+    $8::text[], $9::real[], $10::json[], $11::bigint[], $12::int[], $13::json[],
+    $14::bigint[], $15::int[], $16::bytea[], $17::text[], $18::text[], $19::json[], $20::int[], $21::int[],
+    $22::float8[], $23::int[], $24::text[], $25::int[])
+
+-- name: register
+-- Asking again changes nothing: ids have a random part, so the same id is the same worker.
+insert into shoal.worker (id, node, pid, version, lease_seconds, scope, started_at, beat_at)
+values ($1, $2, $3, $4, $5, $6::json, shoal.clock(), shoal.clock())
+on conflict (id) do nothing
+
+-- name: worker_no
+select w.no from shoal.worker w where w.id = $1
+
+-- name: beat
+update shoal.worker w set beat_at = shoal.clock()
+where w.id = $1 and w.state in ('live', 'draining')
+returning w.state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version
+
+-- name: drain
+with told as (
+    update shoal.worker w set state = 'draining' where w.id = $1 and w.state in ('live', 'draining') returning w.id
+)
+insert into shoal.event (at, actor, action, subject, detail)
+select shoal.clock(), $2, 'worker.draining', t.id, '{}' from told t
+returning id
+
+-- name: stop_worker
+select shoal.stop_worker($1::int)
+
+-- name: reap
+select * from shoal.reap($1::int[])
+
+-- name: list_workers
+select w.id, w.node, w.pid, w.version, w.state, w.started_at, w.lease_seconds, w.scope,
+       extract(epoch from shoal.clock() - w.beat_at)::float8 as silent_seconds,
+       (select count(*) from shoal.lease s where s.worker = w.no) as leased
+from shoal.worker w
+where not $1 or w.state in ('live', 'draining')
+order by w.no desc
+limit 10000

@@ -1,0 +1,81 @@
+"""The schema on PostgreSQL: tables come from numbered migrations, functions and views from the current code.
+
+A change of a function needs a new migration too (it may hold nothing but its reason): the version then says which
+functions a database has. A test compares the fingerprint below with the one in the newest migration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from shoal.errors import LedgerError, LedgerNotMigrated, LedgerTooNew
+from shoal.ledger.postgres.database import Database
+from shoal.ledger.sqltext import load_scripts
+
+_PACKAGE = __package__
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """(version, name, text), oldest first."""
+    return [(int(name[:4]), name[5:], text) for name, text in load_scripts(f"{_PACKAGE}.migrations")]
+
+
+def functions() -> list[str]:
+    return [text for _, text in load_scripts(f"{_PACKAGE}.functions")]
+
+
+def functions_fingerprint() -> str:
+    return hashlib.sha256("\n".join(functions()).encode()).hexdigest()[:16]
+
+
+def code_version() -> int:
+    return migrations()[-1][0]
+
+
+class PostgresSchema:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def version(self) -> int | None:
+        if await self._db.value("select to_regclass('shoal.migration')") is None:
+            return None
+        version: int | None = await self._db.value("select max(version) from shoal.migration")
+        return version
+
+    async def migrate(self) -> tuple[int, int]:
+        before = await self.version() or 0
+        if before > code_version():
+            raise too_new(before, code_version())
+        # The lock is tied to the transaction: two machines may migrate at once, the second finds nothing to do.
+        steps = [
+            "select pg_advisory_xact_lock(21320, 0)",
+            "create schema if not exists shoal",
+            "create table if not exists shoal.migration "
+            "(version int primary key, name text not null, applied_at timestamptz not null default now())",
+        ]
+        for version, name, text in migrations():
+            if version > before:
+                steps.append(f"insert into shoal.migration (version, name) values ({version}, '{name}')")
+                steps.append(text)
+        try:
+            await self._db.script([*steps, *functions()])
+        except LedgerError:
+            if await self.version() == code_version():
+                return before, code_version()  # somebody else was faster
+            raise
+        return before, code_version()
+
+    async def require_current(self) -> None:
+        version = await self.version()
+        if version is None:
+            raise LedgerNotMigrated(f"{self._db.shown_url} has no Shoal schema yet.")
+        if version < code_version():
+            raise LedgerNotMigrated(
+                f"{self._db.shown_url} has schema version {version}; this code needs {code_version()}."
+            )
+        if version > code_version():
+            raise too_new(version, code_version())
+
+
+def too_new(found: int, known: int) -> LedgerTooNew:
+    return LedgerTooNew(f"The ledger has schema version {found}; this Shoal knows versions up to {known}.")

@@ -1,0 +1,69 @@
+"""What any worker does now and then, and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.steering import PURGE_AT_ONCE
+from shoal.ledger.postgres.work import PROMOTE_AT_ONCE, tending
+from shoal.model.views import Finding, Tending
+
+REAP_SECONDS = 1.0
+FOLD_SECONDS = 1.0
+LANES_SECONDS = 5.0
+TIDY_SECONDS = 60.0
+FOLD_AT_ONCE = 50_000
+SWEEP_AT_ONCE = 10_000
+
+
+class PostgresUpkeep:
+    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        self._db = db
+        self._sql = queries
+
+    async def tend(self) -> Tending:
+        woken = 0
+        while moved := await self._db.value(self._sql["promote_due"], PROMOTE_AT_ONCE):
+            woken += moved
+        reaped = Tending()
+        if await self._due("reap", REAP_SECONDS):
+            reaped = tending(await self._db.row(self._sql["reap"], []))
+        if await self._due("lanes", LANES_SECONDS):
+            await self._db.fetch(self._sql["sweep_lanes"], SWEEP_AT_ONCE)
+        if await self._due("fold", FOLD_SECONDS):
+            await self._db.fetch(self._sql["fold_counts"], FOLD_AT_ONCE)
+        if await self._due("tidy", TIDY_SECONDS):
+            await self._tidy()
+        return Tending(
+            woken=woken,
+            lost_workers=reaped.lost_workers,
+            rescued=reaped.rescued,
+            quarantined=reaped.quarantined,
+            finished=tuple(await self._db.value(self._sql["finish_runs"])),
+        )
+
+    async def next_due(self) -> float | None:
+        seconds: float | None = await self._db.value(self._sql["next_due"])
+        return None if seconds is None else max(0.0, seconds)
+
+    async def wait(self, seconds: float) -> None:
+        await self._db.wait_for_wake(seconds)
+
+    async def audit(self) -> list[Finding]:
+        return [
+            Finding(name, row["detail"])
+            for name in sorted(self._sql)
+            if name.startswith("audit_")
+            for row in await self._db.fetch(self._sql[name])
+        ]
+
+    async def _due(self, name: str, every: float) -> bool:
+        due: bool = await self._db.value(self._sql["tick_due"], name, every)
+        return due
+
+    async def _tidy(self) -> None:
+        await self._db.fetch(self._sql["tidy"])
+        # A removal that was interrupted is taken up again by whoever comes by.
+        for row in await self._db.fetch(self._sql["removed_runs"]):
+            await self._db.fetch(self._sql["purge"], row["no"], PURGE_AT_ONCE)

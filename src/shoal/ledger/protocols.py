@@ -1,0 +1,224 @@
+"""What a ledger can do, by role. Both backends implement these; callers ask for the roles they need.
+
+All calls are safe to make again after an error: they either took effect once or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from shoal.model.item import Claimed, Lease, NewItem
+from shoal.model.lane import LaneView
+from shoal.model.outcome import Finished
+from shoal.model.run import Run, RunSpec
+from shoal.model.views import (
+    AttemptView,
+    CommitReport,
+    Counts,
+    Event,
+    FailedItem,
+    Finding,
+    Gate,
+    IntakeReport,
+    ItemFilter,
+    ItemView,
+    Page,
+    PartitionProgress,
+    StaleClaim,
+    Tending,
+    WorkerProgress,
+)
+from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerView
+
+Entry = str | bytes | NewItem
+Entries = Iterable[Entry] | AsyncIterable[Entry]
+
+
+class Runs(Protocol):
+    async def create(self, spec: RunSpec) -> Run:
+        """A new, unsealed, active run. Its id is the ledger's time, with a suffix when that is taken."""
+
+    async def get(self, run_id: str) -> Run: ...
+
+    async def latest(self, scraper: str) -> Run | None:
+        """The scraper's newest run that was not removed: what `resume` goes on with."""
+
+    async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Run]:
+        """Newest first."""
+
+    async def seal(self, run_id: str, *, by: str = "") -> None:
+        """No more items come from outside: the run finishes when nothing remains."""
+
+    async def pause(self, run_id: str, *, by: str = "") -> None:
+        """Claims stop; what is leased may end; places in shared lanes are given up."""
+
+    async def resume(self, run_id: str, *, by: str = "") -> None:
+        """Active again, from paused, finished or cancelled. The id stays."""
+
+    async def cancel(self, run_id: str, *, by: str = "") -> int:
+        """End every open item as cancelled, leased ones too. Returns how many."""
+
+    async def remove(self, run_id: str, *, by: str = "") -> None:
+        """Forget the run and all that belongs to it. Hidden at once, deleted in small steps."""
+
+
+class Intake(Protocol):
+    async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
+        """Store items in constant memory, duplicates and invalid ones counted. `stage` defaults to the first.
+
+        What the report counts as enqueued is durable. After an error part of the entries may be stored:
+        hand them in again, duplicates are dropped.
+        """
+
+
+class Claims(Protocol):
+    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
+        """Up to `limit` leases. An empty list means: nothing is claimable now."""
+
+    async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
+        """Say that the requests of these items have left. Returns the items whose lease was lost.
+
+        Call it right AFTER the request went out, for lanes with a delay (it times the next start), and before
+        running an item that has been rescued (it tells poison from bystanders).
+        """
+
+    async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
+        """Return what was not started, or not finished. Nothing is charged."""
+
+
+class Commits(Protocol):
+    async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
+        """Results, follow-ups, attempts, outcomes, lanes and counts of these attempts, in one transaction."""
+
+
+class Workers(Protocol):
+    async def register(self, spec: WorkerSpec) -> None: ...
+
+    async def beat(self, worker: str) -> Orders:
+        """Sign of life. Raises WorkerLost when the worker was declared dead meanwhile."""
+
+    async def drain(self, worker: str, *, by: str = "") -> None:
+        """Tell a worker, at its next heartbeat, to finish what it has and leave."""
+
+    async def stop(self, worker: str) -> int:
+        """The worker leaves; what it still holds goes back. Returns how many leases that were."""
+
+    async def bury(self, worker: str) -> Tending:
+        """Somebody saw this worker die: rescue its items now instead of after its lease."""
+
+    async def list(self, *, present: bool = True) -> list[WorkerView]: ...
+
+
+class Lanes(Protocol):
+    async def get(self, key: str, *, run_id: str | None = None) -> LaneView: ...
+
+    async def list(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[LaneView]:
+        """Shared lanes, or those of one run."""
+
+    async def set(
+        self,
+        key: str,
+        *,
+        run_id: str | None = None,
+        limit: int | None = None,
+        delay: tuple[float, float] | None = None,
+        paused: bool | None = None,
+        by: str = "",
+    ) -> LaneView:
+        """Change a lane, or make a shared one. What is set here outranks what stages declare."""
+
+    async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
+        """Nothing of the lane starts for so long; 0 lifts a block."""
+
+
+class Settings(Protocol):
+    async def put(self, scope: str, value: Mapping[str, Any], *, by: str = "") -> int:
+        """Store a new version for a scope such as `global` or `scraper:india`. Returns the version."""
+
+    async def get(self, scope: str) -> tuple[int, dict[str, Any]] | None:
+        """Newest version and value. Heartbeats carry the newest version of all scopes."""
+
+
+class Steering(Protocol):
+    async def release(self, *, older_than: float, run_id: str | None = None, by: str = "") -> int:
+        """Take away leases claimed more than so many seconds ago; their holders can no longer commit."""
+
+    async def retry(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
+        """Another life for dead (or cancelled) items; `limit` tries a few first."""
+
+    async def cancel(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
+        """End open items as cancelled, leased ones too."""
+
+
+class Reads(Protocol):
+    async def stats(self, run_id: str, *, stage: str | None = None) -> Counts: ...
+
+    async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
+
+    async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
+        """Leased now, done and dead in the last minutes, per worker, most done first."""
+
+    async def items(
+        self, run_id: str, which: ItemFilter = ..., *, cursor: str | None = None, limit: int = 50
+    ) -> Page[ItemView]:
+        """In the order they were enqueued. A page may be short, even empty, while its cursor says that more follow."""
+
+    async def item(self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str = ...) -> ItemView: ...
+
+    async def attempts(self, run_id: str, item: int) -> list[AttemptView]: ...
+
+    async def failed(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> Page[FailedItem]: ...
+
+    async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]: ...
+
+    async def results(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> Page[tuple[int, int, str]]:
+        """(item, n, JSON text) in a stable order."""
+
+    async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
+        """Newest first."""
+
+    async def why_item(self, run_id: str, item: int) -> list[Gate]: ...
+
+    async def why_run(self, run_id: str) -> list[Gate]: ...
+
+
+class Upkeep(Protocol):
+    async def tend(self) -> Tending:
+        """What any worker does now and then: wake the due, reap the dead, fold counts, finish runs. Cheap to overdo."""
+
+    async def next_due(self) -> float | None:
+        """Seconds until the first delayed item comes due; None when nothing is delayed."""
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep until there may be work, at most so long. Only a hint: it may return early or late."""
+
+    async def audit(self) -> list[Finding]:
+        """Check every rule the tables must keep. Reads everything: for tests and `shoal db check --deep`."""
+
+
+class Schema(Protocol):
+    async def version(self) -> int | None:
+        """The schema's version; None when there is none."""
+
+    async def migrate(self) -> tuple[int, int]:
+        """Bring the schema to this code's version. Returns the versions before and after."""
+
+
+class Ledger(Protocol):
+    """All roles on one database."""
+
+    runs: Runs
+    intake: Intake
+    claims: Claims
+    commits: Commits
+    workers: Workers
+    lanes: Lanes
+    settings: Settings
+    steering: Steering
+    reads: Reads
+    upkeep: Upkeep
+
+    async def close(self) -> None: ...

@@ -1,0 +1,151 @@
+"""Items: the unit of work, before and during its life in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from shoal.errors import InvalidItem
+from shoal.model.jsontext import PAYLOAD_BYTES, json_text
+from shoal.model.urlkey import MAX_KEY_BYTES, check_text, key_hash, url_key
+
+MAX_NAME_BYTES = 255
+MAX_DELAY_SECONDS = 366 * 86_400.0
+PRIORITY_RANGE = (-1_000_000, 1_000_000)
+
+
+class ItemState(StrEnum):
+    READY = "ready"
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+OPEN_STATES = (ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED)
+FINAL_STATES = (ItemState.DONE, ItemState.DEAD, ItemState.CANCELLED)
+
+
+class NewItem(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asks the ledger to keep. Give a `url`, a `key`, or both.
+
+    `key` decides what counts as a duplicate within run and stage; without one it is the URL's key.
+    `priority`: smaller goes first, 0 is normal. `lane` shares a limit and a delay with its other items.
+    `partition` is an affinity: workers prefer theirs. `delay`: not before so many seconds from now.
+    """
+
+    url: str | None = None
+    key: str | None = None
+    payload: Mapping[str, Any] | None = None
+    stage: str | None = None
+    partition: str = ""
+    lane: str | None = None
+    priority: int = 0
+    delay: float = 0.0
+    max_attempts: int | None = None
+
+
+class PreparedItem(msgspec.Struct, frozen=True, gc=False):
+    """A checked NewItem in the shape both ledgers write."""
+
+    stage: str
+    key_hash: bytes
+    key: str | None
+    url: str | None
+    payload: str | None
+    partition: str
+    lane: str | None
+    priority: int
+    delay: float
+    max_attempts: int | None
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """The right to work on an item: commits succeed only with the current epoch."""
+
+    item: int
+    epoch: int
+    run_no: int
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """An item handed to a worker, with the lease that fences it."""
+
+    item: int
+    epoch: int
+    run_no: int
+    run_id: str
+    stage: str
+    partition: str
+    priority: int
+    url: str | None
+    key: str | None
+    payload_json: str | None
+    lane: str | None
+    tries: int
+    rescues: int
+    max_attempts: int
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.item, self.epoch, self.run_no)
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return msgspec.json.decode(self.payload_json) if self.payload_json else {}
+
+    @property
+    def name(self) -> str:
+        """What a person calls this item: its key, else its URL."""
+        return self.key or self.url or str(self.item)
+
+
+def priority_from_higher_first(priority: int) -> int:
+    """Map a priority of a system where more is more urgent (S1) onto Shoal's, where smaller goes first."""
+    return -priority
+
+
+def prepare(new: NewItem, default_stage: str) -> PreparedItem:
+    """Check one item and compute its key. Raises InvalidItem; has no other effect."""
+    if new.key is not None:
+        check_text("key", new.key, MAX_KEY_BYTES)
+        if new.url is not None:
+            url_key(new.url)
+        key = new.key
+    elif new.url is not None:
+        key = url_key(new.url)
+    else:
+        raise InvalidItem("The item has neither a url nor a key.")
+    if new.partition:
+        check_text("partition", new.partition, MAX_NAME_BYTES)
+    if new.lane is not None:
+        check_text("lane", new.lane, MAX_NAME_BYTES)
+    return PreparedItem(
+        new.stage or default_stage,
+        key_hash(key),
+        new.key,
+        new.url,
+        json_text(new.payload, "payload", PAYLOAD_BYTES, InvalidItem) if new.payload is not None else None,
+        new.partition,
+        new.lane,
+        _whole("priority", new.priority, *PRIORITY_RANGE),
+        _delay(new.delay),
+        None if new.max_attempts is None else _whole("max_attempts", new.max_attempts, 1, 1000),
+    )
+
+
+def _whole(what: str, value: int, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidItem(f"{what} is {value!r}; it must be a whole number from {low} to {high}.")
+    return value
+
+
+def _delay(value: float) -> float:
+    if not 0 <= value <= MAX_DELAY_SECONDS:  # NaN fails this too
+        raise InvalidItem(f"delay is {value!r}; it must be a number of seconds from 0 to {MAX_DELAY_SECONDS:.0f}.")
+    return float(value)

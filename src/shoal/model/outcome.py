@@ -1,0 +1,129 @@
+"""Outcomes: what became of an attempt, and what follows from it.
+
+A fetcher or an author names a class; `judge` turns it into a verdict; ledgers carry verdicts out.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from shoal.errors import InvalidSetting
+from shoal.model.item import Lease, NewItem
+
+
+class OutcomeClass(StrEnum):
+    """Why an attempt ended as it did."""
+
+    DONE = "done"
+    PERMANENT = "permanent"
+    TRANSIENT = "transient"
+    THROTTLED = "throttled"
+    BLOCKED = "blocked"
+    # These three are given by the ledger, never by a worker.
+    CRASHED = "crashed"
+    POISON = "poison"
+    RELEASED = "released"
+
+
+class VerdictKind(StrEnum):
+    """What the ledger does with the item."""
+
+    DONE = "done"
+    DEAD = "dead"
+    RETRY = "retry"
+    THROTTLED = "throttled"
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When to try again: `factor ** tries` seconds, at most `cap`, spread by `jitter` (0.2 = up to 20 % more)."""
+
+    factor: float = 2.0
+    cap: float = 300.0
+    jitter: float = 0.2
+
+    def checked(self) -> RetryPolicy:
+        if not (math.isfinite(self.factor) and 1 <= self.factor <= 10):
+            raise InvalidSetting(f"The backoff factor is {self.factor!r}; it must be from 1 to 10.")
+        if not (math.isfinite(self.cap) and 0 < self.cap <= 86_400):
+            raise InvalidSetting(f"The backoff cap is {self.cap!r}; it must be above 0 and at most 86400 seconds.")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidSetting(f"The jitter is {self.jitter!r}; it must be from 0 to 1.")
+        return self
+
+    def base_delay(self, tries: int) -> float:
+        """Seconds to wait after so many tries, before jitter. Never overflows."""
+        if tries * math.log(self.factor) >= math.log(self.cap):
+            return self.cap
+        return min(self.cap, self.factor**tries)
+
+    def delay(self, tries: int, rng: random.Random) -> float:
+        """Seconds to wait, jitter included; never above the cap."""
+        return min(self.cap, self.base_delay(tries) * (1 + self.jitter * rng.random()))
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    kind: VerdictKind
+    outcome: OutcomeClass
+    delay: float = 0.0
+    error: str | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt's end, as a worker reports it. `records` are JSON texts (see `record_text`)."""
+
+    lease: Lease
+    verdict: Verdict
+    records: tuple[str, ...] = ()
+    follow_ups: tuple[NewItem, ...] = ()
+    seconds: float = 0.0
+    detail: Mapping[str, Any] | None = None
+
+
+DONE = Verdict(VerdictKind.DONE, OutcomeClass.DONE)
+MAX_ERROR_CHARS = 4_000
+
+
+def judge(
+    outcome: OutcomeClass,
+    *,
+    tries: int,
+    max_attempts: int,
+    error: str | None = None,
+    retry_after: float | None = None,
+    policy: RetryPolicy,
+    rng: random.Random,
+) -> Verdict:
+    """The verdict on an attempt. `tries` is how many were charged before this one.
+
+    A throttled attempt is not charged. `max_attempts` counts tries in all: 4 means one try and three retries.
+    """
+    error = clean_error(error)
+    match outcome:
+        case OutcomeClass.DONE:
+            return DONE
+        case OutcomeClass.PERMANENT:
+            return Verdict(VerdictKind.DEAD, outcome, 0.0, error)
+        case OutcomeClass.THROTTLED:
+            wait = policy.delay(tries + 1, rng) if retry_after is None else max(0.0, retry_after)
+            return Verdict(VerdictKind.THROTTLED, outcome, min(wait, 86_400.0), error)
+        case OutcomeClass.TRANSIENT | OutcomeClass.BLOCKED:
+            if tries + 1 >= max_attempts:
+                return Verdict(VerdictKind.DEAD, outcome, 0.0, f"Exceeded retries: {error or outcome.value}")
+            wait = policy.delay(tries + 1, rng)
+            return Verdict(VerdictKind.RETRY, outcome, max(wait, retry_after or 0.0), error)
+        case _:
+            raise InvalidSetting(f"{outcome.value} is given by the ledger itself, not by a worker.")
+
+
+def clean_error(error: str | None) -> str | None:
+    """An error text that any database takes: no NUL, no lone surrogates, not a novel."""
+    if error is None:
+        return None
+    text = error.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."

@@ -1,0 +1,106 @@
+"""Runs and their stages."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from shoal.errors import InvalidSetting
+from shoal.model.lane import LanePolicy
+from shoal.model.urlkey import KEY_VERSION
+
+DEFAULT_MAX_ATTEMPTS = 4
+DEFAULT_MAX_RESCUES = 3
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class RunState(StrEnum):
+    ACTIVE = "active"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    FINISHED = "finished"
+    REMOVED = "removed"
+
+
+class StageSpec(msgspec.Struct, frozen=True):
+    """A step of a scraper. `lane` is the policy of lanes first seen through this stage."""
+
+    name: str
+    max_attempts: int | None = None
+    lane: LanePolicy = LanePolicy()
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is created from. `settings` is kept as a snapshot; `code_version` says what code made it."""
+
+    scraper: str
+    stages: tuple[StageSpec, ...]
+    settings: Mapping[str, Any] = {}
+    code_version: str | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_rescues: int = DEFAULT_MAX_RESCUES
+
+    def checked(self) -> RunSpec:
+        check_name("scraper", self.scraper)
+        if not self.stages:
+            raise InvalidSetting("A run needs at least one stage.")
+        for stage in self.stages:
+            check_name("stage", stage.name)
+            stage.lane.checked()
+            if stage.max_attempts is not None:
+                check_count("max_attempts", stage.max_attempts, 1, 1000)
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) != len(names):
+            raise InvalidSetting(f"Two stages have the same name: {', '.join(names)}.")
+        check_count("max_attempts", self.max_attempts, 1, 1000)
+        check_count("max_rescues", self.max_rescues, 0, 1000)
+        return self
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it stands in the ledger. `sealed`: no more items come from outside, so it may finish."""
+
+    no: int
+    id: str
+    scraper: str
+    state: RunState
+    sealed: bool
+    settings: Mapping[str, Any]
+    code_version: str | None
+    key_version: int
+    max_attempts: int
+    max_rescues: int
+    created_at: dt.datetime
+    finished_at: dt.datetime | None
+    stages: tuple[str, ...]
+
+
+def run_id_at(moment: dt.datetime, taken: int = 0) -> str:
+    """`YYYYMMDD_HHMMSS`, with `_2`, `_3` ... when the plain form is taken."""
+    plain = moment.strftime("%Y%m%d_%H%M%S")
+    return plain if taken == 0 else f"{plain}_{taken + 1}"
+
+
+def check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidSetting(
+            f"{name!r} is no {what} name: use letters, digits, '_', '-' and '.', at most 100 of them."
+        )
+
+
+def check_count(what: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidSetting(f"{what} is {value!r}; it must be a whole number from {low} to {high}.")
+
+
+def check_key_version(version: int) -> None:
+    if version != KEY_VERSION:
+        raise InvalidSetting(
+            f"The run's keys follow version {version} of the rules; this code knows version {KEY_VERSION}.",
+            remedy="Continue the run with the Shoal version that created it, or start it fresh.",
+        )

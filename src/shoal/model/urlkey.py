@@ -1,0 +1,100 @@
+"""URL keys: which two URLs are the same page.
+
+The rules carry a version. A run keeps the version it was created with, so resuming it with newer code finds the
+same keys. The URL that is fetched is never changed: only the key is normalised.
+
+Version 1: parse as a browser does (WHATWG), which lower-cases scheme and host, applies IDNA, drops a default port and
+resolves `.` and `..`; drop the fragment; sort the query's pairs by their bytes, keeping repeated ones in order; drop
+an empty query. Paths keep their case. Optionally drop tracking parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import can_ada
+
+from shoal.errors import InvalidItem
+
+KEY_VERSION = 1
+MAX_URL_BYTES = 8_192
+MAX_KEY_BYTES = 2_048
+TRACKING_PARAMETERS = frozenset(
+    {"fbclid", "gclid", "dclid", "msclkid", "mc_cid", "mc_eid", "igshid", "yclid", "_ga", "ref_src"}
+)
+_TRACKING_PREFIXES = ("utm_",)
+_SCHEMES = ("http:", "https:")
+
+
+def url_key(url: str, *, drop_tracking: bool = False) -> str:
+    """The version 1 key of a URL. Raises InvalidItem for what no client could fetch."""
+    check_text("URL", url, MAX_URL_BYTES)
+    try:
+        parsed = can_ada.parse(url)
+    except ValueError:
+        raise InvalidItem(f"{shown(url)} is not a valid absolute URL.") from None
+    if parsed.protocol not in _SCHEMES:
+        raise InvalidItem(f"{shown(url)} has the scheme {parsed.protocol[:-1]!r}; only http and https are fetched.")
+    parsed.hash = ""
+    search: str = parsed.search
+    if search:
+        parsed.search = _sorted_query(search, drop_tracking=drop_tracking)
+    elif parsed.href.endswith("?"):
+        parsed.search = ""
+    key: str = parsed.href
+    return key
+
+
+def url_host(url: str) -> str:
+    """Host and port of a URL as they name a site: `example.com`, `example.com:8080`."""
+    try:
+        host: str = can_ada.parse(url).host
+    except ValueError:
+        raise InvalidItem(f"{shown(url)} is not a valid absolute URL.") from None
+    return host
+
+
+def key_hash(key: str) -> bytes:
+    """SHA-256 of a key, tagged with the version of the rules that made it."""
+    return hashlib.sha256(b"shoal-key-%d\0" % KEY_VERSION + key.encode()).digest()
+
+
+def check_text(what: str, value: str, max_bytes: int) -> None:
+    """Refuse text that no database column or HTTP request can carry."""
+    if not isinstance(value, str):
+        raise InvalidItem(f"The {what} must be text, not {type(value).__name__}.")
+    if not value or value.isspace():
+        raise InvalidItem(f"The {what} is empty.")
+    if "\0" in value:
+        raise InvalidItem(f"{shown(value)} contains a NUL byte.")
+    # Four bytes a character is the most UTF-8 needs, so most values are cleared without encoding them.
+    if value.isascii():
+        size = len(value)
+    else:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise InvalidItem(f"{shown(value)} is not valid Unicode (a lone surrogate, often bad UTF-8).") from None
+    if size > max_bytes:
+        raise InvalidItem(f"{shown(value)} is {size} bytes long; the {what} may have {max_bytes} at most.")
+
+
+def shown(value: str) -> str:
+    """A value fit for a message: short, one line, printable."""
+    text = value if len(value) <= 80 else value[:77] + "..."
+    return ascii(text) if not text.isprintable() else repr(text)
+
+
+def _sorted_query(search: str, *, drop_tracking: bool) -> str:
+    pairs = [pair for pair in search[1:].split("&") if pair]
+    if drop_tracking:
+        pairs = [pair for pair in pairs if not _is_tracking(pair)]
+    if len(pairs) > 1:
+        # Stable: `a=2&a=1` keeps its order, because servers read repeated names in order.
+        pairs.sort(key=lambda pair: pair.partition("=")[0])
+    return "&".join(pairs)
+
+
+def _is_tracking(pair: str) -> bool:
+    name = pair.partition("=")[0].lower()
+    return name in TRACKING_PARAMETERS or name.startswith(_TRACKING_PREFIXES)

@@ -1,0 +1,191 @@
+"""What reads return."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from shoal.model.item import ItemState
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a keyset list; hand `cursor` back for the next one, None means the end."""
+
+    rows: tuple[T, ...]
+    cursor: str | None
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items are in each state, in Shoal's words and in the older systems'."""
+
+    ready: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    leased: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    results: int = 0
+    duplicates: int = 0
+
+    @property
+    def pending(self) -> int:
+        return self.ready + self.waiting + self.delayed
+
+    @property
+    def claimed(self) -> int:
+        return self.leased
+
+    @property
+    def completed(self) -> int:
+        return self.done
+
+    @property
+    def failed(self) -> int:
+        return self.dead
+
+    @property
+    def remaining(self) -> int:
+        return self.pending + self.leased
+
+    @property
+    def total(self) -> int:
+        return self.remaining + self.done + self.dead + self.cancelled
+
+
+class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of what was handed in. `complaints` holds the first invalid ones: position and reason."""
+
+    enqueued: int
+    duplicates: int
+    invalid: int
+    complaints: tuple[tuple[int, str], ...] = ()
+
+
+class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`lost`: leases that were no longer ours, nothing of them was stored. `repeated`: committed before already."""
+
+    committed: int
+    lost: tuple[int, ...]
+    repeated: tuple[int, ...]
+    enqueued: int
+    duplicates: int
+
+
+class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which items of a run are meant. `error` matches a part of the message."""
+
+    states: tuple[ItemState, ...] = ()
+    stage: str | None = None
+    partition: str | None = None
+    outcome: str | None = None
+    error: str | None = None
+
+
+class ItemView(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    stage: str
+    partition: str
+    key: str | None
+    url: str | None
+    payload: Mapping[str, Any] | None
+    lane: str | None
+    priority: int
+    max_attempts: int
+    state: ItemState
+    since: dt.datetime
+    due_at: dt.datetime | None
+    worker: str | None
+    tries: int
+    rescues: int
+    epoch: int
+    outcome: str | None
+    error: str | None
+    parent: int | None
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: int
+    worker: str | None
+    claimed_at: dt.datetime
+    ended_at: dt.datetime
+    seconds: float
+    outcome: str
+    error: str | None
+    detail: Mapping[str, Any] | None
+
+
+class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """S1.18: `url` falls back to the key for items that have no URL; `retry_count` is tries after the first."""
+
+    item: int
+    stage: str
+    url: str
+    outcome: str
+    error_message: str | None
+    retry_count: int
+    failed_at: dt.datetime
+
+
+class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
+    item: int
+    run_id: str
+    name: str
+    claimed_by: str
+    started: dt.datetime
+    minutes_ago: float
+
+
+class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
+    worker: str
+    leased: int
+    done: int
+    dead: int
+
+
+class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
+    stage: str
+    partition: str
+    counts: Counts
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason why something is not running: a code for programs, a sentence for people."""
+
+    code: str
+    text: str
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
+    items: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    at: dt.datetime
+    run_id: str | None
+    actor: str
+    action: str
+    subject: str
+    detail: Mapping[str, Any]
+
+
+class Tending(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of upkeep did."""
+
+    woken: int = 0
+    lost_workers: tuple[str, ...] = ()
+    rescued: int = 0
+    quarantined: int = 0
+    finished: tuple[str, ...] = ()
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something the audit saw that must not be."""
+
+    rule: str
+    detail: str

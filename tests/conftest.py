@@ -1,0 +1,91 @@
+"""Real databases for every test that asks for one: started on first use, once per test process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.parts import MissingPartError, missing
+from tests.parts.pgbouncer import PgBouncer
+from tests.parts.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
+
+_POSTGRES_FIXTURES = {"postgres_server", "durable_postgres"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs PostgreSQL, so that `-m "not postgres"` is the quick half of the suite."""
+    for item in items:
+        if _POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresDatabases]:
+    """A running PostgreSQL, not to be stopped: that of SHOAL_TEST_DATABASE_URL, or our own with fsync off."""
+    external = external_databases()
+    if external is not None:
+        yield external
+        return
+    try:
+        with PostgresServer() as server:
+            yield server
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def durable_postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL of our own with fsync on, for tests that crash it; leave it running."""
+    try:
+        with PostgresServer(fsync=True) as server:
+            yield server
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: PostgresDatabases) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode in front of `postgres_server`."""
+    try:
+        with PgBouncer(postgres_server) as bouncer:
+            yield bouncer
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def postgres_template() -> str | None:
+    """The database that `postgres_url` copies; None means empty. The conftest of a folder may override it."""
+    return None
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresDatabases, postgres_template: str | None) -> Iterator[str]:
+    """The URL of a fresh database, dropped after the test."""
+    yield from _fresh_database(postgres_server, postgres_template)
+
+
+@pytest.fixture
+def durable_postgres_url(durable_postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh, empty database on the server that may be crashed, dropped after the test."""
+    yield from _fresh_database(durable_postgres, None)
+
+
+@pytest.fixture
+def pgbouncer_url(pgbouncer: PgBouncer, postgres_url: str) -> str:
+    """The database of `postgres_url`, reached through PgBouncer."""
+    return pgbouncer.url(urlsplit(postgres_url).path.removeprefix("/"))
+
+
+@pytest.fixture
+def sqlite_path(tmp_path: Path) -> Path:
+    """Where a SQLite ledger may be created; nothing is there yet."""
+    return tmp_path / "ledger.sqlite3"
+
+
+def _fresh_database(server: PostgresDatabases, template: str | None) -> Iterator[str]:
+    name = unique_name()
+    server.create_database(name, template)
+    yield server.url(name)
+    server.drop_database(name)
