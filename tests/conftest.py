@@ -10,6 +10,9 @@ from tests.parts import MissingPartError, missing
 from tests.parts.pgbouncer import PgBouncer
 from tests.parts.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
 
+# Asserts of the public suite explain themselves as those of our own tests do.
+pytest.register_assert_rewrite("shoal.testing")
+
 _POSTGRES_FIXTURES = {"postgres_server", "durable_postgres"}
 
 

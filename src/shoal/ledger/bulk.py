@@ -36,9 +36,7 @@ def checked_for_cancel(which: ItemFilter) -> ItemFilter:
     )
 
 
-async def change_matching(
-    reads: Reads, run_id: str, which: ItemFilter, limit: int | None, change: Change
-) -> int:
+async def change_matching(reads: Reads, run_id: str, which: ItemFilter, limit: int | None, change: Change) -> int:
     """Apply `change` to the items that match, a page at a time, at most `limit` of them."""
     if limit is not None and limit < 1:
         raise InvalidSetting(f"The limit is {limit!r}; it must be at least 1.")

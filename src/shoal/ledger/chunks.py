@@ -71,7 +71,7 @@ def _prepare(entry: Entry, stage: str) -> PreparedItem:
         try:
             entry = entry.decode()
         except UnicodeDecodeError:
-            raise InvalidItem(f"{ascii(entry[:60])} is not valid UTF-8.") from None
+            raise InvalidItem(f"{entry[:60]!a} is not valid UTF-8.") from None
     if not isinstance(entry, str):
         raise InvalidItem(f"An entry must be a URL or a NewItem, not {type(entry).__name__}.")
     # The plain URL, by far the most frequent entry.
@@ -85,9 +85,7 @@ async def _each(entries: Entries) -> AsyncIterator[Entry]:
         return
     if isinstance(entries, str | bytes) or not isinstance(entries, Iterable):
         raise InvalidItem(f"Entries must be an iterable of URLs or NewItems, not {type(entries).__name__}.")
-    count = 0
-    for entry in entries:
+    for count, entry in enumerate(entries, 1):
         yield entry
-        count += 1
         if count % _SLICE == 0:
             await asyncio.sleep(0)

@@ -84,6 +84,11 @@ class QueueBook:
         self._rescanned_at = now
         return had_any
 
+    def distrust(self, now: float) -> None:
+        """The queues known had less than asked for: look for others next time."""
+        self.forget_hints(now)
+        self.refreshed_at = float("-inf")
+
     def learn(self, claimed: Sequence[ClaimRow]) -> None:
         for row in claimed:
             place = (row.priority, row.item)
@@ -140,7 +145,7 @@ class FairClaims:
             book.learn(rows)
             if claimed:
                 if len(rows) < limit:
-                    book.forget_hints(now)
+                    book.distrust(now)
                 return claimed
             if rows or book.forget_hints(now):
                 continue  # all were deflected, or something may stand behind the hints

@@ -56,7 +56,11 @@ def why_item(facts: ItemFacts) -> list[Gate]:
         gates.extend(_lane_gates(facts.lane, item))
     if item.state is ItemState.WAITING:
         gates.append(
-            Gate(code="lane_rank", text=f"{_ranked(facts.ahead)} of its run wait before it in the lane.", items=facts.ahead)
+            Gate(
+                code="lane_rank",
+                text=f"{_ranked(facts.ahead)} of its run wait before it in the lane.",
+                items=facts.ahead,
+            )
         )
     gates.extend(_worker_gates(facts.run, item.stage, item.partition, facts.workers))
     if item.state is ItemState.READY:
@@ -95,12 +99,14 @@ def why_run(facts: RunFactsNow) -> list[Gate]:
         gates.append(Gate(code="leased", text=f"{counts.leased} items are being worked on.", items=counts.leased))
     if counts.ready:
         gates.append(
-            Gate(code="ready", text=f"{counts.ready} items are ready and wait for a free worker.", items=counts.ready)
+            Gate(
+                code="ready",
+                text=f"{counts.ready} items are ready and wait for a free worker.",
+                items=counts.ready,
+            )
         )
     if counts.waiting:
-        gates.append(
-            Gate(code="waiting", text=f"{counts.waiting} items wait for their lanes.", items=counts.waiting)
-        )
+        gates.append(Gate(code="waiting", text=f"{counts.waiting} items wait for their lanes.", items=counts.waiting))
         for lane in facts.lanes:
             gates.extend(_lane_gates(lane, None))
     for group in facts.delayed:

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import msgspec
 
-
 _T = TypeVar("_T")
 
 

@@ -164,7 +164,9 @@ class Reads(Protocol):
     ) -> Page[ItemView]:
         """In the order they were enqueued. A page may be short, even empty, while its cursor says that more follow."""
 
-    async def item(self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str = ...) -> ItemView: ...
+    async def item(
+        self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str = ...
+    ) -> ItemView: ...
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]: ...
 
@@ -172,9 +174,7 @@ class Reads(Protocol):
 
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]: ...
 
-    async def results(
-        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
-    ) -> Page[tuple[int, int, str]]:
+    async def results(self, run_id: str, *, cursor: str | None = None, limit: int = 1000) -> Page[tuple[int, int, str]]:
         """(item, n, JSON text) in a stable order."""
 
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:

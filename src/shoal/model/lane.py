@@ -32,7 +32,9 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("delay_min", "delay_max"):
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= MAX_LANE_DELAY):
-                raise InvalidSetting(f"A lane's {name} is {value!r}; it must be from 0 to {MAX_LANE_DELAY:.0f} seconds.")
+                raise InvalidSetting(
+                    f"A lane's {name} is {value!r}; it must be from 0 to {MAX_LANE_DELAY:.0f} seconds."
+                )
         if self.delay_min > self.delay_max:
             raise InvalidSetting(f"A lane's delay_min {self.delay_min} is above its delay_max {self.delay_max}.")
         if self.ordered and (self.limit != 1 or self.shared):

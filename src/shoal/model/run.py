@@ -88,9 +88,7 @@ def run_id_at(moment: dt.datetime, taken: int = 0) -> str:
 
 def check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidSetting(
-            f"{name!r} is no {what} name: use letters, digits, '_', '-' and '.', at most 100 of them."
-        )
+        raise InvalidSetting(f"{name!r} is no {what} name: use letters, digits, '_', '-' and '.', at most 100 of them.")
 
 
 def check_count(what: str, value: int, low: int, high: int) -> None:

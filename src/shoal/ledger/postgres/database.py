@@ -29,7 +29,7 @@ from shoal.errors import (
 
 Record = asyncpg.Record
 
-# The connection broke, the server is starting or stopping, or two transactions collided: the same call may be made again.
+# The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
 _PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.ConnectionDoesNotExistError,
@@ -116,7 +116,7 @@ class Database:
                     raise LedgerUnreachable(
                         f"{self.shown_url} has not answered for {self.patience:.0f} s: {error.message}"
                     ) from error
-                await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311
+                await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, 1.0)
 
     async def fetch_once(self, sql: str, *args: object) -> list[Record]:
@@ -187,7 +187,8 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:
             return LedgerFull(f"The database server has no space left: {error}.")
         case "25006":
             return LedgerReadOnly(
-                f"The database refuses writes: {error}.", remedy="Connect to the primary server, not to a replica."
+                f"The database refuses writes: {error}.",
+                remedy="Connect to the primary server, not to a replica.",
             )
         case "42501":
             return LedgerReadOnly(

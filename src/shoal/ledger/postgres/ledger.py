@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from shoal.ledger.postgres.catalog import Catalog
+from shoal.ledger.catalog import Catalog
 from shoal.ledger.postgres.database import Database
-from shoal.ledger.postgres.reads import PostgresReads
 from shoal.ledger.postgres.schema import PostgresSchema
 from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSettings, PostgresSteering
 from shoal.ledger.postgres.upkeep import PostgresUpkeep
 from shoal.ledger.postgres.work import PostgresClaims, PostgresCommits, PostgresIntake, PostgresWorkers
+from shoal.ledger.reads import SqlReads
 from shoal.ledger.sqltext import load_queries
 
 DEFAULT_POOL_SIZE = 4
@@ -31,7 +31,7 @@ class PostgresLedger:
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
         self.settings = PostgresSettings(db, sql)
-        self.reads = PostgresReads(db, sql, catalog, self.runs, self.workers)
+        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql)
 

@@ -10,12 +10,14 @@ import msgspec
 
 from shoal.errors import InvalidSetting, NotFound, WrongState
 from shoal.ledger.bulk import change_matching, checked_for_cancel, checked_for_retry
-from shoal.ledger.postgres.catalog import Catalog
-from shoal.ledger.postgres.database import Database, Record
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.checks import check_lane_change
+from shoal.ledger.postgres.database import Database
 from shoal.ledger.protocols import Reads
+from shoal.ledger.rows import lane_from, run_from
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.jsontext import PAYLOAD_BYTES, json_text
-from shoal.model.lane import LanePolicy, LaneView
+from shoal.model.lane import LaneView
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.urlkey import KEY_VERSION, check_text
 from shoal.model.views import ItemFilter, Page
@@ -55,7 +57,7 @@ class PostgresRuns:
         rows = await self._db.fetch(self._sql["get_run"], run_id)
         if not rows:
             raise NotFound(f"There is no run {run_id!r}.")
-        return _run(rows[0])
+        return run_from(rows[0])
 
     async def latest(self, scraper: str) -> Run | None:
         rows = await self._db.fetch(self._sql["latest_run"], scraper)
@@ -63,7 +65,7 @@ class PostgresRuns:
 
     async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Run]:
         rows = await self._db.fetch(self._sql["list_runs"], scraper, int(cursor) if cursor else None, limit)
-        runs = tuple(_run(row) for row in rows)
+        runs = tuple(run_from(row) for row in rows)
         return Page(runs, str(runs[-1].no) if len(runs) == limit else None)
 
     async def seal(self, run_id: str, *, by: str = "") -> None:
@@ -114,11 +116,11 @@ class PostgresLanes:
         rows = await self._db.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
         if not rows:
             raise NotFound(f"There is no lane {key!r}.", remedy="Lanes appear with their first item; check the name.")
-        return lane_view(rows[0])
+        return lane_from(rows[0])
 
     async def list(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[LaneView]:
         rows = await self._db.fetch(self._sql["get_lanes"], await self._run_no(run_id), None, cursor, limit)
-        lanes = tuple(lane_view(row) for row in rows)
+        lanes = tuple(lane_from(row) for row in rows)
         return Page(lanes, lanes[-1].key if len(lanes) == limit else None)
 
     async def set(
@@ -212,49 +214,3 @@ class PostgresSteering:
     async def _note(self, run_no: int | None, actor: str, action: str, subject: str, detail: dict[str, Any]) -> None:
         text = msgspec.json.encode(detail).decode()
         await self._db.fetch(self._sql["note_event"], run_no, actor, action, subject, text)
-
-
-def check_lane_change(key: str, limit: int | None, delay: tuple[float, float] | None) -> None:
-    check_text("lane", key, MAX_NAME_BYTES)
-    delay_min, delay_max = delay if delay is not None else (0.0, 0.0)
-    LanePolicy(limit=1 if limit is None else limit, delay_min=delay_min, delay_max=delay_max).checked()
-
-
-def lane_view(row: Record) -> LaneView:
-    return LaneView(
-        key=row["key"],
-        run_id=row["run_id"],
-        policy=LanePolicy(
-            limit=row["max_active"],
-            delay_min=round(row["delay_min"], 6),
-            delay_max=round(row["delay_max"], 6),
-            ordered=bool(row["ordered"]),
-            shared=row["run"] == 0,
-        ),
-        paused=bool(row["paused"]),
-        blocked_seconds=row["blocked_seconds"] or 0.0,
-        blocked_why=row["blocked_why"],
-        next_seconds=row["next_seconds"] or 0.0,
-        taken=row["taken"],
-        unstarted=row["unstarted"],
-        waiting=row["waiting"],
-        set_by_operator=bool(row["by_operator"]),
-    )
-
-
-def _run(row: Record) -> Run:
-    return Run(
-        no=row["no"],
-        id=row["id"],
-        scraper=row["scraper"],
-        state=RunState(row["state"]),
-        sealed=row["sealed"],
-        settings=msgspec.json.decode(row["settings"]),
-        code_version=row["code_version"],
-        key_version=row["key_version"],
-        max_attempts=row["max_attempts"],
-        max_rescues=row["max_rescues"],
-        created_at=row["created_at"],
-        finished_at=row["finished_at"],
-        stages=tuple(row["stages"]),
-    )

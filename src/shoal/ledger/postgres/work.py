@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from shoal.errors import InvalidRecord, InvalidSetting, UsageError, WorkerLost
+from shoal.errors import WorkerLost
+from shoal.ledger.catalog import Catalog, RunFacts
+from shoal.ledger.checks import check_finished, check_worker, detail_text
 from shoal.ledger.chunks import Chunk, Complaints, prepared_chunks
 from shoal.ledger.claiming import ClaimRow, FairClaims
 from shoal.ledger.fairness import QueueRow
-from shoal.ledger.postgres.catalog import Catalog, RunFacts
 from shoal.ledger.postgres.columns import as_columns
 from shoal.ledger.postgres.database import ConnectionBroke, Database, Record
 from shoal.ledger.protocols import Entries
+from shoal.ledger.rows import worker_from
 from shoal.model.item import Claimed, Lease, PreparedItem, prepare
-from shoal.model.jsontext import json_text
 from shoal.model.outcome import Finished
 from shoal.model.views import CommitReport, IntakeReport, Tending
 from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerState, WorkerView
 
 PROMOTE_AT_ONCE = 1_000
-MAX_DETAIL_BYTES = 64 << 10
 
 
 class PostgresIntake:
@@ -93,7 +93,11 @@ class PostgresClaims:
         if not leases:
             return 0
         row = await self._db.row(
-            self._sql["unlease"], [lease.item for lease in leases], [lease.epoch for lease in leases], "returned", None
+            self._sql["unlease"],
+            [lease.item for lease in leases],
+            [lease.epoch for lease in leases],
+            "returned",
+            None,
         )
         back: int = row["back"]
         return back
@@ -104,7 +108,11 @@ class PostgresClaims:
     async def open_queues(self, scope: Scope) -> list[QueueRow]:
         partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
         rows = await self._db.fetch(
-            self._sql["open_queues"], scope.scraper, list(scope.run_ids) or None, list(scope.stages) or None, partitions
+            self._sql["open_queues"],
+            scope.scraper,
+            list(scope.run_ids) or None,
+            list(scope.stages) or None,
+            partitions,
         )
         return [QueueRow(*row) for row in rows]
 
@@ -209,9 +217,7 @@ class PostgresCommits:
 
 
 class PostgresWorkers:
-    def __init__(
-        self, db: Database, queries: Mapping[str, str], catalog: Catalog, claims: PostgresClaims
-    ) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, claims: PostgresClaims) -> None:
         self._db = db
         self._sql = queries
         self._catalog = catalog
@@ -252,48 +258,11 @@ class PostgresWorkers:
         return tending(row)
 
     async def list(self, *, present: bool = True) -> list[WorkerView]:
-        return [
-            WorkerView(
-                id=row["id"],
-                node=row["node"],
-                pid=row["pid"],
-                version=row["version"],
-                state=WorkerState(row["state"]),
-                started_at=row["started_at"],
-                silent_seconds=row["silent_seconds"],
-                lease_seconds=row["lease_seconds"],
-                leased=row["leased"],
-                scope=msgspec.json.decode(row["scope"], type=Scope),
-            )
-            for row in await self._db.fetch(self._sql["list_workers"], present)
-        ]
+        return [worker_from(row) for row in await self._db.fetch(self._sql["list_workers"], present)]
 
     def _forget(self, worker: str) -> None:
         self._catalog.forget_worker(worker)
         self._claims.forget(worker)
-
-
-def check_worker(spec: WorkerSpec) -> None:
-    if not 1 <= spec.lease_seconds <= 86_400:
-        raise InvalidSetting(f"lease_seconds is {spec.lease_seconds!r}; it must be from 1 to 86400.")
-    if not spec.id or len(spec.id) > 255:
-        raise InvalidSetting("A worker id must have 1 to 255 characters.")
-
-
-def check_finished(finished: Sequence[Finished]) -> None:
-    """Refuse a batch before any of it is stored."""
-    seen: set[int] = set()
-    for end in finished:
-        if end.lease.item in seen:
-            raise UsageError(f"The item {end.lease.item} appears twice in one commit.")
-        seen.add(end.lease.item)
-        for record in end.records:
-            if not isinstance(record, str) or not record.startswith("{"):
-                raise InvalidRecord("A record must be the JSON text of an object: use record_text(value).")
-
-
-def detail_text(end: Finished) -> str | None:
-    return None if end.detail is None else json_text(end.detail, "detail", MAX_DETAIL_BYTES, InvalidRecord)
 
 
 def tending(row: Record) -> Tending:

@@ -23,14 +23,14 @@ begin
     end if;
     return query
     with wanted as materialized (
-        select u.queue, u.priority, u.item, k.run
+        select u.queue, u.priority, u.item, u.ord, k.run
         from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
         join shoal.queue k on k.id = u.queue
         join shoal.run r on r.no = k.run and r.state = 'active'
         order by u.ord
     ),
     picked as materialized (
-        select x.*, q.run
+        select x.*, q.run, q.ord
         from wanted q
         cross join lateral (
             select r.ctid as place, r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
@@ -44,7 +44,7 @@ begin
     ),
     gone as (
         delete from shoal.ready r using picked p where r.ctid = p.place
-        returning p.item, p.lane, p.queue, p.priority, p.epoch, p.tries, p.rescues, p.run
+        returning p.item, p.lane, p.queue, p.priority, p.epoch, p.tries, p.rescues, p.run, p.ord
     ),
     judged as materialized (
         select g.*, l.key as lane_key, l.blocked_until, coalesce(l.paused, false) as lane_paused,
@@ -74,7 +74,8 @@ begin
     )
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
            j.lane_key, i.url, i.key, i.payload, j.deflect
-    from judged j join shoal.item i on i.run = j.run and i.id = j.item;
+    from judged j join shoal.item i on i.run = j.run and i.id = j.item
+    order by j.ord, j.priority, j.item;
 end $$;
 
 -- What a claim took whose answer never arrived.

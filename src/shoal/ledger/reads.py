@@ -1,17 +1,14 @@
-"""Reads on PostgreSQL. Every one touches a bounded number of rows."""
+"""Reads, on either ledger: the queries differ, their names and columns do not. Each touches few rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
-from shoal.ledger.postgres.catalog import Catalog
-from shoal.ledger.postgres.database import Database, Record
-from shoal.ledger.postgres.steering import PostgresRuns, lane_view
-from shoal.ledger.postgres.work import PostgresWorkers
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.protocols import Runs, Workers
+from shoal.ledger.rows import Queryable, Row, attempt_from, event_from, item_from, lane_from
 from shoal.model.item import ItemState
 from shoal.model.urlkey import key_hash
 from shoal.model.views import (
@@ -29,17 +26,18 @@ from shoal.model.views import (
 )
 
 SCAN_WINDOW = 1_000
+_ALL = ItemFilter()
 _ENDED_BADLY = {ItemState.DEAD, ItemState.CANCELLED}
 
 
-class PostgresReads:
+class SqlReads:
     def __init__(
         self,
-        db: Database,
+        db: Queryable,
         queries: Mapping[str, str],
         catalog: Catalog,
-        runs: PostgresRuns,
-        workers: PostgresWorkers,
+        runs: Runs,
+        workers: Workers,
     ) -> None:
         self._db = db
         self._sql = queries
@@ -67,7 +65,7 @@ class PostgresReads:
         return [WorkerProgress(**dict(r)) for r in await self._db.fetch(self._sql["worker_progress"], run.no, minutes)]
 
     async def items(
-        self, run_id: str, which: ItemFilter = ItemFilter(), *, cursor: str | None = None, limit: int = 50
+        self, run_id: str, which: ItemFilter = _ALL, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ItemView]:
         run = await self._catalog.run(run_id)
         if which.stage is not None:
@@ -83,7 +81,7 @@ class PostgresReads:
             ids = await self._db.fetch(self._sql["scan_items"], run.no, after, window)
         rows: list[ItemView] = []
         for row in await self._db.fetch(self._sql["item_views"], run.no, [found["id"] for found in ids]):
-            view = _item_view(row)
+            view = item_from(row)
             if _matches(view, which):
                 rows.append(view)
                 if len(rows) == limit:
@@ -95,23 +93,11 @@ class PostgresReads:
     async def item(
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ItemView:
-        return _item_view(await self._item_row(run_id, id, key, stage))
+        return item_from(await self._item_row(run_id, id, key, stage))
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]:
         run = await self._catalog.run(run_id)
-        return [
-            AttemptView(
-                epoch=row["epoch"],
-                worker=row["worker"],
-                claimed_at=row["claimed_at"],
-                ended_at=row["ended_at"],
-                seconds=row["seconds"],
-                outcome=row["outcome"],
-                error=row["error"],
-                detail=msgspec.json.decode(row["detail"]) if row["detail"] else None,
-            )
-            for row in await self._db.fetch(self._sql["attempts"], run.no, item)
-        ]
+        return [attempt_from(row) for row in await self._db.fetch(self._sql["attempts"], run.no, item)]
 
     async def failed(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> Page[FailedItem]:
         run = await self._catalog.run(run_id)
@@ -122,9 +108,7 @@ class PostgresReads:
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]:
         return [StaleClaim(**dict(row)) for row in await self._db.fetch(self._sql["stale"], older_than, limit)]
 
-    async def results(
-        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
-    ) -> Page[tuple[int, int, str]]:
+    async def results(self, run_id: str, *, cursor: str | None = None, limit: int = 1000) -> Page[tuple[int, int, str]]:
         run = await self._catalog.run(run_id)
         item, n = (int(part) for part in cursor.split(".")) if cursor else (0, -1)
         found = await self._db.fetch(self._sql["results"], run.no, item, n, limit)
@@ -134,23 +118,12 @@ class PostgresReads:
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no
         found = await self._db.fetch(self._sql["events"], run_no, int(cursor) if cursor else None, limit)
-        rows = tuple(
-            Event(
-                id=row["id"],
-                at=row["at"],
-                run_id=row["run_id"],
-                actor=row["actor"],
-                action=row["action"],
-                subject=row["subject"],
-                detail=msgspec.json.decode(row["detail"]),
-            )
-            for row in found
-        )
+        rows = tuple(event_from(row) for row in found)
         return Page(rows, str(rows[-1].id) if len(rows) == limit else None)
 
     async def why_item(self, run_id: str, item: int) -> list[Gate]:
         row = await self._item_row(run_id, item, None, None)
-        view = _item_view(row)
+        view = item_from(row)
         run = await self._runs.get(run_id)
         rank = "rank_ready" if view.state is ItemState.READY else "rank_waiting"
         lanes = await self._db.fetch(self._sql["item_lane"], run.no, item)
@@ -160,7 +133,7 @@ class PostgresReads:
                 run_changed_at=await self._db.value(self._sql["run_changed_at"], run.no),
                 item=view,
                 delay_reason=row["reason"],
-                lane=lane_view(lanes[0]) if lanes else None,
+                lane=lane_from(lanes[0]) if lanes else None,
                 ahead=await self._db.value(self._sql[rank], run.no, item),
                 workers=await self._workers.list(),
             )
@@ -173,13 +146,13 @@ class PostgresReads:
                 run=run,
                 run_changed_at=await self._db.value(self._sql["run_changed_at"], run.no),
                 counts=await self.stats(run_id),
-                lanes=[lane_view(row) for row in await self._db.fetch(self._sql["busiest_lanes"], run.no)],
+                lanes=[lane_from(row) for row in await self._db.fetch(self._sql["busiest_lanes"], run.no)],
                 delayed=[explain.DelayedGroup(*r) for r in await self._db.fetch(self._sql["delayed_reasons"], run.no)],
                 workers=await self._workers.list(),
             )
         )
 
-    async def _item_row(self, run_id: str, id: int | None, key: str | None, stage: str | None) -> Record:
+    async def _item_row(self, run_id: str, id: int | None, key: str | None, stage: str | None) -> Row:
         run = await self._catalog.run(run_id)
         if (id is None) == (key is None):
             raise UsageError("Name the item by its id or by its key, not both.")
@@ -190,7 +163,8 @@ class PostgresReads:
         rows = await self._db.fetch(self._sql["item_views"], run.no, [id])
         if not rows:
             raise NotFound(f"The run {run_id} has no item {key if key is not None else id!r}.")
-        return rows[0]
+        found_row: Row = rows[0]
+        return found_row
 
 
 def _matches(view: ItemView, which: ItemFilter) -> bool:
@@ -200,28 +174,4 @@ def _matches(view: ItemView, which: ItemFilter) -> bool:
         and which.partition in (None, view.partition)
         and which.outcome in (None, view.outcome)
         and (which.error is None or which.error in (view.error or ""))
-    )
-
-
-def _item_view(row: Record) -> ItemView:
-    return ItemView(
-        id=row["id"],
-        stage=row["stage"],
-        partition=row["partition"],
-        key=row["key"],
-        url=row["url"],
-        payload=msgspec.json.decode(row["payload"]) if row["payload"] else None,
-        lane=row["lane"],
-        priority=row["priority"],
-        max_attempts=row["max_attempts"],
-        state=ItemState(row["state"]),
-        since=row["since"],
-        due_at=row["due_at"],
-        worker=row["worker"],
-        tries=row["tries"],
-        rescues=row["rescues"],
-        epoch=row["epoch"],
-        outcome=row["outcome"],
-        error=row["error"],
-        parent=row["parent"],
     )

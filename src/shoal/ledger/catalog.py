@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from shoal.errors import NotFound, UnknownStage, WorkerLost
-from shoal.ledger.postgres.database import Database
+from shoal.ledger.rows import Queryable
 from shoal.model.run import check_key_version
 
 
@@ -26,7 +26,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    def __init__(self, db: Database, queries: dict[str, str]) -> None:
+    def __init__(self, db: Queryable, queries: Mapping[str, str]) -> None:
         self._db = db
         self._sql = queries
         self._runs: dict[str, RunFacts] = {}

@@ -1,0 +1,138 @@
+"""Rows as values. Both ledgers name their columns alike and hand out times as aware datetimes."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from shoal.model.item import ItemState
+from shoal.model.lane import LanePolicy, LaneView
+from shoal.model.run import Run, RunState
+from shoal.model.views import AttemptView, Event, ItemView
+from shoal.model.worker import Scope, WorkerState, WorkerView
+
+
+class Row(Protocol):
+    """A row that knows its columns by name."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
+
+class Queryable(Protocol):
+    """One statement at a time; arguments by position, lists where the query expects an array."""
+
+    async def fetch(self, sql: str, *args: object) -> list[Any]: ...
+
+    async def row(self, sql: str, *args: object) -> Any: ...
+
+    async def value(self, sql: str, *args: object) -> Any: ...
+
+
+def run_from(row: Row) -> Run:
+    return Run(
+        no=row["no"],
+        id=row["id"],
+        scraper=row["scraper"],
+        state=RunState(row["state"]),
+        sealed=bool(row["sealed"]),
+        settings=msgspec.json.decode(row["settings"]),
+        code_version=row["code_version"],
+        key_version=row["key_version"],
+        max_attempts=row["max_attempts"],
+        max_rescues=row["max_rescues"],
+        created_at=row["created_at"],
+        finished_at=row["finished_at"],
+        stages=tuple(_array(row["stages"])),
+    )
+
+
+def lane_from(row: Row) -> LaneView:
+    return LaneView(
+        key=row["key"],
+        run_id=row["run_id"],
+        policy=LanePolicy(
+            limit=row["max_active"],
+            delay_min=round(row["delay_min"], 6),
+            delay_max=round(row["delay_max"], 6),
+            ordered=bool(row["ordered"]),
+            shared=row["run"] == 0,
+        ),
+        paused=bool(row["paused"]),
+        blocked_seconds=row["blocked_seconds"] or 0.0,
+        blocked_why=row["blocked_why"],
+        next_seconds=row["next_seconds"] or 0.0,
+        taken=row["taken"],
+        unstarted=row["unstarted"],
+        waiting=row["waiting"],
+        set_by_operator=bool(row["by_operator"]),
+    )
+
+
+def item_from(row: Row) -> ItemView:
+    return ItemView(
+        id=row["id"],
+        stage=row["stage"],
+        partition=row["partition"],
+        key=row["key"],
+        url=row["url"],
+        payload=msgspec.json.decode(row["payload"]) if row["payload"] else None,
+        lane=row["lane"],
+        priority=row["priority"],
+        max_attempts=row["max_attempts"],
+        state=ItemState(row["state"]),
+        since=row["since"],
+        due_at=row["due_at"],
+        worker=row["worker"],
+        tries=row["tries"],
+        rescues=row["rescues"],
+        epoch=row["epoch"],
+        outcome=row["outcome"],
+        error=row["error"],
+        parent=row["parent"],
+    )
+
+
+def attempt_from(row: Row) -> AttemptView:
+    return AttemptView(
+        epoch=row["epoch"],
+        worker=row["worker"],
+        claimed_at=row["claimed_at"],
+        ended_at=row["ended_at"],
+        seconds=row["seconds"],
+        outcome=row["outcome"],
+        error=row["error"],
+        detail=msgspec.json.decode(row["detail"]) if row["detail"] else None,
+    )
+
+
+def event_from(row: Row) -> Event:
+    return Event(
+        id=row["id"],
+        at=row["at"],
+        run_id=row["run_id"],
+        actor=row["actor"],
+        action=row["action"],
+        subject=row["subject"],
+        detail=msgspec.json.decode(row["detail"]),
+    )
+
+
+def worker_from(row: Row) -> WorkerView:
+    return WorkerView(
+        id=row["id"],
+        node=row["node"],
+        pid=row["pid"],
+        version=row["version"],
+        state=WorkerState(row["state"]),
+        started_at=row["started_at"],
+        silent_seconds=row["silent_seconds"],
+        lease_seconds=row["lease_seconds"],
+        leased=row["leased"],
+        scope=msgspec.json.decode(row["scope"], type=Scope),
+    )
+
+
+def _array(value: Any) -> list[Any]:
+    """SQLite has no arrays: there they are JSON text."""
+    return msgspec.json.decode(value) if isinstance(value, str) else list(value)

@@ -1,0 +1,148 @@
+"""Claims: exclusive, ordered, fair, and honest about what is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from shoal.errors import InvalidSetting, WorkerLost
+from shoal.model.item import Lease
+from shoal.model.worker import Scope
+from shoal.testing.lab import Lab, done
+
+
+class ClaimsConformance:
+    async def test_two_claimers_get_different_items(self, lab: Lab) -> None:  # S0.1, S1.13, S4.4
+        run = await lab.run()
+        await lab.put(run, *(f"k{n}" for n in range(300)))
+        other = await lab.another()
+        workers = [await lab.worker() for _ in range(6)]
+        ledgers = [lab.ledger, other] * 3
+        batches = await asyncio.gather(
+            *(
+                ledger.claims.claim(worker, Scope(), 7)
+                for _ in range(5)
+                for ledger, worker in zip(ledgers, workers, strict=True)
+            )
+        )
+        keys = [item.name for batch in batches for item in batch]
+        assert len(keys) == len(set(keys)) == 210
+        await lab.check()
+
+    async def test_a_claim_takes_at_most_what_was_asked_for(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, *(f"k{n}" for n in range(5)))
+        worker = await lab.worker()
+        assert [len(await lab.claim(worker, 2)) for _ in range(4)] == [2, 2, 1, 0]
+
+    @pytest.mark.parametrize("limit", [0, -1, 10_001])
+    async def test_a_senseless_batch_size_is_refused(self, lab: Lab, limit: int) -> None:
+        with pytest.raises(InvalidSetting, match="batch size"):
+            await lab.claim(await lab.worker(), limit)
+
+    async def test_an_unregistered_worker_gets_nothing(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a")
+        with pytest.raises(WorkerLost):
+            await lab.claim("nobody")
+        assert await lab.state(run, "a") == "ready"
+
+    async def test_each_claim_of_an_item_has_a_new_epoch(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a")
+        worker = await lab.worker()
+        epochs = []
+        for _ in range(3):
+            (claimed,) = await lab.claim(worker)
+            epochs.append(claimed.epoch)
+            await lab.ledger.claims.give_back(worker, [claimed.lease])
+        assert epochs == [1, 2, 3]
+
+    async def test_scope_limits_by_scraper_run_and_stage(self, lab: Lab) -> None:  # S0.9
+        first = await lab.run("list", "page", scraper="india")
+        second = await lab.run("list", scraper="russia")
+        await lab.put(first, "i-list")
+        await lab.put(first, "i-page", stage="page")
+        await lab.put(second, "r-list")
+        worker = await lab.worker()
+        assert await lab.claim_keys(worker, scope=Scope(scraper="nobody")) == []
+        assert await lab.claim_keys(worker, scope=Scope(run_ids=(second.id,))) == ["r-list"]
+        assert await lab.claim_keys(worker, scope=Scope(scraper="india", stages=("page",))) == ["i-page"]
+        assert await lab.claim_keys(worker, scope=Scope(scraper="india")) == ["i-list"]
+
+    async def test_own_partitions_first_then_the_rest(self, lab: Lab) -> None:  # S3.1, S3.3
+        run = await lab.run()
+        for state in ("CA", "TX", "NY"):
+            await lab.put(run, *(f"{state}{n}" for n in range(4)), partition=state)
+        worker = await lab.worker()
+        mine = Scope(partitions=("NY",))
+        assert sorted(await lab.claim_keys(worker, 3, mine)) == ["NY0", "NY1", "NY2"]
+        taken = await lab.claim_keys(worker, 5, mine)
+        assert "NY3" in taken, taken
+        rest = await lab.claim_keys(worker, 100, mine)
+        assert len(taken) + len(rest) == 9, "idle workers take over the others"
+
+    async def test_without_stealing_a_worker_keeps_to_its_partitions(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a", partition="CA")
+        worker = await lab.worker()
+        assert await lab.claim(worker, scope=Scope(partitions=("NY",), steal=False)) == []
+        assert await lab.claim_keys(worker, scope=Scope(partitions=("CA",), steal=False)) == ["a"]
+
+    async def test_runs_take_turns(self, lab: Lab) -> None:
+        big, small = await lab.run(), await lab.run()
+        await lab.put(big, *(f"big{n}" for n in range(400)))
+        await lab.put(small, *(f"small{n}" for n in range(40)))
+        worker = await lab.worker()
+        got: Counter[str] = Counter()
+        for _ in range(8):
+            got.update(item.run_id for item in await lab.claim(worker, 10))
+        assert got[small.id] == got[big.id] == 40, got
+
+    async def test_late_items_of_higher_priority_are_not_overlooked(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, *(f"k{n:02}" for n in range(20)))
+        worker = await lab.worker()
+        await lab.claim(worker, 10)
+        await lab.put(run, "urgent", priority=-9)
+        seen: list[str] = []
+        while batch := await lab.claim_keys(worker, 4):
+            seen += batch
+        assert "urgent" in seen
+        assert len(seen) == 11
+
+    async def test_given_back_items_are_claimable_at_once_and_uncharged(self, lab: Lab) -> None:  # S1.15
+        run = await lab.run()
+        await lab.put(run, "a", "b")
+        worker, other = await lab.worker(), await lab.worker()
+        claimed = await lab.claim(worker)
+        assert await lab.ledger.claims.give_back(worker, [item.lease for item in claimed]) == 2
+        assert [(item.name, item.tries, item.rescues) for item in await lab.claim(other)] == [
+            ("a", 0, 0),
+            ("b", 0, 0),
+        ]
+        assert (await lab.finish(worker, claimed)).committed == 0
+        assert await lab.ledger.reads.attempts(run.id, claimed[0].item) == []
+        await lab.check()
+
+    async def test_giving_back_what_is_no_longer_ours_changes_nothing(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a")
+        worker, other = await lab.worker(), await lab.worker()
+        (old,) = await lab.claim(worker)
+        await lab.ledger.claims.give_back(worker, [old.lease])
+        (new,) = await lab.claim(other)
+        assert await lab.ledger.claims.give_back(worker, [old.lease, Lease(10**9, 1, run.no)]) == 0
+        assert (await lab.commit(other, done(new))).committed == 1
+
+    async def test_started_tells_which_leases_still_hold(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a", "b")
+        worker = await lab.worker()
+        first, second = await lab.claim(worker)
+        await lab.ledger.claims.give_back(worker, [first.lease])
+        assert await lab.ledger.claims.started(worker, [first.lease, second.lease]) == {first.item}
+        assert await lab.ledger.claims.started(worker, [second.lease]) == set(), "saying it twice is harmless"
+        await lab.check()

@@ -1,0 +1,231 @@
+"""Reads: counts, lists, progress, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from shoal.errors import NotFound, UnknownStage, UsageError
+from shoal.model.item import ItemState
+from shoal.model.lane import LanePolicy
+from shoal.model.views import ItemFilter, ItemView
+from shoal.model.worker import Scope
+from shoal.testing.lab import Lab, dead, done, retry
+
+
+class ReadsConformance:
+    async def test_counts_in_old_and_new_words(self, lab: Lab) -> None:  # S0.19, S1.9, S1.19, S3.26
+        run = await lab.run(lane=LanePolicy(limit=1))
+        await lab.put(run, "d1", "d2", "bad", "held")
+        worker = await lab.worker()
+        d1, d2, bad, _held = await lab.claim(worker)
+        await lab.commit(worker, done(d1), done(d2), dead(bad))
+        await lab.put(run, "ready")
+        await lab.put(run, "later", delay=9.0)
+        await lab.put(run, "w1", "w2", lane="host")
+        counts = await lab.ledger.reads.stats(run.id)
+        assert (counts.ready, counts.waiting, counts.delayed, counts.leased) == (2, 1, 1, 1)
+        assert (counts.pending, counts.claimed, counts.completed, counts.failed) == (4, 1, 2, 1)
+        assert counts.remaining == counts.pending + counts.claimed == 5
+        assert counts.total == 8
+        await lab.ledger.upkeep.tend()
+        assert await lab.ledger.reads.stats(run.id) == counts, "folding the counts changes nothing"
+        with pytest.raises(UnknownStage):
+            await lab.ledger.reads.stats(run.id, stage="nope")
+
+    async def test_progress_by_partition_and_by_worker(self, lab: Lab) -> None:  # S0.17, S4.17
+        run = await lab.run()
+        await lab.put(run, "a", "b", partition="CA")
+        await lab.put(run, "c", partition="NY")
+        quick, slow = await lab.worker(), await lab.worker()
+        california = Scope(partitions=("CA",), steal=False)
+        await lab.finish(quick, await lab.claim(quick, scope=california))
+        (c,) = await lab.claim(slow)
+        progress = {row.partition: row.counts for row in await lab.ledger.reads.partitions(run.id)}
+        assert (progress["CA"].done, progress["NY"].leased) == (2, 1)
+        for _ in range(2):
+            rows = await lab.ledger.reads.workers(run.id)
+            assert [(row.worker, row.done, row.dead, row.leased) for row in rows] == [
+                (quick, 2, 0, 0),
+                (slow, 0, 0, 1),
+            ]
+            await lab.ledger.upkeep.tend()
+        await lab.commit(slow, dead(c))
+        rows = await lab.ledger.reads.workers(run.id)
+        assert [(row.worker, row.done, row.dead, row.leased) for row in rows] == [(quick, 2, 0, 0), (slow, 0, 1, 0)]
+
+    async def test_items_are_listed_in_pages_with_filters(self, lab: Lab) -> None:
+        run = await lab.run("list", "page")
+        await lab.put(run, *(f"k{n:02}" for n in range(25)), partition="x")
+        await lab.put(run, "p", stage="page")
+        worker = await lab.worker()
+        claimed = await lab.claim(worker, 10, Scope(stages=("list",)))
+        await lab.commit(worker, *(dead(item) for item in claimed[:4]), *(done(item) for item in claimed[4:8]))
+
+        async def keys(which: ItemFilter, limit: int = 3) -> list[str]:
+            return [item.key or "" for item in await self.every_item(lab, run.id, which, limit)]
+
+        assert len(await keys(ItemFilter())) == 26
+        assert await keys(ItemFilter(states=(ItemState.DEAD,))) == [item.name for item in claimed[:4]]
+        assert await keys(ItemFilter(states=(ItemState.DONE,))) == [item.name for item in claimed[4:8]]
+        assert await keys(ItemFilter(states=(ItemState.LEASED,))) == [item.name for item in claimed[8:]]
+        assert await keys(ItemFilter(stage="page")) == ["p"]
+        assert len(await keys(ItemFilter(partition="x", states=(ItemState.READY,)))) == 15
+        assert len(await keys(ItemFilter(error="404", outcome="permanent"))) == 4
+
+    async def every_item(self, lab: Lab, run_id: str, which: ItemFilter, limit: int) -> list[ItemView]:
+        rows: list[ItemView] = []
+        cursor = None
+        while True:
+            page = await lab.ledger.reads.items(run_id, which, cursor=cursor, limit=limit)
+            rows += page.rows
+            cursor = page.cursor
+            if cursor is None:
+                return rows
+
+    async def test_an_item_is_found_by_id_or_key(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "k", url="https://example.com/x", payload={"a": 1}, priority=3)
+        by_key = await lab.ledger.reads.item(run.id, key="k")
+        assert await lab.ledger.reads.item(run.id, id=by_key.id) == by_key
+        assert (by_key.url, by_key.payload, by_key.priority, by_key.max_attempts) == (
+            "https://example.com/x",
+            {"a": 1},
+            3,
+            4,
+        )
+        for call in (lab.ledger.reads.item(run.id, key="nope"), lab.ledger.reads.item(run.id, id=10**9)):
+            with pytest.raises(NotFound):
+                await call
+        with pytest.raises(UsageError):
+            await lab.ledger.reads.item(run.id)
+
+    async def test_the_failed_list(self, lab: Lab) -> None:  # S1.18
+        run = await lab.run(max_attempts=2)
+        await lab.ledger.intake.enqueue(run.id, ["https://example.com/a", "https://example.com/b"])
+        worker = await lab.worker()
+        a, b = await lab.claim(worker)
+        await lab.commit(worker, retry(a, delay=0), dead(b, "410 Gone"))
+        await lab.ledger.upkeep.tend()
+        (again,) = await lab.claim(worker)
+        await lab.commit(worker, dead(again, "Exceeded retries: timed out"))
+        first = await lab.ledger.reads.failed(run.id, limit=1)
+        rest = await lab.ledger.reads.failed(run.id, limit=5, cursor=first.cursor)
+        assert [(row.url, row.error_message, row.retry_count) for row in (*first.rows, *rest.rows)] == [
+            ("https://example.com/a", "Exceeded retries: timed out", 1),
+            ("https://example.com/b", "410 Gone", 0),
+        ]
+
+    async def test_stale_claims_oldest_first(self, lab: Lab) -> None:  # S0.18
+        run = await lab.run()
+        await lab.put(run, "a", "b")
+        worker = await lab.worker(lease_seconds=86_400)
+        await lab.claim(worker, 1)
+        await lab.jump(3600)
+        await lab.claim(worker, 1)
+        await lab.jump(1860)
+        stale = await lab.ledger.reads.stale()
+        assert [(row.name, row.claimed_by, round(row.minutes_ago)) for row in stale] == [
+            ("a", worker, 91),
+            ("b", worker, 31),
+        ]
+        assert [row.name for row in await lab.ledger.reads.stale(older_than=3600)] == ["a"]
+
+    async def test_results_in_pages(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a", "b")
+        worker = await lab.worker()
+        for item in await lab.claim(worker):
+            await lab.commit(worker, done(item, *(f'{{"n":{n},"k":"{item.name}"}}' for n in range(5))))
+        seen = []
+        cursor = None
+        while True:
+            page = await lab.ledger.reads.results(run.id, cursor=cursor, limit=3)
+            seen += [(item, n) for item, n, _ in page.rows]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert len(seen) == len(set(seen)) == 10
+        assert seen == sorted(seen)
+
+    async def test_why_an_item_is_not_running(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=1))
+        await lab.put(run, "first", "second", lane="host")
+        await lab.put(run, "plain", partition="NY")
+        await lab.put(run, "later", delay=60.0)
+
+        async def codes(key: str) -> list[str]:
+            gates = await lab.ledger.reads.why_item(run.id, (await lab.item(run, key)).id)
+            assert all(gate.text.endswith(".") for gate in gates)
+            return [gate.code for gate in gates]
+
+        assert await codes("plain") == ["no_worker", "queue_rank"]
+        picky = await lab.worker(lease_seconds=3600, scope=Scope(partitions=("CA",), steal=False))
+        assert await codes("plain") == ["no_worker_for_partition", "queue_rank"]
+        await lab.ledger.workers.stop(picky)
+        worker = await lab.worker(lease_seconds=3600)
+        assert await codes("plain") == ["queue_rank"]
+        assert await codes("second") == ["lane_limit", "lane_rank"]
+        assert await codes("later") == ["delayed_not_before"]
+        await lab.ledger.lanes.block("host", 50, "429")
+        assert await codes("second") == ["lane_blocked", "lane_limit", "lane_rank"]
+        await lab.ledger.lanes.set("host", paused=True)
+        assert await codes("second") == ["lane_paused", "lane_blocked", "lane_limit", "lane_rank"]
+        await lab.ledger.runs.pause(run.id)
+        assert (await codes("plain"))[0] == "run_paused"
+        await lab.ledger.runs.resume(run.id)
+        claimed = {item.name: item for item in await lab.claim(worker)}
+        assert await codes("plain") == ["leased"]
+        await lab.commit(worker, retry(claimed["plain"], delay=20, error="reset by peer"))
+        assert await codes("plain") == ["delayed_retry"]
+        await lab.jump(21)
+        (again,) = await lab.claim(worker)
+        await lab.commit(worker, dead(again))
+        assert await codes("plain") == ["dead"]
+
+    async def test_why_names_the_rank_in_the_queue(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a", "b", "c")
+        gates = await lab.ledger.reads.why_item(run.id, (await lab.item(run, "c")).id)
+        assert gates[-1].code == "queue_rank"
+        assert gates[-1].items == 2
+
+    async def test_why_a_run_is_not_done(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=1, delay_min=30, delay_max=30))
+
+        async def codes() -> list[str]:
+            return [gate.code for gate in await lab.ledger.reads.why_run(run.id)]
+
+        assert await codes() == ["unsealed"]
+        await lab.put(run, "plain", priority=-1)
+        assert await codes() == ["no_worker", "ready"]
+        worker = await lab.worker(lease_seconds=3600)
+        await lab.put(run, "a", "b", "c", lane="host")
+        (plain,) = await lab.claim(worker, 1)
+        assert await codes() == ["leased", "ready", "waiting", "lane_limit"]
+        await lab.commit(worker, retry(plain, delay=40))
+        (a,) = await lab.claim(worker)
+        await lab.commit(worker, done(a))
+        assert await codes() == ["waiting", "lane_limit", "delayed_retry", "delayed_lane"] or await codes() == [
+            "waiting",
+            "lane_limit",
+            "delayed_lane",
+            "delayed_retry",
+        ]
+        await lab.ledger.runs.pause(run.id)
+        assert (await codes())[0] == "run_paused"
+        await lab.ledger.runs.cancel(run.id)
+        assert await codes() == ["run_cancelled"]
+
+    async def test_a_sleeper_is_woken_by_new_work(self, lab: Lab) -> None:
+        run = await lab.run()
+        other = await lab.another()
+        await lab.ledger.upkeep.wait(0.01)
+        began = time.monotonic()
+        sleeping = asyncio.create_task(lab.ledger.upkeep.wait(20))
+        await asyncio.sleep(0.3)
+        await other.intake.enqueue(run.id, ["https://example.com/"])
+        await sleeping
+        assert time.monotonic() - began < 10
