@@ -47,29 +47,39 @@ async def fill(url: str, urls: Iterable[str]) -> None:
 
 
 class BareLoop:
-    def __init__(self, pool: asyncpg.Pool, batch: int) -> None:
-        self._pool = pool
+    """One connection for claims and one for each commit in flight; a sequential loop needs only one."""
+
+    def __init__(self, connections: Sequence[asyncpg.Connection], batch: int) -> None:
+        self._claimer, *rest = connections
+        self._committers = rest or [self._claimer]
         self._batch = batch
         self._after = 0
 
     async def claim(self) -> list[asyncpg.Record]:
-        rows = await self._pool.fetch(CLAIM, self._after, self._batch)
+        rows: list[asyncpg.Record] = await self._claimer.fetch(CLAIM, self._after, self._batch)
         if rows:
             self._after = max(row["item"] for row in rows)
         return rows
 
     async def commit(self, rows: Sequence[asyncpg.Record]) -> None:
-        ended = await self._pool.fetch(
-            COMMIT, [row["item"] for row in rows], [row["epoch"] for row in rows], [None] * len(rows)
-        )
+        connection = self._committers.pop()
+        try:
+            ended = await connection.fetch(
+                COMMIT, [row["item"] for row in rows], [row["epoch"] for row in rows], [None] * len(rows)
+            )
+        finally:
+            self._committers.append(connection)
         if len(ended) != len(rows):
             raise RuntimeError(f"{len(rows)} items were handed in and {len(ended)} taken")
 
 
 async def consume(url: str, total: int, *, ahead: bool, batch: int) -> float:
     """Seconds for `total` items through claim and commit."""
-    connections = 1 + COMMITS_IN_FLIGHT if ahead else 1
-    async with asyncpg.create_pool(url, min_size=connections, max_size=connections) as pool:
-        bare = BareLoop(pool, batch)
+    connections = [await asyncpg.connect(url) for _ in range(1 + COMMITS_IN_FLIGHT if ahead else 1)]
+    try:
+        bare = BareLoop(connections, batch)
         loop = pipelined if ahead else sequential
         return await loop(bare.claim, bare.commit, total)
+    finally:
+        for connection in connections:
+            await connection.close()

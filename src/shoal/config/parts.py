@@ -59,7 +59,10 @@ class Parts:
         """A PostgreSQL address with its login in the one safe spelling, and with the password if it had none."""
         if not ledger.startswith(POSTGRES_SCHEMES):
             return ledger
-        address = urlsplit(ledger)
+        try:
+            address = urlsplit(ledger)
+        except ValueError:
+            return ledger  # whoever opens it says what is wrong with it
         login, at, host = address.netloc.rpartition("@")
         user, colon, password = login.partition(":")
         if not colon and "password=" not in address.query:

@@ -22,7 +22,10 @@ def secrets_of(ledger: str) -> tuple[str, ...]:
     """The password of a ledger's address, in every spelling a message may hold."""
     if not ledger.startswith(POSTGRES_SCHEMES):
         return ()
-    address = urlsplit(ledger)
+    try:
+        address = urlsplit(ledger)
+    except ValueError:
+        return ()
     password = address.password
     # A password that equals a visible part of the address cannot be hidden by hiding the word.
     if not password or unquote(password) in (address.username, address.hostname, address.path[1:]):

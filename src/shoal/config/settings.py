@@ -128,7 +128,7 @@ def _known(name: str, known: Iterable[str], shown: str) -> str:
     )
 
 
-def _checked(name: str, given: Given) -> str | float:
+def _checked(name: str, given: Given) -> Any:
     if name not in RANGES:
         return given.text(name)
     wanted = RANGES[name]

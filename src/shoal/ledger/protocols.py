@@ -54,7 +54,10 @@ class Runs(Protocol):
         """Claims stop; what is leased may end; places in shared lanes are given up."""
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
-        """Active again, from paused, finished or cancelled. The id stays."""
+        """Active again, from paused, finished or cancelled. The id stays.
+
+        A run that had ended takes items again and must be sealed again to finish.
+        """
 
     async def cancel(self, run_id: str, *, by: str = "") -> int:
         """End every open item as cancelled, leased ones too. Returns how many."""

@@ -1,8 +1,8 @@
 """What every ledger must do, as tests. Derive a class from `LedgerConformance` and give it a `lab` fixture:
 
-    class TestMyLedger(LedgerConformance):
-        @pytest.fixture
-        async def lab(self) -> AsyncIterator[Lab]: ...
+class TestMyLedger(LedgerConformance):
+    @pytest.fixture
+    async def lab(self) -> AsyncIterator[Lab]: ...
 """
 
 from shoal.testing.conformance.claims import ClaimsConformance

@@ -383,6 +383,8 @@ begin
     if was = any (allowed) and was <> wanted then
         update shoal.run r
         set state = wanted, changed_at = t,
+            -- A run that had ended takes items again, until it is sealed again.
+            sealed = r.sealed and not (wanted = 'active' and was in ('finished', 'cancelled')),
             finished_at = case when wanted in ('finished', 'cancelled') then t end
         where r.no = run_no;
         insert into shoal.event (at, run, actor, action, subject, detail)

@@ -1,0 +1,73 @@
+"""The options that every command has, added in one place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.session import Session
+
+Text = str | None
+
+_LEDGER_OPTIONS: dict[str, Any] = {
+    "ledger": Annotated[Text, typer.Option(help="The ledger: a path, sqlite:///... or postgresql://...")],
+    "db_host": Annotated[Text, typer.Option(help="PostgreSQL by parts: its host (the password by PGPASSWORD).")],
+    "db_port": Annotated[Text, typer.Option(help="Its port.")],
+    "db_name": Annotated[Text, typer.Option(help="Its database.")],
+    "db_user": Annotated[Text, typer.Option(help="Its user.")],
+    "set": Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Any other setting; may be repeated.")],
+}
+_OUTPUT_OPTIONS: dict[str, Any] = {
+    "json": Annotated[bool, typer.Option("--json", help="Write JSON, one value a line.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="No notes, only data and errors.")],
+    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of errors.")],
+}
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """A command of typer's from a function that takes a Session and its own options.
+
+    The common options are put behind the function's own; what they were given is found in the session.
+    """
+    shared = {**_LEDGER_OPTIONS, **_OUTPUT_OPTIONS}
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+    def command(ctx: typer.Context, **given: Any) -> None:
+        session = ctx.find_object(Session) or Session()
+        for name in _OUTPUT_OPTIONS:
+            setattr(session, name, given.pop(name))
+        overrides = dict(_name_and_value(text) for text in given.pop("set") or [])
+        session.flags = {name: given.pop(name) for name in _LEDGER_OPTIONS if name != "set"} | overrides
+        try:
+            function(session, **given)
+        except KeyboardInterrupt:
+            session.complain("Interrupted.")
+            raise typer.Exit(130) from None
+
+    parameters = [
+        inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(annotation), annotation=annotation)
+            for name, annotation in shared.items()
+        ),
+    ]
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _default(annotation: Any) -> Any:
+    kind = annotation.__origin__
+    return False if kind is bool else None if kind == Text else []
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{name!r} has no value: write --set NAME=VALUE.", param_hint="--set")
+    return name.strip().replace("-", "_"), value

@@ -1,0 +1,91 @@
+"""One use of the command line: its flags, its settings, and what it says where.
+
+stdout carries data and nothing else; notes and errors go to stderr. Whatever is said is redacted first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+
+BOLD, DIM, RED, RESET = "\x1b[1m", "\x1b[2m", "\x1b[1;31m", "\x1b[0m"
+
+
+class Session:
+    """Made before the arguments are read and filled in by them, so that errors can be told the way they ask for."""
+
+    def __init__(self) -> None:
+        self.flags: Mapping[str, str | None] = {}
+        self.json = False
+        self.quiet = False
+        self.verbose = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Read on first use, once."""
+        from shoal.config import load_settings
+
+        return load_settings(self.flags, environ=os.environ, folder=Path.cwd())
+
+    def note(self, text: str) -> None:
+        """Something for the person at the terminal, left out with `-q`."""
+        if not self.quiet:
+            print(self.redacted(text), file=sys.stderr, flush=True)
+
+    def complain(self, text: str) -> None:
+        """An error: always said."""
+        print(self.redacted(text), file=sys.stderr, flush=True)
+
+    def data(self, text: str) -> None:
+        print(self.redacted(text))
+
+    def record(self, value: Any) -> None:
+        """One JSON value on one line."""
+        import msgspec
+
+        self.data(msgspec.json.encode(value).decode())
+
+    def table(self, headers: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
+        """Columns with their headers, numbers to the right. The same text on a terminal and in a pipe."""
+        cells = [[_cell(value) for value in row] for row in rows]
+        numeric = [bool(column) and all(_is_number(value) for value in column) for column in zip(*cells, strict=True)]
+        widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+        for number, line in enumerate([list(headers), *cells]):
+            text = indent + "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, numeric or [False] * len(headers), strict=True)
+            )
+            self.data(self.styled(text.rstrip(), DIM) if number == 0 else text.rstrip())
+
+    def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
+        """The text in a style, where the stream shows one."""
+        return f"{style}{text}{RESET}" if has_colour(stream or sys.stdout) else text
+
+    def redacted(self, text: str) -> str:
+        """The text without passwords."""
+        from shoal.config.redaction import redacted
+
+        # Only settings that were read can have put a password into a message.
+        known = self.__dict__.get("settings")
+        return redacted(text, known.secrets() if known is not None else ())
+
+
+def has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _cell(value: object) -> str:
+    text = "-" if value is None or value == "" else str(value)
+    # What a site put into a key or an error must not steer the terminal.
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit() or text == "-"

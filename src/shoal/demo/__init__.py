@@ -1,0 +1,1 @@
+"""A made-up scraper on a real ledger: `shoal demo`. The site is pretended, the bookkeeping is not."""

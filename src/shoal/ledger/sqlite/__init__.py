@@ -1,0 +1,1 @@
+"""The ledger on SQLite: one file, several processes."""

@@ -1,0 +1,80 @@
+"""SQLite's errors in Shoal's words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from shoal.errors import (
+    BadLedgerUrl,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerFull,
+    LedgerNotMigrated,
+    LedgerReadOnly,
+    LedgerUnreachable,
+    ShoalError,
+)
+
+_FULL_BELOW_BYTES = 1 << 20
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def busy(path: Path, seconds: float) -> LedgerUnreachable:
+    return LedgerUnreachable(
+        f"Another process has been writing to {path} for more than {seconds:g} s.",
+        remedy="Look for a stopped process or an open transaction on the file (`fuser -v` names them), then try again.",
+    )
+
+
+def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
+    """A complaint of SQLite as an error with a remedy."""
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return LedgerFull(f"There is no space left for {path}.")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return LedgerReadOnly(f"{path} cannot be written: {error}.")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return LedgerUnreachable(f"{path} is locked: {error}.", remedy="Look for another process that uses it.")
+        case sqlite3.SQLITE_CORRUPT:
+            return LedgerCorrupt(f"{path} is damaged: {error}.")
+        case sqlite3.SQLITE_NOTADB:
+            return BadLedgerUrl(f"{path} is not an SQLite database.")
+        case sqlite3.SQLITE_CANTOPEN:
+            return _cannot_open(error, path)
+        case sqlite3.SQLITE_IOERR if _no_space(path):
+            return LedgerFull(f"There is no space left for {path}: {error}.")
+        case sqlite3.SQLITE_IOERR:
+            return LedgerError(f"{path} cannot be read or written: {error}.", remedy="Check the disk and its logs.")
+    if str(error).startswith(("no such table", "no such column", "no such view")):
+        return LedgerNotMigrated(f"{path} has no Shoal schema of this version: {error}.")
+    return LedgerError(f"{path} refused: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)}).")
+
+
+def _cannot_open(error: sqlite3.Error, path: Path) -> ShoalError:
+    if path.is_dir():
+        return BadLedgerUrl(f"{path} is a folder; a ledger is a file.")
+    if path.exists() and not os.access(path, os.R_OK):
+        return LedgerReadOnly(f"{path} cannot be read: {error}.")
+    if path.parent.is_dir() and not os.access(path.parent, os.W_OK | os.X_OK):
+        return LedgerReadOnly(f"The folder {path.parent} cannot be written: {error}.")
+    if path.parent.is_dir() and _no_space(path):
+        return LedgerFull(f"There is no space left for {path}: {error}.")
+    return LedgerUnreachable(f"{path} cannot be opened: {error}.", remedy="Check the path and the rights of its folder.")
+
+
+def _no_space(path: Path) -> bool:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code, without its extension."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -1,0 +1,56 @@
+"""A thread that does one thing at a time for asyncio callers. Leaner than an executor: it is on the way of every call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# A job is told whether somebody still waits for its answer, so that it can undo what nobody would learn of.
+Job = Callable[[Callable[[], bool]], T]
+
+
+class Hand:
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Job[Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    async def do(self, job: Job[T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((future, job))
+        return await future
+
+    def finish(self) -> None:
+        """The thread ends after what it has been given so far."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (given := self._jobs.get()) is not None:
+            future, job = given
+            if future.cancelled():
+                continue
+            answer: Any = None
+            problem: BaseException | None = None
+            try:
+                answer = job(future.cancelled)
+            except BaseException as error:
+                problem = error
+            try:
+                future.get_loop().call_soon_threadsafe(_settle, future, answer, problem)
+            except RuntimeError:
+                pass  # the loop was closed: nobody waits
+            del given, future, job, answer, problem
+
+
+def _settle(future: asyncio.Future[Any], answer: Any, problem: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if problem is not None:
+        future.set_exception(problem)
+    else:
+        future.set_result(answer)

@@ -1,0 +1,341 @@
+-- The ledger, version 1. An item's facts never change; its state is the table it stands in:
+-- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, as on PostgreSQL.
+--
+-- Differences from PostgreSQL: times are whole microseconds since 1970, truth values 0 and 1, JSON is text. There are
+-- no count deltas (one writer at a time, so counts are simply kept), no receipts and no claim numbers (a local file
+-- does not lose answers). Ids that other processes may have cached are never used again (autoincrement).
+
+create table run (
+    no           integer primary key autoincrement,
+    id           text not null unique,
+    scraper      text not null,
+    state        text not null default 'active'
+                 check (state in ('active', 'paused', 'cancelled', 'finished', 'removed')),
+    sealed       integer not null default 0,
+    settings     text not null,
+    code_version text,
+    key_version  integer not null,
+    max_attempts integer not null,
+    max_rescues  integer not null,
+    created_at   integer not null,
+    changed_at   integer not null,
+    finished_at  integer
+) strict;
+create index run_active on run (no) where state = 'active';
+
+create table stage (
+    id             integer primary key autoincrement,
+    run            integer not null,
+    name           text not null,
+    max_attempts   integer,
+    lane_limit     integer not null,
+    lane_delay_min real not null,
+    lane_delay_max real not null,
+    lane_ordered   integer not null,
+    lane_shared    integer not null,
+    unique (run, name)
+) strict;
+
+create table queue (
+    id        integer primary key autoincrement,
+    run       integer not null,
+    stage     integer not null,
+    partition text not null,
+    unique (stage, partition)
+) strict;
+create index queue_run on queue (run);
+
+-- Facts. Ids come from `counter`, so that a removed run's ids are not given out again: a lease is (item, epoch), and a
+-- worker that slept through the removal must not commit to somebody else's item.
+create table item (
+    id           integer primary key,
+    run          integer not null,
+    stage        integer not null,
+    queue        integer not null,
+    priority     integer not null,
+    created_at   integer not null,
+    lane         integer,
+    parent       integer,
+    not_before   integer,
+    max_attempts integer,
+    key_hash     blob not null,
+    key          text,
+    url          text,
+    payload      text
+) strict;
+create unique index item_key on item (stage, key_hash);
+create index item_run on item (run);
+
+create table counter (
+    name  text primary key,
+    value integer not null
+) strict, without rowid;
+insert into counter (name, value) values ('item', 0);
+
+-- Claimable rows and nothing else. The primary key is the claim order.
+create table ready (
+    queue    integer not null,
+    priority integer not null,
+    item     integer not null,
+    lane     integer,
+    since    integer not null,
+    epoch    integer not null,
+    tries    integer not null,
+    rescues  integer not null,
+    primary key (queue, priority, item)
+) strict, without rowid;
+
+-- Behind a full lane. The run is part of the key so that a paused run's rows are never scanned over.
+create table waiting (
+    lane     integer not null,
+    run      integer not null,
+    priority integer not null,
+    item     integer not null,
+    since    integer not null,
+    queue    integer not null,
+    epoch    integer not null,
+    tries    integer not null,
+    rescues  integer not null,
+    primary key (lane, run, priority, item)
+) strict, without rowid;
+
+-- Not before due_at. slotted: it counts among its lane's taken places while it waits.
+create table delayed (
+    item     integer primary key,
+    lane     integer,
+    due_at   integer not null,
+    since    integer not null,
+    run      integer not null,
+    queue    integer not null,
+    priority integer not null,
+    epoch    integer not null,
+    tries    integer not null,
+    rescues  integer not null,
+    slotted  integer not null,
+    reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
+) strict;
+create index delayed_due on delayed (due_at);
+
+-- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
+create table lease (
+    item       integer primary key,
+    lane       integer,
+    claimed_at integer not null,
+    started_at integer,
+    epoch      integer not null,
+    worker     integer not null,
+    run        integer not null,
+    queue      integer not null,
+    priority   integer not null,
+    tries      integer not null,
+    rescues    integer not null
+) strict;
+
+-- The end of an item, with its last attempt. Earlier attempts are in `attempt`.
+create table outcome (
+    item       integer primary key,
+    claimed_at integer not null,
+    ended_at   integer not null,
+    run        integer not null,
+    queue      integer not null,
+    epoch      integer not null,
+    worker     integer,
+    seconds    real not null,
+    tries      integer not null,
+    rescues    integer not null,
+    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    outcome    text not null,
+    error      text,
+    detail     text
+) strict;
+create index outcome_not_done on outcome (run, state, item) where state <> 'done';
+
+create table attempt (
+    item       integer not null,
+    epoch      integer not null,
+    claimed_at integer not null,
+    ended_at   integer not null,
+    run        integer not null,
+    worker     integer,
+    seconds    real not null,
+    outcome    text not null,
+    error      text,
+    detail     text,
+    primary key (item, epoch)
+) strict, without rowid;
+
+-- Records may be large, so they stand in a table of their own order; the key beside it is small.
+create table result (
+    run    integer not null,
+    item   integer not null,
+    n      integer not null,
+    record text not null,
+    primary key (run, item, n)
+) strict;
+
+-- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
+-- unstarted: those of them that no worker has reported as started.
+create table lane (
+    id            integer primary key autoincrement,
+    next_at       integer,
+    blocked_until integer,
+    run           integer not null,
+    max_active    integer not null,
+    delay_min     real not null,
+    delay_max     real not null,
+    taken         integer not null default 0,
+    unstarted     integer not null default 0,
+    waiting       integer not null default 0,
+    ordered       integer not null,
+    paused        integer not null default 0,
+    by_operator   integer not null default 0,
+    key           text not null,
+    blocked_why   text,
+    unique (run, key)
+) strict;
+
+-- How many more items a lane lets out now, and not before when.
+create view lane_room as
+select l.id, l.run,
+       case when l.paused or l.waiting = 0 or l.taken >= l.max_active then 0
+            when l.delay_max > 0 then l.unstarted = 0
+            else l.max_active - l.taken end as allowance,
+       max(coalesce(l.next_at, 0), coalesce(l.blocked_until, 0)) as due
+from lane l;
+
+create table worker (
+    no            integer primary key autoincrement,
+    id            text not null unique,
+    node          text not null,
+    pid           integer not null,
+    version       text not null,
+    state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
+    lease_seconds real not null,
+    scope         text not null,
+    started_at    integer not null,
+    beat_at       integer not null,
+    ended_at      integer
+) strict;
+create index worker_present on worker (no) where state in ('live', 'draining');
+
+create table queue_count (
+    queue      integer primary key,
+    ready      integer not null default 0,
+    waiting    integer not null default 0,
+    delayed    integer not null default 0,
+    leased     integer not null default 0,
+    done       integer not null default 0,
+    dead       integer not null default 0,
+    cancelled  integer not null default 0,
+    results    integer not null default 0,
+    duplicates integer not null default 0
+) strict;
+
+-- What each worker finished per minute: rates, progress, "completed in the last hour".
+create table minute_count (
+    minute    integer not null,
+    queue     integer not null,
+    worker    integer not null,
+    done      integer not null default 0,
+    dead      integer not null default 0,
+    retried   integer not null default 0,
+    throttled integer not null default 0,
+    results   integer not null default 0,
+    seconds   real not null default 0,
+    primary key (minute, queue, worker)
+) strict, without rowid;
+create index minute_count_queue on minute_count (queue);
+
+create table setting (
+    version integer primary key,
+    scope   text not null,
+    value   text not null,
+    set_by  text not null,
+    set_at  integer not null
+) strict;
+create index setting_scope on setting (scope, version);
+
+create table event (
+    id      integer primary key,
+    at      integer not null,
+    run     integer,
+    actor   text not null,
+    action  text not null,
+    subject text not null,
+    detail  text not null
+) strict;
+create index event_run on event (run, id);
+
+-- When a piece of upkeep was last done, so that many workers do it as often as one.
+create table tick (
+    name text primary key,
+    at   integer not null
+) strict, without rowid;
+insert into tick (name, at) values ('reap', 0), ('lanes', 0), ('tidy', 0);
+
+-- What to add to the kernel's clock to get the ledger's, for each boot of a machine. See clock.py.
+create table clock (
+    boot   text primary key,
+    offset integer not null
+) strict, without rowid;
+
+-- Plain views, for people with the sqlite3 shell. They read the tables as they are. Ages are counted by the wall clock:
+-- the shell does not know the ledger's, and the two differ only when somebody has set the wall clock.
+
+-- S0.16, S1.23: who holds what.
+create view active_claims as
+select w.id as claimed_by, count(*) as records,
+       strftime('%Y-%m-%d %H:%M:%f', min(s.claimed_at) / 1e6, 'unixepoch') as first_start,
+       strftime('%Y-%m-%d %H:%M:%f', max(s.claimed_at) / 1e6, 'unixepoch') as last_claim
+from lease s join worker w on w.no = s.worker
+group by w.id order by records desc;
+
+-- S0.18: claims older than 30 minutes, oldest first.
+create view stale_claims as
+select r.id as run_id, s.item, coalesce(i.key, i.url) as name, w.id as claimed_by,
+       strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1e6, 'unixepoch') as started,
+       round((julianday('now') - julianday(s.claimed_at / 1e6, 'unixepoch')) * 1440, 1) as minutes_ago
+from lease s
+join worker w on w.no = s.worker
+join run r on r.no = s.run
+join item i on i.id = s.item
+where s.claimed_at / 1e6 < strftime('%s', 'now') - 1800
+order by s.claimed_at;
+
+-- Counts per queue.
+create view queue_depth as
+select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue, c.ready, c.waiting, c.delayed,
+       c.leased, c.done, c.dead, c.cancelled, c.results, c.duplicates
+from run r
+join queue k on k.run = r.no
+join stage g on g.id = k.stage
+join queue_count c on c.queue = k.id
+where r.state <> 'removed';
+
+-- S0.19, S3.26: how many items are in which state, per run.
+create view status_counts as
+select q.run_id, q.scraper, s.status,
+       sum(case s.status when 'ready' then q.ready when 'waiting' then q.waiting when 'delayed' then q.delayed
+                         when 'leased' then q.leased when 'done' then q.done when 'dead' then q.dead
+                         else q.cancelled end) as items
+from queue_depth q
+cross join (select 'ready' as status union all select 'waiting' union all select 'delayed' union all select 'leased'
+            union all select 'done' union all select 'dead' union all select 'cancelled') s
+group by q.run_id, q.scraper, s.status
+having items <> 0;
+
+-- S0.17: what each worker completed in the last hour, most first.
+create view completed_by_worker as
+select w.id as completed_by, sum(o.state = 'done') as done, sum(o.state = 'dead') as dead
+from outcome o join worker w on w.no = o.worker
+where o.ended_at / 1e6 > strftime('%s', 'now') - 3600 and o.state <> 'cancelled'
+group by w.id order by done desc;
+
+-- S1.18: what failed, why, and how often it was tried again.
+create view failed_items as
+select r.id as run_id, o.item, coalesce(i.url, i.key) as url, o.outcome, o.error as error_message,
+       max(o.tries - 1, 0) as retry_count, strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
+from outcome o
+join run r on r.no = o.run
+join item i on i.id = o.item
+where o.state = 'dead';

@@ -1,0 +1,104 @@
+-- name: admit_pick
+-- Let as many items out of `waiting` as the touched lanes allow. A lane with a delay has at most one unstarted item
+-- outside. Where several runs wait behind one lane they take turns; a paused run's rows are not looked at.
+-- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, as far as the allowance goes.
+insert into temp.admitted (item, lane, run, queue, priority, epoch, tries, rescues, due)
+with recursive
+open as materialized (
+    select o.id as lane, r.no as run, o.allowance, o.due
+    from temp.touched t
+    cross join lane_room o on o.id = t.lane
+    cross join run r on r.state = 'active' and (o.run = 0 or o.run = r.no)
+    where o.allowance > 0
+),
+walk (lane, run, item, turn, allowance, due) as (
+    select o.lane, o.run,
+           (select w.item from waiting w where w.lane = o.lane and w.run = o.run order by w.priority, w.item limit 1),
+           1, o.allowance, o.due
+    from open o
+    union all
+    select k.lane, k.run,
+           (select w.item from waiting w
+            where w.lane = k.lane and w.run = k.run
+              and (w.priority, w.item) > (select i.priority, i.id from item i where i.id = k.item)
+            order by w.priority, w.item limit 1),
+           k.turn + 1, k.allowance, k.due
+    from walk k where k.turn < k.allowance and k.item is not null
+),
+ranked as (
+    select k.*, row_number() over (partition by k.lane order by k.turn, random()) as place
+    from walk k where k.item is not null
+)
+select w.item, w.lane, w.run, w.queue, w.priority, w.epoch, w.tries, w.rescues, k.due
+from ranked k
+cross join item i on i.id = k.item
+cross join waiting w on w.lane = k.lane and w.run = k.run and w.priority = i.priority and w.item = i.id
+where k.place <= k.allowance
+
+-- name: admit_leave
+delete from waiting where (lane, run, priority, item) in (select lane, run, priority, item from temp.admitted)
+
+-- name: admit_ready
+insert into ready (queue, priority, item, lane, since, epoch, tries, rescues)
+select p.queue, p.priority, p.item, p.lane, ?1, p.epoch, p.tries, p.rescues
+from temp.admitted p where p.due <= ?1 order by p.queue, p.priority, p.item
+
+-- name: admit_delayed
+insert into delayed (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+select p.item, p.lane, p.due, ?1, p.run, p.queue, p.priority, p.epoch, p.tries, p.rescues, 1, 'lane'
+from temp.admitted p where p.due > ?1
+
+-- name: admit_lanes
+update lane set taken = taken + n.n, unstarted = unstarted + n.n, waiting = waiting - n.n
+from (select p.lane, count(*) as n from temp.admitted p group by p.lane) n
+where lane.id = n.lane
+
+-- name: admit_counts
+update queue_count set waiting = waiting - n.n, ready = ready + n.n - n.put_off, delayed = delayed + n.put_off
+from (select p.queue, count(*) as n, sum(p.due > ?1) as put_off from temp.admitted p group by p.queue) n
+where queue_count.queue = n.queue
+
+-- name: admit_end
+delete from temp.admitted
+
+-- name: touch_end
+delete from temp.touched
+
+-- name: touch_lanes
+insert or ignore into temp.touched (lane) select value from json_each(?1)
+
+-- name: lanes_with_room
+-- Lanes that could let somebody out but were not asked: after a resume, or a raised limit.
+select json_group_array(l.id) from (
+    select l.id from lane_room l
+    where l.allowance > 0
+      and exists (select 1 from run r where r.state = 'active' and (l.run = 0 or l.run = r.no)
+                    and exists (select 1 from waiting w where w.lane = l.id and w.run = r.no))
+    limit ?1) l
+
+-- name: ensure_lanes
+-- What a stage declares holds until an operator sets something else; a later declaration replaces an earlier one.
+insert into lane (run, key, max_active, delay_min, delay_max, ordered)
+select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_ordered
+from (
+    select n.*, row_number() over (partition by n.run, n.key order by n.stage desc) as pick
+    from (
+        select case when s.lane_shared then 0 else s.run end as run, j.value ->> 0 as key, s.id as stage,
+               s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered
+        from json_each(?1) j cross join stage s on s.id = j.value ->> 1
+    ) n
+) x
+where x.pick = 1
+on conflict (run, key) do update
+    set max_active = excluded.max_active, delay_min = excluded.delay_min, delay_max = excluded.delay_max,
+        ordered = excluded.ordered
+    where not by_operator
+      and (max_active, delay_min, delay_max, ordered)
+          <> (excluded.max_active, excluded.delay_min, excluded.delay_max, excluded.ordered)
+
+-- name: find_lanes
+-- [position in the list asked for, id] of each.
+select json_group_array(json_array(j.key, l.id))
+from json_each(?1) j
+cross join stage s on s.id = j.value ->> 1
+cross join lane l on l.run = case when s.lane_shared then 0 else s.run end and l.key = j.value ->> 0

@@ -1,0 +1,68 @@
+-- name: audit_one_place
+-- Law 1: every item stands in exactly one table.
+select p.item || ' is in ' || count(*) || ' places' as detail
+from (
+    select item from ready union all select item from waiting union all select item from delayed
+    union all select item from lease union all select item from outcome
+) p group by p.item having count(*) <> 1
+union all
+select i.id || ' is nowhere' from item i
+where not exists (select 1 from ready x where x.queue = i.queue and x.priority = i.priority and x.item = i.id)
+  and not exists (select 1 from waiting x where x.lane = i.lane and x.run = i.run and x.priority = i.priority
+                  and x.item = i.id)
+  and not exists (select 1 from delayed x where x.item = i.id)
+  and not exists (select 1 from lease x where x.item = i.id)
+  and not exists (select 1 from outcome x where x.item = i.id)
+  and not exists (select 1 from run r where r.no = i.run and r.state = 'removed')
+limit 20
+
+-- name: audit_counts
+-- Counts are what a full count would say.
+with actual as (
+    select queue, state, count(*) as n from (
+        select queue, 'ready' as state from ready union all select queue, 'waiting' from waiting
+        union all select queue, 'delayed' from delayed union all select queue, 'leased' from lease
+        union all select queue, state from outcome
+        union all select i.queue, 'results' from result r join item i on i.id = r.item
+    ) x group by queue, state
+),
+told as (
+    select queue, 'ready' as state, ready as n from queue_depth union all select queue, 'waiting', waiting from queue_depth
+    union all select queue, 'delayed', delayed from queue_depth union all select queue, 'leased', leased from queue_depth
+    union all select queue, 'done', done from queue_depth union all select queue, 'dead', dead from queue_depth
+    union all select queue, 'cancelled', cancelled from queue_depth
+    union all select queue, 'results', results from queue_depth
+)
+select 'queue ' || coalesce(a.queue, t.queue) || ' ' || coalesce(a.state, t.state) || ': counted '
+       || coalesce(t.n, 0) || ', there are ' || coalesce(a.n, 0) as detail
+from actual a full join told t on t.queue = a.queue and t.state = a.state
+where coalesce(a.n, 0) <> coalesce(t.n, 0)
+  and not exists (select 1 from queue k join run r on r.no = k.run
+                  where k.id = coalesce(a.queue, t.queue) and r.state = 'removed')
+limit 20
+
+-- name: audit_lanes
+-- A lane's figures are what its rows say.
+with rows as (
+    select lane, 1 as taken, 1 as unstarted, 0 as waiting from ready where lane is not null
+    union all select lane, 1, case when started_at is null then 1 else 0 end, 0 from lease where lane is not null
+    union all select lane, 1, 1, 0 from delayed where lane is not null and slotted
+    union all select lane, 0, 0, 1 from waiting
+),
+actual as (
+    select lane, sum(taken) as taken, sum(unstarted) as unstarted, sum(waiting) as waiting from rows group by lane
+)
+select 'lane ' || l.key || ': says ' || l.taken || '/' || l.unstarted || '/' || l.waiting || ', has '
+       || coalesce(a.taken, 0) || '/' || coalesce(a.unstarted, 0) || '/' || coalesce(a.waiting, 0) as detail
+from lane l left join actual a on a.lane = l.id
+where (l.taken, l.unstarted, l.waiting)
+      <> (coalesce(a.taken, 0), coalesce(a.unstarted, 0), coalesce(a.waiting, 0))
+limit 20
+
+-- name: audit_results
+-- Law 2: results belong to items that are done.
+select 'result of ' || r.item || ' which is not done' as detail
+from result r
+where not exists (select 1 from outcome o where o.item = r.item and o.state = 'done')
+  and not exists (select 1 from run n where n.no = r.run and n.state = 'removed')
+limit 20

@@ -1,0 +1,136 @@
+-- name: commit_take_done
+-- The usual batch, all done, nothing to say: {"item:epoch": seconds}. Only leases that still stand are found.
+insert into temp.ended (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
+                        kind, outcome, delay, error, seconds, detail, holds, next_at, delay_max)
+select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.claimed_at, s.started_at,
+       'done', 'done', 0, null, j.value, null, 0, null, null
+from json_each(?1) j
+cross join lease s on s.item = cast(j.key as integer) and s.epoch = cast(substr(j.key, instr(j.key, ':') + 1) as integer)
+
+-- name: commit_take
+-- Any batch: [item, epoch, kind, outcome, delay, error, seconds, detail].
+-- holds: the head of a sequential group keeps its place while it waits for its retry.
+insert into temp.ended (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
+                        kind, outcome, delay, error, seconds, detail, holds, next_at, delay_max)
+select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.claimed_at, s.started_at,
+       j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5, j.value ->> 6, j.value ->> 7,
+       coalesce(l.ordered, 0) and j.value ->> 2 in ('retry', 'throttled'), l.next_at, l.delay_max
+from json_each(?1) j
+cross join lease s on s.item = j.value ->> 0 and s.epoch = j.value ->> 1
+left join lane l on l.id = s.lane
+
+-- name: commit_leave
+delete from lease where item in (select e.item from temp.ended e)
+
+-- name: commit_outcomes
+insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues, state, outcome,
+                     error, detail)
+select e.item, e.claimed_at, ?1, e.run, e.queue, e.epoch, ?2, e.seconds, e.tries + 1, e.rescues, e.kind, e.outcome,
+       e.error, e.detail
+from temp.ended e where e.kind in ('done', 'dead')
+
+-- name: commit_attempts
+insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
+select e.item, e.epoch, e.claimed_at, ?1, e.run, ?2, e.seconds, e.outcome, e.error, e.detail
+from temp.ended e where e.kind in ('retry', 'throttled')
+
+-- name: commit_delayed
+insert into delayed (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+select e.item, e.lane,
+       max(?1 + e.delay, case when e.holds then coalesce(e.next_at, 0) else 0 end,
+           case when e.holds and e.started_at is null then ?1 + cast(1e6 * e.delay_max as integer) else 0 end),
+       ?1, e.run, e.queue, e.priority, e.epoch, e.tries + (e.kind = 'retry'), e.rescues, e.holds, e.kind
+from temp.ended e where e.kind = 'retry' or (e.kind = 'throttled' and (e.lane is null or e.holds))
+
+-- name: commit_waiting
+insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
+select e.lane, e.run, e.priority, e.item, ?1, e.queue, e.epoch, e.tries, e.rescues
+from temp.ended e where e.kind = 'throttled' and e.lane is not null and not e.holds
+
+-- name: commit_results
+-- {"item:n": record}. Only what was held and is done is stored.
+insert into result (run, item, n, record)
+select e.run, e.item, cast(substr(j.key, instr(j.key, ':') + 1) as integer), j.value
+from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+where e.kind = 'done'
+
+-- name: commit_result_counts
+update queue_count set results = results + n.n
+from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+      where e.kind = 'done' group by e.queue) n
+where queue_count.queue = n.queue
+
+-- name: commit_result_minutes
+update minute_count set results = results + n.n
+from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+      where e.kind = 'done' group by e.queue) n
+where minute_count.minute = ?2 - ?2 % 60000000 and minute_count.queue = n.queue and minute_count.worker = ?3
+
+-- name: commit_touch
+insert or ignore into temp.touched (lane) select e.lane from temp.ended e where e.lane is not null
+
+-- name: commit_lanes
+update lane
+set taken = taken - n.left_lane,
+    unstarted = unstarted - n.left_unstarted + n.held_again,
+    waiting = waiting + n.back,
+    next_at = case when delay_max > 0 and n.never_started
+                   then max(coalesce(next_at, 0), ?1 + cast(1e6 * (
+                       delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer))
+                   else next_at end,
+    blocked_why = case when n.blocked_until >= coalesce(blocked_until, 0) then n.why else blocked_why end,
+    blocked_until = case when n.blocked_until is null then blocked_until
+                         else max(coalesce(blocked_until, 0), n.blocked_until) end
+from (
+    select e.lane,
+           sum(not e.holds) as left_lane,
+           sum(not e.holds and e.started_at is null) as left_unstarted,
+           sum(e.holds and e.started_at is not null) as held_again,
+           sum(e.kind = 'throttled' and not e.holds) as back,
+           max(e.started_at is null) as never_started,
+           max(case when e.kind = 'throttled' then ?1 + e.delay end) as blocked_until,
+           max(case when e.kind = 'throttled' then e.error end) as why
+    from temp.ended e where e.lane is not null group by e.lane
+) n
+where lane.id = n.lane
+
+-- name: commit_counts
+update queue_count
+set leased = leased - n.n, done = done + n.done, dead = dead + n.dead, delayed = delayed + n.put_off,
+    waiting = waiting + n.n - n.done - n.dead - n.put_off
+from (
+    select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
+           sum(e.kind = 'retry' or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
+    from temp.ended e group by e.queue
+) n
+where queue_count.queue = n.queue
+
+-- name: commit_minutes
+insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)
+select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'retry'),
+       sum(e.kind = 'throttled'), sum(e.seconds)
+from temp.ended e where true group by e.queue
+on conflict (minute, queue, worker) do update
+set done = done + excluded.done, dead = dead + excluded.dead, retried = retried + excluded.retried,
+    throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
+
+-- name: commit_facts
+-- [how many, how many done, how many in lanes].
+select json_array(count(*), coalesce(sum(e.kind = 'done'), 0), count(e.lane)) from temp.ended e
+
+-- name: commit_done_items
+select json_group_array(e.item) from temp.ended e where e.kind = 'done'
+
+-- name: commit_missed
+-- Of [item, epoch] those that were not held, with 1 when this same commit had been made before.
+select json_group_array(json_array(
+    j.value ->> 0,
+    exists (select 1 from outcome o where o.item = j.value ->> 0 and o.epoch = j.value ->> 1 and o.worker = ?2
+              and o.state in ('done', 'dead') and o.outcome <> 'poison')
+    or exists (select 1 from attempt a where a.item = j.value ->> 0 and a.epoch = j.value ->> 1 and a.worker = ?2
+                 and a.outcome not in ('crashed', 'released', 'poison', 'cancelled'))))
+from json_each(?1) j
+where not exists (select 1 from temp.ended e where e.item = j.value ->> 0)
+
+-- name: commit_end
+delete from temp.ended

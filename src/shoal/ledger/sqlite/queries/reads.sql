@@ -1,0 +1,153 @@
+-- name: stats
+select coalesce(sum(q.ready), 0) as ready, coalesce(sum(q.waiting), 0) as waiting,
+       coalesce(sum(q.delayed), 0) as delayed, coalesce(sum(q.leased), 0) as leased,
+       coalesce(sum(q.done), 0) as done, coalesce(sum(q.dead), 0) as dead,
+       coalesce(sum(q.cancelled), 0) as cancelled, coalesce(sum(q.results), 0) as results,
+       coalesce(sum(q.duplicates), 0) as duplicates
+from queue_depth q where q.run_id = ?1 and (?2 is null or q.stage = ?2)
+
+-- name: partitions
+select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
+       q.duplicates
+from queue_depth q where q.run_id = ?1 order by q.stage, q.partition
+
+-- name: worker_progress
+with finished as (
+    select m.worker, m.done, m.dead from minute_count m join queue k on k.id = m.queue
+    where k.run = ?1 and m.minute > shoal_now() - 60000000 * ?2
+),
+totals as (
+    select f.worker, sum(f.done) as done, sum(f.dead) as dead, 0 as leased
+    from finished f group by f.worker
+    union all
+    select s.worker, 0, 0, count(*) from lease s where s.run = ?1 group by s.worker
+)
+select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead) as dead
+from totals t join worker w on w.no = t.worker
+group by w.id order by done desc, w.id
+
+-- name: item_views
+-- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
+select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
+       coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
+       case when o.item is not null then o.state when s.item is not null then 'leased'
+            when y.item is not null then 'ready' when d.item is not null then 'delayed'
+            when w.item is not null then 'waiting' end as state,
+       coalesce(o.ended_at, s.claimed_at, y.since, d.since, w.since) as "since [moment]",
+       d.due_at as "due_at [moment]",
+       coalesce(wo.id, ws.id) as worker,
+       coalesce(o.tries, s.tries, y.tries, d.tries, w.tries) as tries,
+       coalesce(o.rescues, s.rescues, y.rescues, d.rescues, w.rescues) as rescues,
+       coalesce(o.epoch, s.epoch, y.epoch, d.epoch, w.epoch) as epoch,
+       coalesce(o.outcome, a.outcome) as outcome, coalesce(o.error, a.error) as error, d.reason
+from json_each(?2) u
+cross join item i on i.run = ?1 and i.id = u.value
+join run n on n.no = i.run
+join stage g on g.id = i.stage
+join queue k on k.id = i.queue
+left join lane l on l.id = i.lane
+left join outcome o on o.item = i.id
+left join lease s on s.item = i.id
+left join ready y on y.queue = i.queue and y.priority = i.priority and y.item = i.id
+left join delayed d on d.item = i.id
+left join waiting w on w.lane = i.lane and w.run = i.run and w.priority = i.priority and w.item = i.id
+left join worker wo on wo.no = o.worker
+left join worker ws on ws.no = s.worker
+left join attempt a on a.item = i.id and a.epoch = (select max(x.epoch) from attempt x where x.item = i.id)
+order by i.id
+
+-- name: scan_items
+-- A window of the run's items in the order they came; states are looked up for the window only.
+select i.id from item i where i.run = ?1 and i.id > ?2 order by i.id limit ?3
+
+-- name: scan_ended
+-- Dead and cancelled items have an index of their own: they are what people look for among millions that are done.
+select o.item as id from outcome o
+where o.run = ?1 and o.state in (select value from json_each(?4)) and o.state <> 'done' and o.item > ?2
+order by o.item limit ?3
+
+-- name: scan_leased
+select s.item as id from lease s where s.run = ?1 and s.item > ?2 order by s.item limit ?3
+
+-- name: item_by_key
+select i.id from item i where i.stage = ?1 and i.key_hash = ?2
+
+-- name: attempts
+select a.epoch, w.id as worker, a.claimed_at as "claimed_at [moment]", a.ended_at as "ended_at [moment]", a.seconds,
+       a.outcome, a.error, a.detail
+from (
+    select t.epoch, t.worker, t.claimed_at, t.ended_at, t.seconds, t.outcome, t.error, t.detail
+    from attempt t where t.run = ?1 and t.item = ?2
+    union all
+    select o.epoch, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome, o.error, o.detail
+    from outcome o
+    where o.run = ?1 and o.item = ?2 and (o.epoch > 0 and (o.state <> 'cancelled' or o.worker is not null))
+) a left join worker w on w.no = a.worker
+order by a.epoch
+
+-- name: failed
+select o.item, g.name as stage, coalesce(i.url, i.key) as url, o.outcome, o.error as error_message,
+       max(o.tries - 1, 0) as retry_count, o.ended_at as "failed_at [moment]"
+from outcome o
+join item i on i.id = o.item
+join stage g on g.id = i.stage
+where o.run = ?1 and o.state = 'dead' and o.item > ?2
+order by o.item limit ?3
+
+-- name: stale
+select s.item, r.id as run_id, coalesce(i.key, i.url) as name, w.id as claimed_by, s.claimed_at as "started [moment]",
+       (shoal_now() - s.claimed_at) / 6e7 as minutes_ago
+from lease s
+join worker w on w.no = s.worker
+join run r on r.no = s.run
+join item i on i.id = s.item
+where s.claimed_at <= shoal_now() - cast(1e6 * ?1 as integer)
+order by s.claimed_at limit ?2
+
+-- name: results
+select r.item, r.n, r.record from result r
+where r.run = ?1 and (r.item, r.n) > (?2, ?3) order by r.item, r.n limit ?4
+
+-- name: events
+select e.id, e.at as "at [moment]", r.id as run_id, e.actor, e.action, e.subject, e.detail
+from event e left join run r on r.no = e.run
+where (?1 is null or e.run = ?1) and (?2 is null or e.id < ?2)
+order by e.id desc limit ?3
+
+-- name: rank_ready
+-- How many stand before it in its queue, counted up to a limit.
+select count(*) from (
+    select 1 from item i join ready r
+      on r.queue = i.queue and (r.priority, r.item) < (i.priority, i.id)
+    where i.run = ?1 and i.id = ?2 limit 10001) x
+
+-- name: rank_waiting
+select count(*) from (
+    select 1 from item i join waiting w
+      on w.lane = i.lane and w.run = i.run and (w.priority, w.item) < (i.priority, i.id)
+    where i.run = ?1 and i.id = ?2 limit 10001) x
+
+-- name: item_lane
+select l.*, r.id as run_id,
+       max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+from item i join lane l on l.id = i.lane left join run r on r.no = l.run
+where i.run = ?1 and i.id = ?2
+
+-- name: busiest_lanes
+select l.*, r.id as run_id,
+       max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+from lane l left join run r on r.no = l.run
+where l.waiting > 0 and (l.run = 0 or l.run = ?1)
+  and exists (select 1 from waiting w where w.lane = l.id and w.run = ?1)
+order by l.waiting desc limit 5
+
+-- name: delayed_reasons
+-- Counted up to a limit; the first to come due of each kind.
+select x.reason, count(*) as items, min(x.due_at) as "first_due [moment]"
+from (select d.reason, d.due_at from delayed d where d.run = ?1 limit 10001) x
+group by x.reason order by items desc
+
+-- name: run_changed_at
+select r.changed_at as "changed_at [moment]" from run r where r.no = ?1

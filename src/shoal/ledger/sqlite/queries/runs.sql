@@ -1,0 +1,133 @@
+-- name: insert_run
+insert into run (id, scraper, settings, code_version, key_version, max_attempts, max_rescues, created_at, changed_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
+on conflict (id) do nothing
+returning no
+
+-- name: insert_stages
+-- [name, max_attempts, limit, delay_min, delay_max, ordered, shared], in the order they were declared.
+insert into stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_delay_max, lane_ordered, lane_shared)
+select ?1, j.value ->> 0, j.value ->> 1, j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5, j.value ->> 6
+from json_each(?2) j
+
+-- name: get_run
+select r.no, r.id, r.scraper, r.state, r.sealed, r.settings, r.code_version, r.key_version, r.max_attempts,
+       r.max_rescues, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
+       (select json_group_array(s.name) from (select name from stage where run = r.no order by id) s) as stages
+from run r where r.id = ?1 and r.state <> 'removed'
+
+-- name: latest_run
+select r.id from run r where r.scraper = ?1 and r.state <> 'removed' order by r.no desc limit 1
+
+-- name: list_runs
+select r.no, r.id, r.scraper, r.state, r.sealed, r.settings, r.code_version, r.key_version, r.max_attempts,
+       r.max_rescues, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
+       (select json_group_array(s.name) from (select name from stage where run = r.no order by id) s) as stages
+from run r
+where r.state <> 'removed' and (?1 is null or r.scraper = ?1) and (?2 is null or r.no < ?2)
+order by r.no desc limit ?3
+
+-- name: seal_run
+update run set sealed = 1 where no = ?1 and not sealed
+
+-- name: change_run_state
+update run
+set state = ?2, changed_at = ?3, finished_at = case when ?2 in ('finished', 'cancelled') then ?3 end
+where no = ?1
+
+-- name: note_event
+insert into event (at, run, actor, action, subject, detail) values (shoal_now(), ?1, ?2, ?3, ?4, ?5)
+
+-- name: finishable_runs
+-- Sealed and nothing left, from the counts alone.
+select r.no, r.id from run r
+where r.state = 'active' and r.sealed
+  and not exists (select 1 from queue k join queue_count c on c.queue = k.id
+                  where k.run = r.no and c.ready + c.waiting + c.delayed + c.leased > 0)
+
+-- name: wake_run
+-- A retried item brings its run back to life.
+update run set state = 'active', finished_at = null, changed_at = ?2
+where no = ?1 and state in ('finished', 'cancelled')
+
+-- name: yield_pick_ready
+-- A paused run must not sit on places in lanes that other runs share.
+insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
+select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, 1
+from queue k cross join ready y on y.queue = k.id cross join lane l on l.id = y.lane
+where k.run = ?1 and l.run = 0
+
+-- name: yield_pick_delayed
+insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
+select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, 0
+from delayed d cross join lane l on l.id = d.lane
+where d.run = ?1 and d.slotted and l.run = 0
+
+-- name: yield_leave_ready
+delete from ready where (queue, priority, item) in (select g.queue, g.priority, g.item from temp.yielded g where g.was_ready)
+
+-- name: yield_leave_delayed
+delete from delayed where item in (select g.item from temp.yielded g where not g.was_ready)
+
+-- name: yield_waiting
+insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
+select g.lane, ?1, g.priority, g.item, ?2, g.queue, g.epoch, g.tries, g.rescues from temp.yielded g
+
+-- name: yield_lanes
+update lane set taken = taken - n.n, unstarted = unstarted - n.n, waiting = waiting + n.n
+from (select g.lane, count(*) as n from temp.yielded g group by g.lane) n
+where lane.id = n.lane
+
+-- name: yield_touch
+insert or ignore into temp.touched (lane) select g.lane from temp.yielded g
+
+-- name: yield_counts
+update queue_count set waiting = waiting + n.n, ready = ready - n.ready, delayed = delayed - n.n + n.ready
+from (select g.queue, count(*) as n, sum(g.was_ready) as ready from temp.yielded g group by g.queue) n
+where queue_count.queue = n.queue
+
+-- name: yield_end
+delete from temp.yielded
+
+-- name: removed_runs
+select r.no from run r where r.state = 'removed' order by r.no
+
+-- name: other_runs
+select exists (select 1 from run r where r.no <> ?1)
+
+-- name: purge_pick
+-- The items to delete next, [id, ...].
+select json_group_array(i.id) from (select id from item where run = ?1 limit ?2) i
+
+-- name: purge_results
+delete from result where run = ?1 and item in (select value from json_each(?2))
+
+-- name: purge_attempts
+delete from attempt where item in (select value from json_each(?1))
+
+-- name: purge_outcomes
+delete from outcome where item in (select value from json_each(?1))
+
+-- name: purge_items
+delete from item where id in (select value from json_each(?1))
+
+-- name: forget_counts
+delete from queue_count where queue in (select k.id from queue k where k.run = ?1)
+
+-- name: forget_minutes
+delete from minute_count where queue in (select k.id from queue k where k.run = ?1)
+
+-- name: forget_lanes
+delete from lane where run = ?1
+
+-- name: forget_queues
+delete from queue where run = ?1
+
+-- name: forget_stages
+delete from stage where run = ?1
+
+-- name: forget_run
+delete from run where no = ?1 and state = 'removed'
+
+-- name: reset_lanes
+update lane set taken = 0, unstarted = 0, waiting = 0 where taken <> 0 or waiting <> 0

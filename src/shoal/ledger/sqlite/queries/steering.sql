@@ -1,0 +1,181 @@
+-- name: drop_ready
+-- Items of a run to end as cancelled, [id, ...], wherever they stand: first noted, place by place, then moved.
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, null, ?3, 1, 1, 'ready'
+from json_each(?2) j
+cross join item i on i.id = j.value and i.run = ?1
+cross join ready y on y.queue = i.queue and y.priority = i.priority and y.item = i.id
+
+-- name: drop_waiting
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+select w.item, w.lane, w.queue, w.priority, w.epoch, w.tries, w.rescues, null, ?3, 0, 0, 'waiting'
+from json_each(?2) j
+cross join item i on i.id = j.value and i.run = ?1
+cross join waiting w on w.lane = i.lane and w.run = i.run and w.priority = i.priority and w.item = i.id
+
+-- name: drop_delayed
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, null, ?3, d.slotted, d.slotted, 'delayed'
+from json_each(?2) j cross join delayed d on d.item = j.value and d.run = ?1
+
+-- name: drop_leased
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+select s.item, s.lane, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.worker, s.claimed_at, 1,
+       s.started_at is null, 'leased'
+from json_each(?2) j cross join lease s on s.item = j.value and s.run = ?1
+
+-- name: drop_leave_ready
+delete from ready where (queue, priority, item) in (select g.queue, g.priority, g.item from temp.dropped g where g.place = 'ready')
+
+-- name: drop_leave_waiting
+delete from waiting where (lane, run, priority, item)
+    in (select g.lane, ?1, g.priority, g.item from temp.dropped g where g.place = 'waiting')
+
+-- name: drop_leave_delayed
+delete from delayed where item in (select g.item from temp.dropped g where g.place = 'delayed')
+
+-- name: drop_leave_leased
+delete from lease where item in (select g.item from temp.dropped g where g.place = 'leased')
+
+-- name: drop_outcomes
+insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues, state, outcome,
+                     error)
+select g.item, g.claimed_at, ?2, ?1, g.queue, g.epoch, g.worker, 0, g.tries, g.rescues, 'cancelled', 'cancelled', ?3
+from temp.dropped g
+
+-- name: drop_lanes
+update lane set taken = taken - n.slotted, unstarted = unstarted - n.unstarted, waiting = waiting - n.waiting
+from (select g.lane, sum(g.slotted) as slotted, sum(g.unstarted) as unstarted, sum(g.place = 'waiting') as waiting
+      from temp.dropped g where g.lane is not null group by g.lane) n
+where lane.id = n.lane
+
+-- name: drop_touch
+insert or ignore into temp.touched (lane) select g.lane from temp.dropped g where g.lane is not null
+
+-- name: drop_counts
+update queue_count
+set cancelled = cancelled + n.n, ready = ready - n.ready, waiting = waiting - n.waiting,
+    delayed = delayed - n.delayed, leased = leased - n.leased
+from (
+    select g.queue, count(*) as n, sum(g.place = 'ready') as ready, sum(g.place = 'waiting') as waiting,
+           sum(g.place = 'delayed') as delayed, sum(g.place = 'leased') as leased
+    from temp.dropped g group by g.queue
+) n
+where queue_count.queue = n.queue
+
+-- name: drop_end
+delete from temp.dropped
+
+-- name: open_items
+-- Some items of a run that have not ended.
+select json_group_array(x.item) from (
+    select y.item from queue k cross join ready y on y.queue = k.id where k.run = ?1
+    union all select w.item from lane l cross join waiting w on w.lane = l.id and w.run = ?1
+              where l.waiting > 0 and (l.run = 0 or l.run = ?1)
+    union all select d.item from delayed d where d.run = ?1
+    union all select s.item from lease s where s.run = ?1
+    limit ?2) x
+
+-- name: revive_pick
+-- Another life for dead or cancelled items: tries and rescues start anew, the epoch goes on.
+insert into temp.revived (item, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
+                          error, detail)
+select o.item, i.lane, o.queue, i.priority, o.epoch, o.state, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome,
+       o.error, o.detail
+from json_each(?2) j
+cross join outcome o on o.item = j.value and o.run = ?1 and o.state in ('dead', 'cancelled')
+cross join item i on i.id = o.item
+
+-- name: revive_leave
+delete from outcome where item in (select v.item from temp.revived v)
+
+-- name: revive_history
+-- Their end becomes an ordinary attempt. An item cancelled before anybody claimed it has none to keep.
+insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
+select v.item, v.epoch, v.claimed_at, v.ended_at, ?1, v.worker, v.seconds, v.outcome, v.error, v.detail
+from temp.revived v where v.epoch > 0
+on conflict (item, epoch) do nothing
+
+-- name: revive_ready
+insert into ready (queue, priority, item, since, epoch, tries, rescues)
+select v.queue, v.priority, v.item, ?1, v.epoch, 0, 0 from temp.revived v where v.lane is null
+
+-- name: revive_waiting
+insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
+select v.lane, ?1, v.priority, v.item, ?2, v.queue, v.epoch, 0, 0 from temp.revived v where v.lane is not null
+
+-- name: revive_lanes
+update lane set waiting = waiting + n.n
+from (select v.lane, count(*) as n from temp.revived v where v.lane is not null group by v.lane) n
+where lane.id = n.lane
+
+-- name: revive_touch
+insert or ignore into temp.touched (lane) select v.lane from temp.revived v where v.lane is not null
+
+-- name: revive_counts
+update queue_count
+set dead = dead - n.dead, cancelled = cancelled - n.n + n.dead, ready = ready + n.n - n.laned,
+    waiting = waiting + n.laned
+from (select v.queue, count(*) as n, sum(v.state = 'dead') as dead, count(v.lane) as laned
+      from temp.revived v group by v.queue) n
+where queue_count.queue = n.queue
+
+-- name: revive_end
+delete from temp.revived
+
+-- name: make_shared_lane
+insert into lane (run, key, max_active, delay_min, delay_max, ordered) values (0, ?1, 1, 0, 0, 0)
+on conflict (run, key) do nothing
+
+-- name: lane_id
+select l.id from lane l where l.run = ?1 and l.key = ?2
+
+-- name: set_lane
+-- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
+update lane
+set max_active = coalesce(?2, max_active), delay_min = coalesce(?3, delay_min), delay_max = coalesce(?4, delay_max),
+    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
+where id = ?1
+
+-- name: block_lane
+update lane set blocked_until = ?2, blocked_why = ?3 where id = ?1
+
+-- name: get_lanes
+-- Seconds, not times: the caller's clock must not be needed to understand them.
+select l.*, r.id as run_id, max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+from lane l left join run r on r.no = l.run
+where l.run = ?1 and (?2 is null or l.key = ?2) and (?3 is null or l.key > ?3)
+order by l.key limit ?4
+
+-- name: put_setting
+insert into setting (scope, value, set_by, set_at) values (?1, ?2, ?3, shoal_now()) returning version
+
+-- name: get_setting
+select s.version, s.value from setting s where s.scope = ?1 order by s.version desc limit 1
+
+-- name: ticks_due
+-- Which upkeep has not been done for its interval, {"name": microseconds}. A time far ahead is a clock that was set.
+select k.name from json_each(?1) j cross join tick k on k.name = j.key
+where k.at <= shoal_now() - j.value or k.at > shoal_now() + j.value
+
+-- name: take_tick
+-- True for one caller per interval.
+update tick set at = ?2 where name = ?1 and (at <= ?2 - ?3 or at > ?2 + ?3)
+
+-- name: tidy_minutes
+delete from minute_count where minute < ?1
+
+-- name: next_due
+select (min(d.due_at) - shoal_now()) / 1e6 from delayed d
+
+-- name: last_seen
+-- The latest moment that the ledger has noted: workers beat, upkeep ticks, people act.
+select max(coalesce((select max(beat_at) from worker), 0), coalesce((select max(at) from tick), 0),
+           coalesce((select at from event order by id desc limit 1), 0))
+
+-- name: clock_offset
+select c.offset from clock c where c.boot = ?1
+
+-- name: set_clock_offset
+insert into clock (boot, offset) values (?1, ?2) on conflict (boot) do update set offset = excluded.offset

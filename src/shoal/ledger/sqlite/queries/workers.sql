@@ -1,0 +1,28 @@
+-- name: register
+-- Asking again changes nothing: ids have a random part, so the same id is the same worker.
+insert into worker (id, node, pid, version, lease_seconds, scope, started_at, beat_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, shoal_now(), shoal_now())
+on conflict (id) do nothing
+
+-- name: worker_no
+select w.no from worker w where w.id = ?1
+
+-- name: beat
+update worker set beat_at = shoal_now()
+where id = ?1 and state in ('live', 'draining')
+returning state, (select coalesce(max(s.version), 0) from setting s) as settings_version
+
+-- name: drain_worker
+update worker set state = 'draining' where id = ?1 and state in ('live', 'draining')
+
+-- name: stop_worker
+update worker set state = 'stopped', ended_at = ?2 where no = ?1 and state in ('live', 'draining')
+
+-- name: list_workers
+select w.id, w.node, w.pid, w.version, w.state, w.started_at as "started_at [moment]", w.lease_seconds, w.scope,
+       (shoal_now() - w.beat_at) / 1e6 as silent_seconds,
+       (select count(*) from lease s where s.worker = w.no) as leased
+from worker w
+where not ?1 or w.state in ('live', 'draining')
+order by w.no desc
+limit 10000

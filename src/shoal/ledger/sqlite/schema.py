@@ -1,0 +1,81 @@
+"""The schema on SQLite: numbered migrations, all in one transaction. The version is the file's user_version."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from functools import cache
+
+from shoal.errors import LedgerNotMigrated, LedgerTooNew
+from shoal.ledger.sqlite.database import APPLICATION_ID, Database
+from shoal.ledger.sqltext import load_scripts
+
+
+@cache
+def migrations() -> list[tuple[int, str, str]]:
+    """(version, name, text), oldest first."""
+    return [(int(name[:4]), name[5:], text) for name, text in load_scripts(f"{__package__}.migrations")]
+
+
+def code_version() -> int:
+    return migrations()[-1][0]
+
+
+class SqliteSchema:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def version(self) -> int | None:
+        return await self._db.read(_version) or None
+
+    async def migrate(self) -> tuple[int, int]:
+        found = await self.version() or 0
+        if found > code_version():
+            raise too_new(found, code_version())
+        if found == code_version():
+            return found, found
+        # The version is read again under the write lock: of two processes, the second finds nothing to do.
+        return await self._db.alter(_migrate), code_version()
+
+    async def require_current(self) -> None:
+        version = await self.version()
+        if version is None:
+            raise LedgerNotMigrated(f"{self._db.shown_url} has no Shoal schema yet.")
+        if version < code_version():
+            raise LedgerNotMigrated(
+                f"{self._db.shown_url} has schema version {version}; this code needs {code_version()}."
+            )
+        if version > code_version():
+            raise too_new(version, code_version())
+
+
+def too_new(found: int, known: int) -> LedgerTooNew:
+    return LedgerTooNew(f"The ledger has schema version {found}; this Shoal knows versions up to {known}.")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("pragma user_version").fetchone()[0]
+    return version
+
+
+def _migrate(connection: sqlite3.Connection) -> int:
+    before = _version(connection)
+    if before > code_version():
+        raise too_new(before, code_version())
+    for version, _, text in migrations():
+        if version > before:
+            for statement in _statements(text):
+                connection.execute(statement)
+            connection.execute(f"pragma user_version = {version}")
+    connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    return before
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one: executescript would end the transaction first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

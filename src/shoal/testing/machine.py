@@ -1,0 +1,419 @@
+"""A Hypothesis state machine: random histories of a ledger against a small model of what must be true.
+
+Derive a class, say how to open a lab, and run its TestCase. The model knows which items were acknowledged, which leases
+hold, what was committed. It does not know how lanes are laid out in tables; it checks what lanes promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import ClassVar, TypeVar
+
+import msgspec
+from hypothesis import assume, note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from shoal.errors import WorkerLost, WrongState
+from shoal.model.item import Claimed, ItemState, NewItem
+from shoal.model.lane import LanePolicy
+from shoal.model.outcome import Finished
+from shoal.model.run import Run, RunSpec, StageSpec
+from shoal.model.views import CommitReport, ItemFilter, Tending
+from shoal.model.worker import Scope
+from shoal.testing.lab import Lab, dead, done, retry, throttled
+
+T = TypeVar("T")
+LEASE_SECONDS = 30.0
+HOST_LIMIT = 2
+KEYS = [f"k{n}" for n in range(12)]
+LANES = [None, "host-a", "host-b"]
+
+
+class Known(msgspec.Struct):
+    """What the model knows of an item."""
+
+    stage: str
+    lane: str | None
+    state: str = "open"
+    epochs: int = 0
+    follow_up: bool = False
+
+
+class Held(msgspec.Struct):
+    """A lease that some worker believes it has. `valid` says whether the ledger must agree."""
+
+    claimed: Claimed
+    worker: str
+    valid: bool = True
+    committed: Finished | None = None
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Derive from this and define `open_lab`."""
+
+    steps: ClassVar[int] = 40
+
+    def open_lab(self) -> AbstractAsyncContextManager[Lab]:
+        raise TypeError("derive from LedgerMachine and define open_lab")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.opened = self.open_lab()
+        self.lab = self.wait(self.opened.__aenter__())
+        self.ledger = self.lab.ledger
+        self.items: dict[tuple[str, str], Known] = {}
+        self.held: list[Held] = []
+        self.workers: list[str] = []
+        self.silent: dict[str, float] = {}
+        self.expected_results = 0
+        self.paused = False
+        self.paused_lanes: set[str] = set()
+
+    def wait(self, coroutine: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await coroutine
+
+        return self.runner.run(run())
+
+    @initialize()
+    def create_run(self) -> None:
+        hosts = LanePolicy(limit=HOST_LIMIT)
+        spaced = LanePolicy(limit=HOST_LIMIT, delay_min=5, delay_max=5)
+        group = LanePolicy(limit=1, ordered=True, shared=False)
+        spec = RunSpec(
+            scraper="machine",
+            stages=(StageSpec("page", lane=hosts), StageSpec("polite", lane=spaced), StageSpec("group", lane=group)),
+            max_rescues=2,
+        )
+        self.run: Run = self.wait(self.ledger.runs.create(spec))
+
+    # -- work arrives -------------------------------------------------------------------------------------------------
+
+    @rule(
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
+        stage=st.sampled_from(["page", "polite", "group"]),
+        lane=st.sampled_from(LANES),
+        partition=st.sampled_from(["", "x"]),
+        priority=st.integers(-2, 2),
+        delay=st.sampled_from([0.0, 0.0, 0.0, 50.0]),
+    )
+    def enqueue(
+        self, keys: list[str], stage: str, lane: str | None, partition: str, priority: int, delay: float
+    ) -> None:
+        lane = self.lane_name(stage, lane)
+        new = [
+            NewItem(key=key, stage=stage, lane=lane, partition=partition, priority=priority, delay=delay)
+            for key in keys
+        ]
+        fresh = {key for key in keys if (stage, key) not in self.items}
+        report = self.wait(self.ledger.intake.enqueue(self.run.id, new))
+        assert (report.enqueued, report.duplicates) == (len(fresh), len(keys) - len(fresh))
+        for key in fresh:
+            self.items[stage, key] = Known(stage, lane)
+
+    def lane_name(self, stage: str, lane: str | None) -> str | None:
+        """Stages with different policies do not share lanes here: the model would have to know who declared last."""
+        return None if lane is None else f"{stage}-{lane}"
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    @rule()
+    def register(self) -> None:
+        assume(len(self.workers) < 4)
+        worker = self.wait(self.lab.worker(lease_seconds=LEASE_SECONDS))
+        self.workers.append(worker)
+        self.silent[worker] = 0.0
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(self.workers))
+        self.wait(self.ledger.workers.beat(worker))
+        self.silent[worker] = 0.0
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), limit=st.integers(1, 6), partition=st.sampled_from([(), ("x",)]))
+    def claim(self, data: st.DataObject, limit: int, partition: tuple[str, ...]) -> None:
+        worker = data.draw(st.sampled_from(self.workers))
+        claimed = self.wait(self.ledger.claims.claim(worker, Scope(partitions=partition), limit))
+        note(f"claimed {[item.name for item in claimed]}")
+        assert len(claimed) <= limit
+        if claimed:
+            self.silent[worker] = 0.0
+        assert not (claimed and self.paused), "a paused run hands out nothing"
+        for item in claimed:
+            known = self.items[item.stage, item.name]
+            assert known.state == "open", (item, known)
+            assert not any(h.valid and h.claimed.item == item.item for h in self.held), "leased twice"
+            assert item.lane not in self.paused_lanes
+            assert item.epoch > known.epochs, "epochs only grow"
+            known.epochs = item.epoch
+            self.held.append(Held(item, worker))
+
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        pending = [h for h in self.held if not h.committed]
+        worker = data.draw(st.sampled_from(sorted({h.worker for h in pending})))
+        mine = [h for h in pending if h.worker == worker]
+        chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=5, unique_by=lambda h: h.claimed.item))
+        ends = []
+        for held in chosen:
+            kind = data.draw(st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead"]))
+            ends.append(self.end_of(held, kind))
+            held.committed = ends[-1]
+        report = self.wait(self.ledger.commits.commit(worker, ends))
+        valid = [h for h in chosen if h.valid]
+        assert report.committed == len(valid)
+        assert set(report.lost) == {h.claimed.item for h in chosen if not h.valid}
+        assert report.repeated == ()
+        for held, end in zip(chosen, ends, strict=True):
+            if held.valid:
+                self.settle(held, end)
+            else:
+                self.held.remove(held)
+
+    def end_of(self, held: Held, kind: str) -> Finished:
+        item = held.claimed
+        match kind:
+            case "retry":
+                return retry(item, delay=20)
+            case "throttled":
+                return throttled(item, delay=40)
+            case "dead":
+                return dead(item)
+            case "follow":
+                new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
+                return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
+            case _:
+                return done(item, f'{{"epoch": {item.epoch}}}')
+
+    def settle(self, held: Held, end: Finished) -> None:
+        item = held.claimed
+        known = self.items[item.stage, item.name]
+        held.valid = False
+        kind = end.verdict.kind.value
+        if kind == "done":
+            known.state = "done"
+            self.expected_results += len(end.records)
+            for new in end.follow_ups:
+                assert new.key is not None
+                self.items.setdefault(("page", new.key), Known("page", new.lane, follow_up=True))
+        elif kind == "dead":
+            known.state = "dead"
+
+    @precondition(lambda self: any(h.committed for h in self.held))
+    @rule(data=st.data())
+    def commit_again(self, data: st.DataObject) -> None:
+        """The answer to a commit was lost, so it is sent once more."""
+        held = data.draw(st.sampled_from([h for h in self.held if h.committed]))
+        assert held.committed is not None
+        report = self.wait(self.ledger.commits.commit(held.worker, [held.committed]))
+        assert (report.committed, report.lost, report.repeated) == (0, (), (held.claimed.item,))
+
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        lost = self.wait(self.ledger.claims.started(held.worker, [held.claimed.lease]))
+        assert lost == (set() if held.valid else {held.claimed.item})
+
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        assert self.wait(self.ledger.claims.give_back(held.worker, [held.claimed.lease])) == int(held.valid)
+        held.valid = False
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), seen=st.booleans())
+    def kill(self, data: st.DataObject, seen: bool) -> None:
+        """A worker dies or leaves: seen by its pool, or stopping properly."""
+        worker = data.draw(st.sampled_from(self.workers))
+        if seen:
+            tending = self.wait(self.ledger.workers.bury(worker))
+            assert worker in tending.lost_workers
+            self.silent[worker] = float("inf")
+            self.absorb(tending)
+        else:
+            self.wait(self.ledger.workers.stop(worker))
+            self.bury(worker)
+
+    def absorb(self, tending: Tending) -> None:
+        for worker in tending.lost_workers:
+            assert self.silent[worker] > LEASE_SECONDS - 1, "reaped before its time"
+            self.bury(worker)
+
+    def bury(self, worker: str) -> None:
+        self.workers.remove(worker)
+        del self.silent[worker]
+        for held in self.held:
+            if held.worker == worker and held.valid:
+                held.valid = False
+                self.note_quarantine(held)
+
+    def note_quarantine(self, held: Held) -> None:
+        """The ledger decides when an item has killed enough workers; the model asks, and checks that it may."""
+        known = self.items[held.claimed.stage, held.claimed.name]
+        view = self.wait(self.ledger.reads.item(self.run.id, id=held.claimed.item))
+        if view.state is ItemState.DEAD:
+            assert view.outcome == "poison"
+            assert view.rescues == 3
+            known.state = "dead"
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 21.0, 31.0, 100.0, -5.0, -40.0]))
+    def jump(self, seconds: float) -> None:
+        self.wait(self.lab.jump(seconds))
+        for worker in self.silent:
+            self.silent[worker] += seconds
+
+    @rule()
+    def tend(self) -> None:
+        self.absorb(self.wait(self.ledger.upkeep.tend()))
+
+    @rule()
+    def release_all(self) -> None:
+        self.wait(self.ledger.steering.release(older_than=0))
+        for held in self.held:
+            # A lease claimed in what is now the future is too young for any release by age.
+            if held.valid:
+                view = self.wait(self.ledger.reads.item(self.run.id, id=held.claimed.item))
+                held.valid = view.state is ItemState.LEASED
+
+    # -- orders -------------------------------------------------------------------------------------------------------
+
+    @rule(pause=st.booleans())
+    def pause_or_resume(self, pause: bool) -> None:
+        runs = self.ledger.runs
+        self.wait(runs.pause(self.run.id) if pause else runs.resume(self.run.id))
+        self.paused = pause
+
+    @rule(
+        stage=st.sampled_from(["page", "polite"]),
+        lane=st.sampled_from(["host-a", "host-b"]),
+        change=st.sampled_from(["pause", "go on", "block", "unblock"]),
+    )
+    def change_lane(self, stage: str, lane: str, change: str) -> None:
+        name = f"{stage}-{lane}"
+        lanes = self.ledger.lanes
+        match change:
+            case "pause":
+                self.wait(lanes.set(name, paused=True))
+                self.paused_lanes.add(name)
+            case "go on":
+                self.wait(lanes.set(name, paused=False))
+                self.paused_lanes.discard(name)
+            case "block":
+                self.wait(lanes.block(name, 60, "429"))
+            case "unblock":
+                self.wait(lanes.block(name, 0, ""))
+
+    @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))
+    def cancel_one(self, state: ItemState) -> None:
+        page = self.wait(self.ledger.reads.items(self.run.id, ItemFilter(states=(state,)), limit=1))
+        cancelled = self.wait(self.ledger.steering.cancel(self.run.id, ItemFilter(states=(state,)), limit=1))
+        assert cancelled == len(page.rows)
+        for view in page.rows:
+            assert view.key is not None
+            self.items[view.stage, view.key].state = "cancelled"
+            for held in self.held:
+                if held.claimed.item == view.id:
+                    held.valid = False
+
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    def retry_ended(self, state: ItemState) -> None:
+        expected = [known for known in self.items.values() if known.state == state.value]
+        assert self.wait(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
+        for known in expected:
+            known.state = "open"
+
+    @rule()
+    def seal_and_enqueue_after_the_end(self) -> None:
+        """A finished run takes nothing until it is resumed."""
+        assume(not self.paused and all(known.state != "open" for known in self.items.values()))
+        self.wait(self.ledger.runs.seal(self.run.id))
+        tending = self.wait(self.ledger.upkeep.tend())
+        self.absorb(tending)
+        assert tending.finished == (self.run.id,)
+        try:
+            self.wait(self.ledger.intake.enqueue(self.run.id, [NewItem(key="late")]))
+        except WrongState:
+            self.wait(self.ledger.runs.resume(self.run.id))
+        else:
+            raise AssertionError("a finished run took an item")
+
+    # -- what must always be true -------------------------------------------------------------------------------------
+
+    @invariant()
+    def tables_keep_their_rules(self) -> None:
+        self.wait(self.lab.check())
+
+    @invariant()
+    def counts_are_those_of_the_model(self) -> None:
+        if not hasattr(self, "run"):
+            return
+        counts = self.wait(self.ledger.reads.stats(self.run.id))
+        by_state = {
+            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+        }
+        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert counts.total == len(self.items)
+        assert counts.leased == sum(h.valid for h in self.held)
+        assert counts.results == self.expected_results
+
+    @invariant()
+    def lanes_keep_their_promise(self) -> None:
+        out: dict[str, int] = {}
+        for held in self.held:
+            if held.valid and held.claimed.lane is not None:
+                out[held.claimed.lane] = out.get(held.claimed.lane, 0) + 1
+        for lane, count in out.items():
+            assert count <= (1 if lane.startswith("group") else HOST_LIMIT), (lane, count)
+
+    def teardown(self) -> None:
+        """Whatever happened: everything that was acknowledged can be brought to an end."""
+        try:
+            if hasattr(self, "run"):
+                self.wait(self.drain())
+        finally:
+            self.wait(self.opened.__aexit__(None, None, None))
+            self.runner.close()
+
+    async def drain(self) -> None:
+        ledger = self.ledger
+        await ledger.runs.resume(self.run.id)
+        for page in ((await ledger.lanes.list()).rows, (await ledger.lanes.list(run_id=self.run.id)).rows):
+            for lane in page:
+                await ledger.lanes.set(lane.key, run_id=lane.run_id, paused=False)
+                await ledger.lanes.block(lane.key, 0, "", run_id=lane.run_id)
+        worker = await self.lab.worker(lease_seconds=86_400)
+        open_before = [known for known in self.items.values() if known.state == "open"]
+        finished = 0
+        for _ in range(40 + 4 * len(open_before)):
+            await self.lab.jump(500)
+            await ledger.upkeep.tend()
+            claimed = await ledger.claims.claim(worker, Scope(), 50)
+            finished += (await self.finish_all(worker, claimed)).committed
+            if (await ledger.reads.stats(self.run.id)).remaining == 0:
+                break
+        counts = await ledger.reads.stats(self.run.id)
+        assert counts.remaining == 0, await ledger.reads.why_run(self.run.id)
+        assert finished + self.just_quarantined(counts.dead) == len(open_before)
+        assert counts.total == len(self.items)
+        await self.lab.check()
+
+    async def finish_all(self, worker: str, claimed: Sequence[Claimed]) -> CommitReport:
+        try:
+            return await self.lab.finish(worker, claimed)
+        except WorkerLost:
+            raise AssertionError("a worker with a day's lease was lost") from None
+
+    def just_quarantined(self, dead_now: int) -> int:
+        """Leases of workers that fell silent may turn out to be poison while draining."""
+        return dead_now - sum(known.state == "dead" for known in self.items.values())

@@ -1,0 +1,151 @@
+"""The only module that picks concrete backends. Each is imported when it is asked for, not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from shoal.config import Settings, redacted
+from shoal.errors import BadLedgerUrl, LedgerNotMigrated, LedgerUnreachable
+from shoal.ledger import protocols as roles
+
+# A server that accepts the connection and then says nothing is given at least this long.
+LEAST_CONNECT_SECONDS = 1.0
+_IN_MEMORY = ":memory:"
+
+
+class CheckedSchema(roles.Schema, Protocol):
+    async def require_current(self) -> None:
+        """Raise LedgerNotMigrated or LedgerTooNew unless the schema is this code's."""
+
+
+class OpenLedger(Protocol):
+    """A connected ledger: all roles, and its schema. Close it after use."""
+
+    @property
+    def runs(self) -> roles.Runs: ...
+    @property
+    def intake(self) -> roles.Intake: ...
+    @property
+    def claims(self) -> roles.Claims: ...
+    @property
+    def commits(self) -> roles.Commits: ...
+    @property
+    def workers(self) -> roles.Workers: ...
+    @property
+    def lanes(self) -> roles.Lanes: ...
+    @property
+    def settings(self) -> roles.Settings: ...
+    @property
+    def steering(self) -> roles.Steering: ...
+    @property
+    def reads(self) -> roles.Reads: ...
+    @property
+    def upkeep(self) -> roles.Upkeep: ...
+    @property
+    def schema(self) -> CheckedSchema: ...
+
+    async def close(self) -> None: ...
+
+
+async def connect_ledger(settings: Settings, *, create: bool = True) -> OpenLedger:
+    """Connect without looking at the schema. With `create=False` a SQLite file must be there already."""
+    path = sqlite_path(settings.ledger)
+    if path is None:
+        return await _connect_postgres(settings)
+    if not create and not path.exists():
+        raise LedgerNotMigrated(
+            f"There is no ledger at {path}.",
+            remedy="Check the path, or create the ledger with `shoal db migrate`.",
+        )
+    from shoal.ledger.sqlite.ledger import open_sqlite
+
+    return await open_sqlite(path, busy_timeout=settings.busy_timeout)
+
+
+async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> OpenLedger:
+    """A ledger that is ready for work.
+
+    A SQLite ledger is created and migrated on first use; a PostgreSQL one, which others may be working on, must have
+    been migrated by `shoal db migrate`. `migrate` overrules that for both. With `migrate=False` a SQLite file must
+    exist. Raises LedgerNotMigrated or LedgerTooNew when the schema is not this code's.
+    """
+    if migrate is None:
+        migrate = sqlite_path(settings.ledger) is not None
+    ledger = await connect_ledger(settings, create=migrate)
+    try:
+        if migrate:
+            await ledger.schema.migrate()
+        await ledger.schema.require_current()
+    except BaseException:
+        await ledger.close()
+        raise
+    return ledger
+
+
+@asynccontextmanager
+async def opened(settings: Settings, *, migrate: bool | None = None) -> AsyncIterator[OpenLedger]:
+    """`open_ledger` for the length of a block."""
+    ledger = await open_ledger(settings, migrate=migrate)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def sqlite_path(ledger: str) -> Path | None:
+    """The file of a SQLite ledger, None for a PostgreSQL one. Raises BadLedgerUrl for everything else."""
+    if _IN_MEMORY in ledger:
+        raise BadLedgerUrl(f"{ledger} is gone when the process ends, so it cannot hold a ledger.")
+    scheme, colon, rest = ledger.partition("://")
+    if not colon:
+        return _file(Path(ledger))
+    match scheme.lower():
+        case "sqlite":
+            if not rest.startswith("/") or "?" in rest:
+                raise BadLedgerUrl(f"{ledger} is not a SQLite address: three slashes and an absolute path are needed.")
+            return _file(Path("/" + unquote(rest).lstrip("/")))
+        case "postgresql" | "postgres":
+            _check_postgres_url(ledger)
+            return None
+        case _:
+            raise BadLedgerUrl(f"{redacted(ledger)} is not a ledger: {scheme}:// is not known.")
+
+
+async def _connect_postgres(settings: Settings) -> OpenLedger:
+    from shoal.ledger.postgres.ledger import open_postgres
+
+    seconds = max(LEAST_CONNECT_SECONDS, settings.patience)
+    try:
+        async with asyncio.timeout(seconds):
+            return await open_postgres(
+                settings.ledger,
+                pool_size=settings.pool_size,
+                patience=settings.patience,
+                command_timeout=settings.command_timeout,
+            )
+    except TimeoutError:
+        raise LedgerUnreachable(f"{redacted(settings.ledger)} has not answered for {seconds:g} s.") from None
+
+
+def _file(path: Path) -> Path:
+    path = path.expanduser()
+    if path.is_dir():
+        raise BadLedgerUrl(f"{path} is a folder; a ledger is a file.", remedy="Name a file in it, such as ledger.db.")
+    return path
+
+
+def _check_postgres_url(url: str) -> None:
+    """Refuse what the driver would read as something else, and could then quote, password included."""
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is the check
+    except ValueError:
+        raise BadLedgerUrl(
+            f"{redacted(url)} is not a PostgreSQL address: its host or its port cannot be read.",
+            remedy="Use postgresql://user:password@host:5432/database, with / ? # @ : of a password as %2F %3F %23 %40 "
+            "%3A.",
+        ) from None

@@ -1,0 +1,78 @@
+"""Random histories on both ledgers."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from shoal.testing.lab import Lab
+from shoal.testing.machine import LedgerMachine
+from tests.ledger.labs import postgres_lab, sqlite_lab
+from tests.parts.postgres import PostgresDatabases, unique_name
+
+SHRINK = os.environ.get("SHOAL_CHAOS") == "shrink"
+LONG = os.environ.get("SHOAL_CHAOS") == "long"
+EXAMPLES = 400 if LONG else 25
+
+
+def run_histories(machine: type[LedgerMachine]) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=60 if LONG else 40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            report_multiple_bugs=False,
+            # Shrinking costs minutes with a database behind each step: do it by hand, with SHOAL_CHAOS=shrink.
+            phases=tuple(Phase) if SHRINK else (Phase.explicit, Phase.reuse, Phase.generate),
+        ),
+    )
+
+
+def test_random_histories_on_sqlite() -> None:
+    class SqliteMachine(LedgerMachine):
+        def open_lab(self) -> AbstractAsyncContextManager[Lab]:
+            return fresh_file()
+
+    run_histories(SqliteMachine)
+
+
+def test_random_histories_on_postgres(postgres_server: PostgresDatabases, postgres_template: str) -> None:
+    class PostgresMachine(LedgerMachine):
+        def open_lab(self) -> AbstractAsyncContextManager[Lab]:
+            return fresh_database(postgres_server, postgres_template)
+
+    run_histories(PostgresMachine)
+
+
+@asynccontextmanager
+async def fresh_file() -> AsyncIterator[Lab]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with sqlite_lab(Path(folder) / "ledger.db") as lab:
+            yield lab
+
+
+@asynccontextmanager
+async def fresh_database(server: PostgresDatabases, template: str) -> AsyncIterator[Lab]:
+    name = unique_name()
+    server.create_database(name, template)
+    try:
+        async with postgres_lab(server.url(name)) as lab:
+            yield lab
+    finally:
+        server.drop_database(name)
+
+
+@pytest.fixture(autouse=True)
+def no_example_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis keeps its notes in the test's own folder."""
+    monkeypatch.chdir(tmp_path)

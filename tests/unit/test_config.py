@@ -1,0 +1,238 @@
+"""Configuration: which place wins, what is refused, and that no password gets out."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from shoal.config import NAMES, Origin, Settings, load_settings, redacted
+from shoal.config.settings import RANGES
+from shoal.errors import InvalidSetting
+
+PLACES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
+
+
+def load(folder: Path, flags: dict[str, str | None] | None = None, **environ: str) -> Settings:
+    return load_settings(flags or {}, environ=environ, folder=folder)
+
+
+def refusal(folder: Path, flags: dict[str, str | None] | None = None, **environ: str) -> InvalidSetting:
+    with pytest.raises(InvalidSetting) as caught:
+        load(folder, flags, **environ)
+    return caught.value
+
+
+def test_defaults_need_nothing(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.ledger == ".shoal/ledger.db"
+    assert set(settings.origins) == set(NAMES)
+    assert set(settings.origins.values()) == {Origin("default")}
+
+
+@pytest.mark.parametrize("highest", range(len(PLACES)))
+def test_the_higher_place_wins(tmp_path: Path, highest: int) -> None:
+    """Every place up to `highest` gives another pool size; the last of them counts."""
+    files = {
+        "pyproject.toml": "[tool.shoal]\npool_size = 11\n",
+        "shoal.toml": "pool_size = 12\n",
+        ".env": "SHOAL_POOL_SIZE=13\n",
+    }
+    for place in PLACES[: highest + 1]:
+        if place in files:
+            (tmp_path / place).write_text(files[place])
+    environ = {"SHOAL_POOL_SIZE": "14"} if highest >= 3 else {}
+    settings = load(tmp_path, {"pool_size": "15" if highest == 4 else None}, **environ)
+    assert settings.pool_size == 11 + highest
+    assert settings.origins["pool_size"].kind == PLACES[highest]
+
+
+def test_origins_name_the_place_a_person_must_go_to(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text("patience = 5\n")
+    (tmp_path / ".env").write_text("SHOAL_BUSY_TIMEOUT=2\n")
+    settings = load(tmp_path, {"ledger": "a.db", "pool_size": "2"}, SHOAL_COMMAND_TIMEOUT="3")
+    assert {name: str(origin) for name, origin in settings.origins.items()} == {
+        "ledger": "--ledger",
+        "pool_size": "--set pool_size",
+        "patience": "patience in shoal.toml",
+        "command_timeout": "SHOAL_COMMAND_TIMEOUT",
+        "busy_timeout": "SHOAL_BUSY_TIMEOUT in .env",
+    }
+
+
+def test_settings_are_frozen(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError):
+        load(tmp_path).pool_size = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pool_size", "0"),
+        ("pool_size", "101"),
+        ("pool_size", "2.5"),
+        ("pool_size", "many"),
+        ("patience", "-1"),
+        ("patience", "nan"),
+        ("patience", "inf"),
+        ("command_timeout", "0"),
+        ("busy_timeout", "3601"),
+        ("ledger", " "),
+        ("ledger", "a\0b"),
+    ],
+)
+def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str, value: str) -> None:
+    error = refusal(tmp_path, **{f"SHOAL_{name.upper()}": value})
+    assert f"SHOAL_{name.upper()}" in error.message
+    assert "it must be" in error.message
+    assert error.exit_code == 2
+
+
+def test_every_number_has_a_range_and_both_ends_are_allowed(tmp_path: Path) -> None:
+    assert set(RANGES) == set(NAMES) - {"ledger"}
+    for name, allowed in RANGES.items():
+        for end in (allowed.low, allowed.high):
+            assert getattr(load(tmp_path, {name: f"{end:g}"}), name) == end
+
+
+@pytest.mark.parametrize("value", ["true", '"4x"', "[4]", "1.0"])
+def test_toml_values_must_have_the_right_type(tmp_path: Path, value: str) -> None:
+    (tmp_path / "shoal.toml").write_text(f"pool_size = {value}\n")
+    assert "pool_size in shoal.toml" in refusal(tmp_path).message
+
+
+def test_unknown_names_are_errors_with_a_suggestion(tmp_path: Path) -> None:
+    assert "did you mean SHOAL_LEDGER?" in refusal(tmp_path, SHOAL_LEGDER="x").message
+    assert "did you mean patience?" in refusal(tmp_path, {"patiense": "1"}).message
+    (tmp_path / "shoal.toml").write_text("pool_sise = 4\n")
+    error = refusal(tmp_path)
+    assert error.message == "pool_sise in shoal.toml is not a setting; did you mean pool_size?"
+    assert "shoal config show" in error.remedy
+
+
+def test_unknown_names_in_dotenv_and_pyproject_are_errors_too(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("SHOAL_PATIENSE=1\n")
+    assert "SHOAL_PATIENSE in .env" in refusal(tmp_path).message
+    (tmp_path / ".env").unlink()
+    (tmp_path / "pyproject.toml").write_text("[tool.shoal]\nledgers = 'x'\n")
+    assert "ledgers in pyproject.toml" in refusal(tmp_path).message
+    (tmp_path / "pyproject.toml").write_text("[tool]\nshoal = 1\n")
+    assert "not a table" in refusal(tmp_path).message
+
+
+def test_variables_of_the_test_suite_and_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OTHER=1\nthis is no assignment\n")
+    settings = load(tmp_path, SHOAL_TEST_DATABASE_URL="x", SHOAL_CHAOS="long", SHOAL_CHROMIUM="/x", SHOALING="1")
+    assert settings == load(tmp_path)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text("pool_size =\n")
+    assert "shoal.toml is not valid TOML" in refusal(tmp_path).message
+    (tmp_path / "shoal.toml").write_bytes(b"\xff")
+    assert "shoal.toml cannot be read: it is not UTF-8 text" in refusal(tmp_path).message
+    (tmp_path / "shoal.toml").unlink()
+    (tmp_path / ".env").write_text("# fine\n\nSHOAL_LEDGER='open\n")
+    assert "Line 3 of .env" in refusal(tmp_path).message
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("SHOAL_LEDGER=a.db", "a.db"),
+        ("  export SHOAL_LEDGER = a.db  # why", "a.db"),
+        ("SHOAL_LEDGER=a#b.db", "a#b.db"),
+        ("SHOAL_LEDGER='a # $b.db' # why", "a # $b.db"),
+        (r'SHOAL_LEDGER="a \"b\" \\.db"', 'a "b" \\.db'),
+        ("SHOAL_LEDGER=with space.db", "with space.db"),
+    ],
+)
+def test_dotenv_lines(tmp_path: Path, line: str, value: str) -> None:
+    (tmp_path / ".env").write_text(f"# comment\n\n{line}\n")
+    assert load(tmp_path).ledger == value
+
+
+def test_an_empty_ledger_is_not_silently_the_default(tmp_path: Path) -> None:
+    assert "SHOAL_LEDGER" in refusal(tmp_path, SHOAL_LEDGER="").message
+
+
+def test_postgres_by_parts(tmp_path: Path) -> None:
+    flags: dict[str, str | None] = {"db_host": "db.example", "db_port": "6543"}
+    settings = load(tmp_path, flags, PGHOST="ignored", DB_NAME="books", DB_USER="me", PGUSER="ann", PGPASSWORD="p@:/s")
+    assert settings.ledger == "postgresql://ann:p%40%3A%2Fs@db.example:6543/books"
+    assert str(settings.origins["ledger"]) == "--db-host"
+
+
+def test_parts_in_dotenv_stand_behind_the_environment(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("PGHOST=from-dotenv\nDB_PASSWORD=secret\nDB_USER=me\n")
+    assert load(tmp_path).ledger == "postgresql://me:secret@from-dotenv/"
+    assert load(tmp_path, DB_HOST="from-env").ledger == "postgresql://me:secret@from-env/"
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("::1", "postgresql://me@[::1]:5/x"), ("/run/pg", "postgresql://me@:5/x?host=%2Frun%2Fpg")],
+)
+def test_hosts_that_need_care(tmp_path: Path, host: str, address: str) -> None:
+    assert load(tmp_path, PGHOST=host, PGPORT="5", PGDATABASE="x", PGUSER="me").ledger == address
+
+
+def test_a_user_or_a_password_alone_does_not_make_a_postgres_ledger(tmp_path: Path) -> None:
+    assert load(tmp_path, PGUSER="me", PGPASSWORD="secret", PGPORT="5432", PGHOST="").ledger == ".shoal/ledger.db"
+
+
+def test_a_given_ledger_wins_over_parts(tmp_path: Path) -> None:
+    assert load(tmp_path, SHOAL_LEDGER="a.db", PGHOST="h", DB_NAME="n").ledger == "a.db"
+
+
+def test_a_flag_is_never_silently_ignored(tmp_path: Path) -> None:
+    error = refusal(tmp_path, {"db_host": "h"}, SHOAL_LEDGER="a.db")
+    assert error.message == "--db-host is given, but the ledger is already named by SHOAL_LEDGER."
+
+
+def test_a_bad_port_is_refused(tmp_path: Path) -> None:
+    assert "PGPORT" in refusal(tmp_path, PGHOST="h", PGPORT="99999").message
+
+
+def test_the_password_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("from file\n")
+    ledger = load(tmp_path, DB_HOST="h", DB_USER="me", DB_PASSWORD_FILE="password").ledger
+    assert urlsplit(ledger).password == "from%20file"
+    error = refusal(tmp_path, DB_HOST="h", DB_PASSWORD_FILE="missing")
+    assert "missing (from DB_PASSWORD_FILE) cannot be read: No such file" in error.message
+
+
+def test_a_url_without_a_password_is_completed(tmp_path: Path) -> None:
+    ledger = "postgresql://me@h/db?sslmode=require"
+    completed = load(tmp_path, SHOAL_LEDGER=ledger, DB_PASSWORD="secret").ledger
+    assert completed == "postgresql://me:secret@h/db?sslmode=require"
+    own = "postgresql://me:own@h/db"
+    assert load(tmp_path, SHOAL_LEDGER=own, DB_PASSWORD="secret").ledger == own
+    assert load(tmp_path, SHOAL_LEDGER="a.db", DB_PASSWORD="secret").ledger == "a.db"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:s3cret@h/db",
+        "postgres://me:s3cret@s3cret@h/db",
+        "postgresql://:s3cret@h/db",
+        "postgresql://me:s3c/ret?s3cret@h/db",
+        "postgresql://h/db?password=s3cret&user=me",
+        "postgresql://h/db?user=me&sslpassword=s3cret",
+    ],
+)
+def test_no_spelling_of_a_password_is_shown(tmp_path: Path, address: str) -> None:
+    shown = f"{redacted(address)} {load(tmp_path, SHOAL_LEDGER=address).shown()['ledger']}"
+    assert "s3c" not in shown
+    assert "h/db" in shown
+
+
+def test_bad_values_do_not_show_the_password_of_an_address(tmp_path: Path) -> None:
+    assert "s3cret" not in str(refusal(tmp_path, SHOAL_POOL_SIZE="postgresql://me:s3cret@h/db"))
+
+
+def test_secrets_are_blotted_out_as_words(tmp_path: Path) -> None:
+    settings = load(tmp_path, SHOAL_LEDGER="postgresql://me:p%40ss@h/db")
+    assert redacted("p@ss, p%40ss, but xp@ssx", settings.secrets()) == "***, ***, but xp@ssx"
+    same = load(tmp_path, SHOAL_LEDGER="postgresql://postgres:postgres@h/db")
+    assert redacted('user "postgres"', same.secrets()) == 'user "postgres"'
