@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.loops import pipelined, sequential
 from bench.places import BenchLedger, open_ledger
@@ -49,7 +49,7 @@ class Consumer:
     ledger: BenchLedger
     worker: str
     batch: int = BATCH
-    scope: Scope = Scope()
+    scope: Scope = field(default_factory=Scope)
     done: int = 0
 
     async def claim(self) -> list[Claimed]:

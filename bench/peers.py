@@ -20,7 +20,7 @@ from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
 PGQUEUER_BATCH = 200
-PROCRASTINATE_CONCURRENCY = 10
+PROCRASTINATE_CONCURRENCY = 5
 
 
 def pgqueuer_seconds(url: str, total: int, batch: int = PGQUEUER_BATCH) -> float:
@@ -40,15 +40,14 @@ async def _pgqueuer(url: str, total: int, batch: int) -> float:
     manager = QueueManager(queries)
     seen = 0
 
-    @manager.entrypoint("noop")
     async def noop(job: Job) -> None:
         nonlocal seen
         seen += 1
 
+    manager.entrypoint("noop")(noop)
+
     began = time.perf_counter()
-    await manager.run(
-        batch_size=batch, mode=QueueExecutionMode.drain, dequeue_timeout=timedelta(seconds=1)
-    )
+    await manager.run(batch_size=batch, mode=QueueExecutionMode.drain, dequeue_timeout=timedelta(seconds=1))
     seconds = time.perf_counter() - began
     if seen != total:
         raise RuntimeError(f"PgQueuer ran {seen} of {total} jobs")
@@ -64,14 +63,15 @@ async def _procrastinate(url: str, total: int, concurrency: int) -> float:
     app = procrastinate.App(connector=connector)
     seen = 0
 
-    @app.task(name="noop")
     async def noop() -> None:
         nonlocal seen
         seen += 1
 
+    task = app.task(name="noop")(noop)
+
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        await noop.batch_defer_async(*[{} for _ in range(total)])
+        await task.batch_defer_async(*[{} for _ in range(total)])
         began = time.perf_counter()
         await app.run_worker_async(
             wait=False, concurrency=concurrency, listen_notify=False, install_signal_handlers=False

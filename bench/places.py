@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, cast
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -26,21 +28,18 @@ class BenchLedger(Ledger, Protocol):
 
 
 class Place(Protocol):
-    """A backend that can hand out empty, migrated ledgers."""
+    """A backend that hands out ledgers, each gone at the end of its block."""
 
     name: str
 
-    def fresh(self) -> _GeneratorAddress:
-        """The address of a new ledger, gone at the end of the block."""
+    def fresh(self) -> AbstractContextManager[str]:
+        """The address of an empty, migrated ledger."""
+
+    def copy(self, address: str) -> AbstractContextManager[str]:
+        """The address of a copy of a ledger that nobody has open: filling once is enough for many rounds."""
 
     def settle(self, address: str) -> None:
-        """Bring the files to rest before a measurement."""
-
-
-class _GeneratorAddress(Protocol):
-    def __enter__(self) -> str: ...
-
-    def __exit__(self, *_: object) -> bool | None: ...
+        """Bring a filled ledger to rest, as it would be after a while."""
 
 
 class PostgresPlace:
@@ -51,16 +50,15 @@ class PostgresPlace:
         server.create_database(_TEMPLATE)
         asyncio.run(_migrate(server.url(_TEMPLATE)))
 
-    @contextmanager
-    def fresh(self) -> Iterator[str]:
-        with self._database(_TEMPLATE) as url:
-            yield url
+    def fresh(self) -> AbstractContextManager[str]:
+        return self._database(_TEMPLATE)
 
-    @contextmanager
-    def empty(self) -> Iterator[str]:
+    def empty(self) -> AbstractContextManager[str]:
         """A database without Shoal, for bare loops and peers."""
-        with self._database(None) as url:
-            yield url
+        return self._database(None)
+
+    def copy(self, address: str) -> AbstractContextManager[str]:
+        return self._database(urlsplit(address).path.removeprefix("/"))
 
     def settle(self, address: str) -> None:
         asyncio.run(_execute(address, "vacuum analyze", "checkpoint"))
@@ -86,11 +84,20 @@ class SqlitePlace:
 
     @contextmanager
     def empty(self) -> Iterator[str]:
+        """A path where nothing is yet, for bare loops."""
         with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
             yield str(Path(folder) / "ledger.sqlite3")
 
+    @contextmanager
+    def copy(self, address: str) -> Iterator[str]:
+        with self.empty() as path:
+            for ending in ("", "-wal", "-shm"):
+                if Path(address + ending).exists():
+                    shutil.copy(address + ending, path + ending)
+            yield path
+
     def settle(self, address: str) -> None:
-        return
+        """Closing the last connection has done it."""
 
 
 def sqlite_place() -> SqlitePlace | None:
@@ -104,17 +111,14 @@ def sqlite_place() -> SqlitePlace | None:
 
 async def open_ledger(address: str) -> BenchLedger:
     if address.startswith("postgresql://"):
-        # Its roles are classes of their own; as attributes mypy calls them invariant.
+        # mypy takes protocol attributes for mutable, so a ledger with concrete roles is no Ledger to it.
         return cast(BenchLedger, await open_postgres(address))
-    return await _open_sqlite()(address)
+    return await _open_sqlite()(Path(address))
 
 
-def _open_sqlite() -> Callable[[str], Awaitable[BenchLedger]]:
+def _open_sqlite() -> Callable[[Path], Awaitable[BenchLedger]]:
     module = importlib.import_module("shoal.ledger.sqlite.ledger")
-    try:
-        return cast("Callable[[str], Awaitable[BenchLedger]]", module.open_sqlite)
-    except AttributeError as error:
-        raise ImportError(str(error)) from error
+    return cast("Callable[[Path], Awaitable[BenchLedger]]", module.open_sqlite)
 
 
 async def _migrate(address: str) -> None:

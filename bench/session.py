@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from bench.places import Place, PostgresPlace, SqlitePlace
 
@@ -15,11 +14,11 @@ Effort = Literal["quick", "full"]
 
 @dataclass
 class Session:
+    """`sqlite` is None while Shoal has no SQLite ledger; `sqlite_files` serves bare loops all the same."""
+
     postgres: PostgresPlace
     sqlite: SqlitePlace | None
     effort: Effort
-    repository: Path
-    machine: dict[str, Any]
     sqlite_files: SqlitePlace = field(default_factory=SqlitePlace)
 
     @property
@@ -31,5 +30,5 @@ class Session:
         """All backends there are."""
         return [self.postgres] if self.sqlite is None else [self.postgres, self.sqlite]
 
-    def size(self, sizes: Mapping[Effort, _T] | Mapping[str, _T]) -> _T:
-        return sizes[self.effort]  # type: ignore[index]
+    def size(self, sizes: Mapping[Effort, _T]) -> _T:
+        return sizes[self.effort]

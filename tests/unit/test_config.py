@@ -1,5 +1,6 @@
 """Configuration: which place wins, what is refused, and that no password gets out."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,11 +13,11 @@ from shoal.errors import InvalidSetting
 PLACES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
 
 
-def load(folder: Path, flags: dict[str, str | None] | None = None, **environ: str) -> Settings:
+def load(folder: Path, flags: Mapping[str, str | None] | None = None, **environ: str) -> Settings:
     return load_settings(flags or {}, environ=environ, folder=folder)
 
 
-def refusal(folder: Path, flags: dict[str, str | None] | None = None, **environ: str) -> InvalidSetting:
+def refusal(folder: Path, flags: Mapping[str, str | None] | None = None, **environ: str) -> InvalidSetting:
     with pytest.raises(InvalidSetting) as caught:
         load(folder, flags, **environ)
     return caught.value
@@ -81,7 +82,7 @@ def test_settings_are_frozen(tmp_path: Path) -> None:
     ],
 )
 def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str, value: str) -> None:
-    error = refusal(tmp_path, **{f"SHOAL_{name.upper()}": value})
+    error = refusal(tmp_path, {}, **{f"SHOAL_{name.upper()}": value})
     assert f"SHOAL_{name.upper()}" in error.message
     assert "it must be" in error.message
     assert error.exit_code == 2

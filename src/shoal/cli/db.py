@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +28,7 @@ app = typer.Typer(help="Migrate, check and look into the ledger.", no_args_is_he
 @with_options
 def migrate(session: Session) -> None:
     """Create the schema, or bring it to this version's. Safe to repeat, and on several machines at once."""
-    before, after = asyncio.run(_migrate(session.settings))
+    before, after = session.wait(_migrate(session.settings))
     shown = session.settings.shown()["ledger"]
     if session.json:
         session.record({"ledger": shown, "before": before, "after": after})
@@ -48,7 +47,7 @@ def check(
     """Say whether the ledger answers, how fast, and whether its schema is this version's."""
     if deep:
         session.note("Checking every rule against every row; this reads the whole ledger.")
-    version, latency, problem, findings = asyncio.run(_check(session.settings, deep))
+    version, latency, problem, findings = session.wait(_check(session.settings, deep))
     facts: dict[str, Any] = {
         "ledger": session.settings.shown()["ledger"],
         "reachable": True,
@@ -76,7 +75,7 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many runs, newest first.")] = 20,
 ) -> None:
     """List runs, newest first, with how many of their items are in which state."""
-    found, more = asyncio.run(_show(session.settings, scraper, limit))
+    found, more = session.wait(_show(session.settings, scraper, limit))
     if session.json:
         for run, counts in found:
             session.record(_run_record(run, counts))

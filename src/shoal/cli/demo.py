@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ def demo(session: Session) -> None:
     """
     settings = _demo_settings(session.settings)
     session.note(f"A bookshop in three countries, two stages, three workers. Ledger: {settings.shown()['ledger']}")
-    summary = asyncio.run(_run(session, settings))
+    summary = session.wait(_run(session, settings))
     if session.json:
         session.record(summary)
     else:

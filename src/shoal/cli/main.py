@@ -22,7 +22,6 @@ BUG = 70
 
 app = typer.Typer(
     name="shoal",
-    help="Durable, polite, distributed scraping.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: importing rich would double its time
@@ -34,15 +33,21 @@ app.add_typer(db.app, name="db")
 app.add_typer(config.app, name="config")
 
 
-@app.callback()
-def shoal(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from shoal import __version__
 
         print(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Durable, polite, distributed scraping."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say_why(session: Session, error: Exception, text: str) -> None:
     if session.verbose:
         session.complain("".join(traceback.format_exception(error)).rstrip())
-    session.complain(f"{session.styled('Error:', RED, sys.stderr)} {text}")
+    # Database servers answer in several lines; an error is one.
+    session.complain(f"{session.styled('Error:', RED, sys.stderr)} {' '.join(text.split())}")
 
 
 def _flushed() -> bool:

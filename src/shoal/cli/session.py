@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from shoal.config import Settings
 
+T = TypeVar("T")
 BOLD, DIM, RED, RESET = "\x1b[1m", "\x1b[2m", "\x1b[1;31m", "\x1b[0m"
 
 
@@ -33,6 +34,14 @@ class Session:
         from shoal.config import load_settings
 
         return load_settings(self.flags, environ=os.environ, folder=Path.cwd())
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something asynchronous to its end."""
+        import asyncio
+
+        with asyncio.Runner() as runner:
+            runner.get_loop().set_exception_handler(lambda _, context: self._afterthought(context))
+            return runner.run(work)
 
     def note(self, text: str) -> None:
         """Something for the person at the terminal, left out with `-q`."""
@@ -63,6 +72,11 @@ class Session:
                 for cell, width, right in zip(line, widths, numeric or [False] * len(headers), strict=True)
             )
             self.data(self.styled(text.rstrip(), DIM) if number == 0 else text.rstrip())
+
+    def _afterthought(self, context: Mapping[str, Any]) -> None:
+        """What asyncio finds left over, such as a connection that broke while nobody waited for it any more."""
+        if self.verbose:
+            self.complain(f"{context['message']}: {context.get('exception')!r}")
 
     def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
         """The text in a style, where the stream shows one."""

@@ -84,10 +84,14 @@ async def tell_story(ledger: OpenLedger, watcher: Watcher, *, code_version: str)
         DemoWorker(ledger, run, "bo", dies_after=20),
         DemoWorker(ledger, run, "cy"),
     ]
-    async with asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(worker.work())
-        waiting_item = await _watch(ledger, run, workers, watcher)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.work())
+            waiting_item = await _watch(ledger, run, workers, watcher)
+    except ExceptionGroup as errors:
+        # When the ledger fails it fails for all of them alike; one complaint is enough.
+        raise errors.exceptions[0] from errors
     return await _summary(ledger, run, intake, waiting_item)
 
 

@@ -156,6 +156,12 @@ class FairClaims:
                 book.refresh(await self._store.open_queues(scope), now)
                 fresh = True
 
+    def look_behind(self, worker: str) -> None:
+        """Items went back into the queues: the next claim starts from their heads."""
+        for (owner, _), book in self._books.items():
+            if owner == worker:
+                book.distrust(time.monotonic())
+
     def forget(self, worker: str) -> None:
         """The worker is gone; so is what was remembered for it."""
         for known in [book for book in self._books if book[0] == worker]:

@@ -89,6 +89,12 @@ class Claims(Protocol):
     async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
         """Return what was not started, or not finished. Nothing is charged."""
 
+    async def reconcile(self, worker: str, known: Sequence[Lease]) -> int:
+        """Give back what the ledger has leased to this worker beyond what it knows of.
+
+        Call it after a claim that was cancelled or failed: it may have taken items nobody heard of.
+        """
+
 
 class Commits(Protocol):
     async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
@@ -209,6 +215,9 @@ class Schema(Protocol):
     async def migrate(self) -> tuple[int, int]:
         """Bring the schema to this code's version. Returns the versions before and after."""
 
+    async def require_current(self) -> None:
+        """Raise LedgerNotMigrated or LedgerTooNew unless schema and code have the same version."""
+
 
 class Ledger(Protocol):
     """All roles on one database."""
@@ -223,5 +232,6 @@ class Ledger(Protocol):
     steering: Steering
     reads: Reads
     upkeep: Upkeep
+    schema: Schema
 
     async def close(self) -> None: ...

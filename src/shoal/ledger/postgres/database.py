@@ -34,6 +34,7 @@ _PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.ConnectionDoesNotExistError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.CannotConnectNowError,
@@ -55,8 +56,22 @@ _NOT_MIGRATED = (
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 
 
+class StatelessConnection(asyncpg.Connection):
+    """A connection that needs no clean-up between two uses, because nothing of ours outlives its transaction.
+
+    The pool's usual clean-up is a round trip after every call, and one that PgBouncer would send to any server.
+    """
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
 class ConnectionBroke(LedgerError):
     """The answer is unknown: the call may or may not have taken effect."""
+
+
+class ClaimOutOfDate(LedgerError):
+    """A claim with a higher number came first; this one took nothing."""
 
 
 class Database:
@@ -82,6 +97,7 @@ class Database:
                 self.url,
                 min_size=1,
                 max_size=self._pool_size,
+                connection_class=StatelessConnection,
                 statement_cache_size=0,
                 command_timeout=self._command_timeout,
                 timeout=10,
@@ -129,6 +145,11 @@ class Database:
                 return rows
         except _PASSING as error:
             raise ConnectionBroke(_text(error)) from error
+        except asyncpg.UniqueViolationError as error:
+            # The same call, sent twice, met itself: asked again, it finds its receipt.
+            if error.constraint_name == "receipt_pkey":
+                raise ConnectionBroke(_text(error)) from error
+            raise translated(error) from error
         except asyncpg.PostgresError as error:
             raise translated(error) from error
 
@@ -183,6 +204,8 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:
             return WorkerLost("This worker was declared dead, or never registered.")
         case "SH002":
             return WrongState(f"The run is {error}: it takes no more items.", remedy="Resume it, or start it fresh.")
+        case "SH003":
+            return ClaimOutOfDate("A newer claim of this worker came first.")
         case "53100":
             return LedgerFull(f"The database server has no space left: {error}.")
         case "25006":

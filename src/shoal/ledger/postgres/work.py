@@ -16,7 +16,7 @@ from shoal.ledger.chunks import Chunk, Complaints, prepared_chunks
 from shoal.ledger.claiming import ClaimRow, FairClaims
 from shoal.ledger.fairness import QueueRow
 from shoal.ledger.postgres.columns import as_columns
-from shoal.ledger.postgres.database import ConnectionBroke, Database, Record
+from shoal.ledger.postgres.database import ClaimOutOfDate, ConnectionBroke, Database, Record
 from shoal.ledger.protocols import Entries
 from shoal.ledger.rows import worker_from
 from shoal.model.item import Claimed, Lease, PreparedItem, prepare
@@ -99,8 +99,19 @@ class PostgresClaims:
             "returned",
             None,
         )
+        self._fair.look_behind(worker)
         back: int = row["back"]
         return back
+
+    async def reconcile(self, worker: str, known: Sequence[Lease]) -> int:
+        returned: int = await self._db.value(
+            self._sql["reconcile"],
+            await self._catalog.worker_no(worker),
+            [lease.item for lease in known],
+            [lease.epoch for lease in known],
+        )
+        self._fair.look_behind(worker)
+        return returned
 
     def forget(self, worker: str) -> None:
         self._fair.forget(worker)
@@ -120,24 +131,16 @@ class PostgresClaims:
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
     ) -> list[ClaimRow]:
         no = await self._catalog.worker_no(worker)
-        number = next(self._numbers)
-        try:
-            return await self._take_once(no, number, queues, after, limit)
-        except ConnectionBroke:
-            recalled = await self._db.fetch(self._sql["recall"], no, number)
-            if recalled:
-                return [ClaimRow(*row) for row in recalled]
-            # The lost call took nothing: asking under the same number cannot hand out two batches.
-            return await self._take_again(no, number, queues, after, limit)
-
-    async def _take_again(
-        self, no: int, number: int, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
-    ) -> list[ClaimRow]:
         while True:
+            number = next(self._numbers)
             try:
                 return await self._take_once(no, number, queues, after, limit)
+            except ClaimOutOfDate:
+                continue
             except ConnectionBroke:
-                if recalled := await self._db.fetch(self._sql["recall"], no, number):
+                # Did it take anything? Asking also makes sure that it never will, should it still be on its way.
+                recalled = await self._db.fetch(self._sql["recall"], no, number)
+                if recalled:
                     return [ClaimRow(*row) for row in recalled]
 
     async def _take_once(

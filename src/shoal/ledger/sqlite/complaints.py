@@ -64,7 +64,9 @@ def _cannot_open(error: sqlite3.Error, path: Path) -> ShoalError:
         return LedgerReadOnly(f"The folder {path.parent} cannot be written: {error}.")
     if path.parent.is_dir() and _no_space(path):
         return LedgerFull(f"There is no space left for {path}: {error}.")
-    return LedgerUnreachable(f"{path} cannot be opened: {error}.", remedy="Check the path and the rights of its folder.")
+    return LedgerUnreachable(
+        f"{path} cannot be opened: {error}.", remedy="Check the path and the rights of its folder."
+    )
 
 
 def _no_space(path: Path) -> bool:

@@ -83,7 +83,9 @@ class Database:
     async def read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the reading connection. Does not need the schema."""
         self._check_open()
-        return await self._reader.hand.do(lambda _: self._guarded(lambda: question(self._reader.sqlite)))
+        return await self._reader.hand.do(
+            lambda _: self._guarded(lambda: self._patiently(lambda: question(self._reader.sqlite)))
+        )
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
         """Run an operation in one transaction of its own."""

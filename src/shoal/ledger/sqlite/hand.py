@@ -1,10 +1,11 @@
-"""A thread that does one thing at a time for asyncio callers. Leaner than an executor: it is on the way of every call."""
+"""A thread that does one thing at a time for asyncio callers. Leaner than an executor: every call takes this way."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -40,10 +41,8 @@ class Hand:
                 answer = job(future.cancelled)
             except BaseException as error:
                 problem = error
-            try:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits
                 future.get_loop().call_soon_threadsafe(_settle, future, answer, problem)
-            except RuntimeError:
-                pass  # the loop was closed: nobody waits
             del given, future, job, answer, problem
 
 

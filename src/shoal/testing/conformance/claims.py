@@ -146,3 +146,15 @@ class ClaimsConformance:
         assert await lab.ledger.claims.started(worker, [first.lease, second.lease]) == {first.item}
         assert await lab.ledger.claims.started(worker, [second.lease]) == set(), "saying it twice is harmless"
         await lab.check()
+
+    async def test_an_interrupted_claim_is_reconciled(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, *"abcd")
+        worker = await lab.worker()
+        known = await lab.claim(worker, 1)
+        await lab.claim(worker, 2)  # the answer never reaches the worker
+        assert await lab.ledger.claims.reconcile(worker, [item.lease for item in known]) == 2
+        assert await lab.ledger.claims.reconcile(worker, [item.lease for item in known]) == 0
+        assert await lab.claim_keys(worker) == ["b", "c", "d"]
+        assert (await lab.finish(worker, known)).committed == 1
+        await lab.check()

@@ -17,8 +17,12 @@ begin
     perform shoal.share_runs(array(select k.run from shoal.queue k where k.id = any (queues)));
     t := shoal.clock();
     -- A claim is a sign of life. It also settles the race with a reaper: whoever has the row first wins.
-    update shoal.worker w set beat_at = t where w.no = worker_no and w.state in ('live', 'draining');
+    update shoal.worker w set beat_at = t, last_claim = claim
+    where w.no = worker_no and w.state in ('live', 'draining') and w.last_claim < claim;
     if not found then
+        if exists (select 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining')) then
+            raise exception using errcode = 'SH003', message = 'claim out of date';
+        end if;
         raise exception using errcode = 'SH001', message = 'worker lost';
     end if;
     return query
@@ -78,19 +82,24 @@ begin
     order by j.ord, j.priority, j.item;
 end $$;
 
--- What a claim took whose answer never arrived.
+-- What a claim took whose answer never arrived. If it has not reached the server yet, it is out of date from now on.
 create or replace function shoal.recall(worker_no int, claim int)
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
     lane text, url text, key text, payload json, deflected boolean)
-language sql as $$
+language plpgsql as $$
+begin
+    -- Waits for the claim if it is being carried out at this moment.
+    update shoal.worker w set last_claim = greatest(w.last_claim, claim) where w.no = worker_no;
+    return query
     select s.item, s.epoch, s.queue, s.priority, s.tries, s.rescues, i.max_attempts,
            l.key, i.url, i.key, i.payload, false
     from shoal.lease s
     join shoal.item i on i.run = s.run and i.id = s.item
     left join shoal.lane l on l.id = s.lane
     where s.worker = worker_no and s.claim_no = claim
-$$;
+    order by s.priority, s.item;
+end $$;
 
 -- A worker says that these items' requests have left. For a lane with a delay this starts the clock to the next start,
 -- and lets the next item out to wait for it. Returns the items whose lease still holds.

@@ -150,6 +150,21 @@ begin
     return coalesce(returned, 0);
 end $$;
 
+-- Give back what a worker holds without knowing it: leases of claims that were interrupted on the way to it.
+create or replace function shoal.reconcile(worker_no int, known_items bigint[], known_epochs int[]) returns int
+language plpgsql as $$
+declare
+    returned int;
+begin
+    select u.back into returned
+    from (select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs
+          from shoal.lease s
+          where s.worker = worker_no and (s.item, s.epoch) not in (
+              select k.item, k.epoch from unnest(known_items, known_epochs) as k(item, epoch))) g
+    cross join lateral shoal.unlease(g.items, g.epochs, 'returned', null) u;
+    return coalesce(returned, 0);
+end $$;
+
 -- Release by age, by order of a person.
 create or replace function shoal.release(older_than double precision, run_no int, reason text) returns int
 language plpgsql as $$

@@ -195,6 +195,9 @@ create table shoal.worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
+    -- The number of its newest claim. A claim with a number that is not newer was given up by its caller: it must not
+    -- take anything when it reaches the server late.
+    last_claim    int not null default 0,
     started_at    timestamptz not null,
     beat_at       timestamptz not null,
     ended_at      timestamptz

@@ -54,6 +54,9 @@ select shoal.started($1::bigint[], $2::int[])
 -- name: unlease
 select * from shoal.unlease($1::bigint[], $2::int[], $3::text, $4::text)
 
+-- name: reconcile
+select shoal.reconcile($1::int, $2::bigint[], $3::int[])
+
 -- name: commit
 select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[], $7::float8[],
     $8::text[], $9::real[], $10::json[], $11::bigint[], $12::int[], $13::json[],

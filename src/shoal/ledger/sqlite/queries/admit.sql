@@ -49,14 +49,14 @@ select p.item, p.lane, p.due, ?1, p.run, p.queue, p.priority, p.epoch, p.tries, 
 from temp.admitted p where p.due > ?1
 
 -- name: admit_lanes
-update lane set taken = taken + n.n, unstarted = unstarted + n.n, waiting = waiting - n.n
+update lane as l set taken = l.taken + n.n, unstarted = l.unstarted + n.n, waiting = l.waiting - n.n
 from (select p.lane, count(*) as n from temp.admitted p group by p.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: admit_counts
-update queue_count set waiting = waiting - n.n, ready = ready + n.n - n.put_off, delayed = delayed + n.put_off
+update queue_count as c set waiting = c.waiting - n.n, ready = c.ready + n.n - n.put_off, delayed = c.delayed + n.put_off
 from (select p.queue, count(*) as n, sum(p.due > ?1) as put_off from temp.admitted p group by p.queue) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: admit_end
 delete from temp.admitted
@@ -87,14 +87,16 @@ from (
                s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered
         from json_each(?1) j cross join stage s on s.id = j.value ->> 1
     ) n
+    where not exists (
+        select 1 from lane l
+        where l.run = n.run and l.key = n.key
+          and (l.by_operator or (l.max_active, l.delay_min, l.delay_max, l.ordered)
+               = (n.lane_limit, n.lane_delay_min, n.lane_delay_max, n.lane_ordered)))
 ) x
 where x.pick = 1
 on conflict (run, key) do update
     set max_active = excluded.max_active, delay_min = excluded.delay_min, delay_max = excluded.delay_max,
         ordered = excluded.ordered
-    where not by_operator
-      and (max_active, delay_min, delay_max, ordered)
-          <> (excluded.max_active, excluded.delay_min, excluded.delay_max, excluded.ordered)
 
 -- name: find_lanes
 -- [position in the list asked for, id] of each.

@@ -69,14 +69,14 @@ select s.lane from json_each(?1) j cross join lease s on s.item = j.value ->> 0 
 update lease set started_at = ?1 where item in (select b.item from temp.begun b)
 
 -- name: begun_lanes
-update lane
-set unstarted = unstarted - n.n,
-    next_at = case when delay_max > 0
-                   then max(coalesce(next_at, 0), ?1 + cast(1e6 * (
-                       delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer))
-                   else next_at end
+update lane as l
+set unstarted = l.unstarted - n.n,
+    next_at = case when l.delay_max > 0
+                   then max(coalesce(l.next_at, 0), ?1 + cast(1e6 * (
+                       l.delay_min + (random() & 0xffffffff) / 4294967295.0 * (l.delay_max - l.delay_min)) as integer))
+                   else l.next_at end
 from (select b.lane, count(*) as n from temp.begun b where b.lane is not null group by b.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: begun_end
 delete from temp.begun
@@ -112,17 +112,17 @@ select p.lane, p.run, p.priority, p.item, ?1, p.queue, p.epoch, p.tries, p.rescu
 from temp.promoted p where p.in_line
 
 -- name: promote_lanes
-update lane set waiting = waiting + n.n, taken = taken - n.slotted, unstarted = unstarted - n.slotted
+update lane as l set waiting = l.waiting + n.n, taken = l.taken - n.slotted, unstarted = l.unstarted - n.slotted
 from (select p.lane, count(*) as n, sum(p.slotted) as slotted from temp.promoted p where p.in_line group by p.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: promote_touch
 insert or ignore into temp.touched (lane) select p.lane from temp.promoted p where p.in_line
 
 -- name: promote_counts
-update queue_count set delayed = delayed - n.n, ready = ready + n.n - n.in_line, waiting = waiting + n.in_line
+update queue_count as c set delayed = c.delayed - n.n, ready = c.ready + n.n - n.in_line, waiting = c.waiting + n.in_line
 from (select p.queue, count(*) as n, sum(p.in_line) as in_line from temp.promoted p group by p.queue) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: promote_end
 delete from temp.promoted

@@ -55,32 +55,32 @@ from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
 where e.kind = 'done'
 
 -- name: commit_result_counts
-update queue_count set results = results + n.n
+update queue_count as c set results = c.results + n.n
 from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
       where e.kind = 'done' group by e.queue) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: commit_result_minutes
-update minute_count set results = results + n.n
+update minute_count as m set results = m.results + n.n
 from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
       where e.kind = 'done' group by e.queue) n
-where minute_count.minute = ?2 - ?2 % 60000000 and minute_count.queue = n.queue and minute_count.worker = ?3
+where m.minute = ?2 - ?2 % 60000000 and m.queue = n.queue and m.worker = ?3
 
 -- name: commit_touch
 insert or ignore into temp.touched (lane) select e.lane from temp.ended e where e.lane is not null
 
 -- name: commit_lanes
-update lane
-set taken = taken - n.left_lane,
-    unstarted = unstarted - n.left_unstarted + n.held_again,
-    waiting = waiting + n.back,
-    next_at = case when delay_max > 0 and n.never_started
-                   then max(coalesce(next_at, 0), ?1 + cast(1e6 * (
-                       delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer))
-                   else next_at end,
-    blocked_why = case when n.blocked_until >= coalesce(blocked_until, 0) then n.why else blocked_why end,
-    blocked_until = case when n.blocked_until is null then blocked_until
-                         else max(coalesce(blocked_until, 0), n.blocked_until) end
+update lane as l
+set taken = l.taken - n.left_lane,
+    unstarted = l.unstarted - n.left_unstarted + n.held_again,
+    waiting = l.waiting + n.back,
+    next_at = case when l.delay_max > 0 and n.never_started
+                   then max(coalesce(l.next_at, 0), ?1 + cast(1e6 * (
+                       l.delay_min + (random() & 0xffffffff) / 4294967295.0 * (l.delay_max - l.delay_min)) as integer))
+                   else l.next_at end,
+    blocked_why = case when n.blocked_until >= coalesce(l.blocked_until, 0) then n.why else l.blocked_why end,
+    blocked_until = case when n.blocked_until is null then l.blocked_until
+                         else max(coalesce(l.blocked_until, 0), n.blocked_until) end
 from (
     select e.lane,
            sum(not e.holds) as left_lane,
@@ -92,18 +92,18 @@ from (
            max(case when e.kind = 'throttled' then e.error end) as why
     from temp.ended e where e.lane is not null group by e.lane
 ) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: commit_counts
-update queue_count
-set leased = leased - n.n, done = done + n.done, dead = dead + n.dead, delayed = delayed + n.put_off,
-    waiting = waiting + n.n - n.done - n.dead - n.put_off
+update queue_count as c
+set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, delayed = c.delayed + n.put_off,
+    waiting = c.waiting + n.n - n.done - n.dead - n.put_off
 from (
     select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
            sum(e.kind = 'retry' or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
     from temp.ended e group by e.queue
 ) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: commit_minutes
 insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)

@@ -60,10 +60,10 @@ select i.lane, i.run, i.priority, i.id, ?3, i.queue, 0, 0, 0
 from item i where i.id between ?1 and ?2 and i.lane is not null and i.not_before is null
 
 -- name: intake_lanes
-update lane set waiting = waiting + n.n
+update lane as l set waiting = l.waiting + n.n
 from (select i.lane, count(*) as n from item i
       where i.id between ?1 and ?2 and i.lane is not null and i.not_before is null group by i.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: intake_counts
 -- ?3 says how many were handed in for each queue; those that are not new are duplicates.

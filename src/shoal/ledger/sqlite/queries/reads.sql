@@ -141,13 +141,13 @@ select l.*, r.id as run_id,
 from lane l left join run r on r.no = l.run
 where l.waiting > 0 and (l.run = 0 or l.run = ?1)
   and exists (select 1 from waiting w where w.lane = l.id and w.run = ?1)
-order by l.waiting desc limit 5
+order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind.
 select x.reason, count(*) as items, min(x.due_at) as "first_due [moment]"
 from (select d.reason, d.due_at from delayed d where d.run = ?1 limit 10001) x
-group by x.reason order by items desc
+group by x.reason order by items desc, x.reason
 
 -- name: run_changed_at
 select r.changed_at as "changed_at [moment]" from run r where r.no = ?1

@@ -31,8 +31,10 @@ order by r.no desc limit ?3
 update run set sealed = 1 where no = ?1 and not sealed
 
 -- name: change_run_state
+-- A run that had ended takes items again when it becomes active, until it is sealed again.
 update run
-set state = ?2, changed_at = ?3, finished_at = case when ?2 in ('finished', 'cancelled') then ?3 end
+set state = ?2, changed_at = ?3, sealed = sealed and not (?2 = 'active' and state in ('finished', 'cancelled')),
+    finished_at = case when ?2 in ('finished', 'cancelled') then ?3 end
 where no = ?1
 
 -- name: note_event
@@ -74,17 +76,17 @@ insert into waiting (lane, run, priority, item, since, queue, epoch, tries, resc
 select g.lane, ?1, g.priority, g.item, ?2, g.queue, g.epoch, g.tries, g.rescues from temp.yielded g
 
 -- name: yield_lanes
-update lane set taken = taken - n.n, unstarted = unstarted - n.n, waiting = waiting + n.n
+update lane as l set taken = l.taken - n.n, unstarted = l.unstarted - n.n, waiting = l.waiting + n.n
 from (select g.lane, count(*) as n from temp.yielded g group by g.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: yield_touch
 insert or ignore into temp.touched (lane) select g.lane from temp.yielded g
 
 -- name: yield_counts
-update queue_count set waiting = waiting + n.n, ready = ready - n.ready, delayed = delayed - n.n + n.ready
+update queue_count as c set waiting = c.waiting + n.n, ready = c.ready - n.ready, delayed = c.delayed - n.n + n.ready
 from (select g.queue, count(*) as n, sum(g.was_ready) as ready from temp.yielded g group by g.queue) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: yield_end
 delete from temp.yielded
@@ -131,3 +133,33 @@ delete from run where no = ?1 and state = 'removed'
 
 -- name: reset_lanes
 update lane set taken = 0, unstarted = 0, waiting = 0 where taken <> 0 or waiting <> 0
+
+-- name: empty_item
+delete from item
+
+-- name: empty_ready
+delete from ready
+
+-- name: empty_waiting
+delete from waiting
+
+-- name: empty_delayed
+delete from delayed
+
+-- name: empty_lease
+delete from lease
+
+-- name: empty_outcome
+delete from outcome
+
+-- name: empty_attempt
+delete from attempt
+
+-- name: empty_result
+delete from result
+
+-- name: empty_queue_count
+delete from queue_count
+
+-- name: empty_minute_count
+delete from minute_count

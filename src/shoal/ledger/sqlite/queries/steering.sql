@@ -44,24 +44,24 @@ select g.item, g.claimed_at, ?2, ?1, g.queue, g.epoch, g.worker, 0, g.tries, g.r
 from temp.dropped g
 
 -- name: drop_lanes
-update lane set taken = taken - n.slotted, unstarted = unstarted - n.unstarted, waiting = waiting - n.waiting
+update lane as l set taken = l.taken - n.slotted, unstarted = l.unstarted - n.unstarted, waiting = l.waiting - n.waiting
 from (select g.lane, sum(g.slotted) as slotted, sum(g.unstarted) as unstarted, sum(g.place = 'waiting') as waiting
       from temp.dropped g where g.lane is not null group by g.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: drop_touch
 insert or ignore into temp.touched (lane) select g.lane from temp.dropped g where g.lane is not null
 
 -- name: drop_counts
-update queue_count
-set cancelled = cancelled + n.n, ready = ready - n.ready, waiting = waiting - n.waiting,
-    delayed = delayed - n.delayed, leased = leased - n.leased
+update queue_count as c
+set cancelled = c.cancelled + n.n, ready = c.ready - n.ready, waiting = c.waiting - n.waiting,
+    delayed = c.delayed - n.delayed, leased = c.leased - n.leased
 from (
     select g.queue, count(*) as n, sum(g.place = 'ready') as ready, sum(g.place = 'waiting') as waiting,
            sum(g.place = 'delayed') as delayed, sum(g.place = 'leased') as leased
     from temp.dropped g group by g.queue
 ) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: drop_end
 delete from temp.dropped
@@ -105,20 +105,20 @@ insert into waiting (lane, run, priority, item, since, queue, epoch, tries, resc
 select v.lane, ?1, v.priority, v.item, ?2, v.queue, v.epoch, 0, 0 from temp.revived v where v.lane is not null
 
 -- name: revive_lanes
-update lane set waiting = waiting + n.n
+update lane as l set waiting = l.waiting + n.n
 from (select v.lane, count(*) as n from temp.revived v where v.lane is not null group by v.lane) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: revive_touch
 insert or ignore into temp.touched (lane) select v.lane from temp.revived v where v.lane is not null
 
 -- name: revive_counts
-update queue_count
-set dead = dead - n.dead, cancelled = cancelled - n.n + n.dead, ready = ready + n.n - n.laned,
-    waiting = waiting + n.laned
+update queue_count as c
+set dead = c.dead - n.dead, cancelled = c.cancelled - n.n + n.dead, ready = c.ready + n.n - n.laned,
+    waiting = c.waiting + n.laned
 from (select v.queue, count(*) as n, sum(v.state = 'dead') as dead, count(v.lane) as laned
       from temp.revived v group by v.queue) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: revive_end
 delete from temp.revived

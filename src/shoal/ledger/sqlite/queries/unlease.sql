@@ -57,14 +57,14 @@ insert or ignore into temp.touched (lane) select u.lane from temp.unleased u whe
 
 -- name: unlease_lanes
 -- A worker that died or was cut off may have started without saying so: keep the distance from now.
-update lane
-set taken = taken - n.left_lane,
-    unstarted = unstarted - n.left_unstarted + n.held_again,
-    waiting = waiting + n.back,
-    next_at = case when delay_max > 0 and ?2 <> 'returned'
-                   then max(coalesce(next_at, 0), ?1 + cast(1e6 * (
-                       delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer))
-                   else next_at end
+update lane as l
+set taken = l.taken - n.left_lane,
+    unstarted = l.unstarted - n.left_unstarted + n.held_again,
+    waiting = l.waiting + n.back,
+    next_at = case when l.delay_max > 0 and ?2 <> 'returned'
+                   then max(coalesce(l.next_at, 0), ?1 + cast(1e6 * (
+                       l.delay_min + (random() & 0xffffffff) / 4294967295.0 * (l.delay_max - l.delay_min)) as integer))
+                   else l.next_at end
 from (
     select u.lane,
            sum(u.poison or not (u.straight or u.ordered)) as left_lane,
@@ -73,18 +73,18 @@ from (
            sum(not u.poison and not (u.straight or u.ordered)) as back
     from temp.unleased u where u.lane is not null group by u.lane
 ) n
-where lane.id = n.lane
+where l.id = n.lane
 
 -- name: unlease_counts
-update queue_count
-set leased = leased - n.n, dead = dead + n.poison, ready = ready + n.straight, delayed = delayed + n.put_off,
-    waiting = waiting + n.n - n.poison - n.straight - n.put_off
+update queue_count as c
+set leased = c.leased - n.n, dead = c.dead + n.poison, ready = c.ready + n.straight, delayed = c.delayed + n.put_off,
+    waiting = c.waiting + n.n - n.poison - n.straight - n.put_off
 from (
     select u.queue, count(*) as n, sum(u.poison) as poison, sum(not u.poison and u.straight) as straight,
            sum(not u.poison and not u.straight and u.ordered) as put_off
     from temp.unleased u group by u.queue
 ) n
-where queue_count.queue = n.queue
+where c.queue = n.queue
 
 -- name: unlease_minutes
 insert into minute_count (minute, queue, worker, dead)
@@ -114,6 +114,12 @@ group by w.no
 
 -- name: leases_of_worker
 select json_group_array(json_array(s.item, s.epoch)) from lease s where s.worker = ?1
+
+-- name: leases_unknown
+-- What a worker holds without knowing it: leases of claims that were interrupted on the way to it.
+select json_group_array(json_array(s.item, s.epoch)) from lease s
+where s.worker = ?1
+  and (s.item, s.epoch) not in (select j.value ->> 0, j.value ->> 1 from json_each(?2) j)
 
 -- name: leases_by_age
 select json_group_array(json_array(s.item, s.epoch)) from lease s

@@ -1,0 +1,67 @@
+"""`python -m bench`: run all benchmarks, print ratios first, write JSON and SVG."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import drivers, enqueue, growth, laned, memory, processes, removal, throughput
+from bench.figures import Report
+from bench.machine import machine_facts
+from bench.places import SERVER_SETTINGS, PostgresPlace, sqlite_place
+from bench.plots import draw
+from bench.session import Session
+from bench.table import print_report, print_summary
+from tests.parts.postgres import PostgresServer
+
+BENCHMARKS: dict[str, Callable[[Session], Report]] = {
+    "throughput": throughput.run,
+    "enqueue": enqueue.run,
+    "growth": growth.run,
+    "processes": processes.run,
+    "laned": laned.run,
+    "memory": memory.run,
+    "drivers": drivers.run,
+    "removal": removal.run,
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    logging.disable(logging.INFO)  # peers report every job
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    reports = []
+    with PostgresServer(fsync=True, settings=SERVER_SETTINGS) as server:
+        postgres = PostgresPlace(server)
+        sqlite = sqlite_place()
+        if sqlite is None:
+            print("SQLite skipped: there is no SQLite ledger yet.")
+        facts = machine_facts(server.admin_url)
+        session = Session(postgres, sqlite, "full" if arguments.full else "quick")
+        for name in arguments.only or BENCHMARKS:
+            began = time.monotonic()
+            report = BENCHMARKS[name](session)
+            seconds = round(time.monotonic() - began, 1)
+            report.sizes["seconds"] = seconds
+            print_report(report, seconds)
+            (out / f"{name}.json").write_text(json.dumps(report.as_json(facts), indent=1) + "\n")
+            draw(report, out)
+            reports.append(report)
+    print_summary(reports)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="one benchmark; may be repeated")
+    parser.add_argument("--full", action="store_true", help="the sizes of the targets (up to 5M items); takes hours")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where results go")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Claims: from ready to lease, from delayed to ready, and word that a request has left."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from shoal.errors import WorkerLost
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.claiming import ClaimRow, FairClaims
+from shoal.ledger.fairness import QueueRow
+from shoal.ledger.sqlite.admit import admit
+from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.ledger.sqlite.unlease import reconcile, unlease
+from shoal.model.item import Claimed, Lease
+from shoal.model.worker import Scope
+
+PROMOTE_AT_ONCE = 1_000
+
+
+class _Picked(ClaimRow, array_like=True, gc=False):
+    """A claimed row as claim_pick writes it."""
+
+
+_decode_picked = msgspec.json.Decoder(list[_Picked], strict=False).decode
+
+
+class SqliteClaims:
+    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        self._db = db
+        self._sql = queries
+        self._catalog = catalog
+        self._fair = FairClaims(self)
+
+    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
+        return await self._fair.claim(worker, scope, limit)
+
+    async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
+        if not leases:
+            return set()
+        pairs = pairs_text(leases)
+        held = await self._db.write(lambda tx: start(tx, pairs))
+        return {lease.item for lease in leases}.difference(held)
+
+    async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
+        if not leases:
+            return 0
+        pairs = pairs_text(leases)
+        back, _ = await self._db.write(lambda tx: unlease(tx, pairs, "returned", None))
+        self._fair.look_behind(worker)
+        return back
+
+    async def reconcile(self, worker: str, known: Sequence[Lease]) -> int:
+        no = await self._catalog.worker_no(worker)
+        pairs = pairs_text(known)
+        returned = await self._db.write(lambda tx: reconcile(tx, no, pairs))
+        self._fair.look_behind(worker)
+        return returned
+
+    def forget(self, worker: str) -> None:
+        self._fair.forget(worker)
+
+    async def open_queues(self, scope: Scope) -> list[QueueRow]:
+        partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
+        rows = await self._db.fetch(
+            self._sql["open_queues"],
+            scope.scraper,
+            list(scope.run_ids) or None,
+            list(scope.stages) or None,
+            partitions,
+        )
+        return [QueueRow(*row) for row in rows]
+
+    async def take(
+        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+    ) -> list[ClaimRow]:
+        # `after` is not needed: SQLite leaves no dead rows behind that a claim would have to step over.
+        no = await self._catalog.worker_no(worker)
+        return await self._db.write(lambda tx: take(tx, no, queues, limit))
+
+    async def promote_due(self) -> int:
+        if not await self._db.value(self._sql["anything_due"]):
+            return 0
+        return await self._db.write(promote_due)
+
+
+def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], limit: int) -> list[ClaimRow]:
+    """Up to `limit` ready rows of these queues, in the order given.
+
+    A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot.
+    """
+    if not tx.run("claim_beat", worker, tx.now):
+        raise WorkerLost("This worker was declared dead, or never registered.")
+    taken: list[ClaimRow] = []
+    for queue in queues:
+        rows = _pick(tx, queue.id, limit - len(taken))
+        if not rows:
+            continue
+        count = len(rows)
+        leased = tx.run("claim_lease", queue.id, count, tx.now, worker, queue.run_no)
+        if leased < count:
+            tx.run("claim_deflect", queue.id, count, tx.now, queue.run_no)
+        tx.run("claim_leave", queue.id, rows[-1].priority, rows[-1].item)
+        tx.run("claim_counts", queue.id, count, leased, count - leased)
+        taken.extend(rows)
+        if len(taken) >= limit:
+            break
+    return taken
+
+
+def _pick(tx: Transaction, queue: int, limit: int) -> list[_Picked]:
+    while True:
+        try:
+            return _decode_picked(tx.value("claim_pick", queue, limit, tx.now))
+        except sqlite3.DataError:  # payloads of a billion bytes in all: too much for one answer
+            if limit == 1:
+                raise
+            limit //= 2
+
+
+def start(tx: Transaction, pairs: str) -> list[int]:
+    """These items' requests have left. For a lane with a delay this starts the clock to the next start, and lets the
+    next item out to wait for it. Returns the items whose lease still holds."""
+    if tx.run("begun_pick", pairs):
+        tx.run("begun_mark", tx.now)
+        tx.run("begun_lanes", tx.now)
+        tx.run("begun_end")
+    if tx.run("begun_touch", pairs):
+        admit(tx)
+    held: list[int] = tx.json("leases_held", pairs)
+    return held
+
+
+def promote_due(tx: Transaction) -> int:
+    """Move what has come due, at most PROMOTE_AT_ONCE items; returns how many."""
+    moved = tx.run("promote_pick", tx.now, PROMOTE_AT_ONCE)
+    if not moved:
+        return 0
+    tx.run("promote_leave")
+    tx.run("promote_ready", tx.now)
+    if tx.run("promote_waiting", tx.now):
+        tx.run("promote_lanes")
+        tx.run("promote_touch")
+    tx.run("promote_counts")
+    tx.run("promote_end")
+    admit(tx)
+    tx.wakes = True
+    return moved
+
+
+def pairs_text(leases: Sequence[Lease]) -> str:
+    return json_text([(lease.item, lease.epoch) for lease in leases])

@@ -1,0 +1,135 @@
+"""The end of attempts, in one transaction: leases given up, results, follow-ups, attempts, outcomes, lanes, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.checks import check_finished, detail_text
+from shoal.ledger.sqlite.admit import admit
+from shoal.ledger.sqlite.clock import micros
+from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
+from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.model.item import PreparedItem, prepare
+from shoal.model.outcome import DONE, Finished
+from shoal.model.views import CommitReport
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    """A batch of finished attempts as the queries take it."""
+
+    count: int
+    attempts: str
+    all_done: bool
+    results: str | None
+    follow_ups: ItemBatch | None
+
+
+class SqliteCommits:
+    def __init__(self, db: Database, catalog: Catalog) -> None:
+        self._db = db
+        self._catalog = catalog
+
+    async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
+        if not finished:
+            return CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
+        check_finished(finished)
+        no = await self._catalog.worker_no(worker)
+        all_done = all(end.verdict == DONE and end.detail is None for end in finished)
+        results = {f"{end.lease.item}:{n}": record for end in finished for n, record in enumerate(end.records)}
+        ends = _Ends(
+            len(finished),
+            _done_text(finished) if all_done else _any_text(finished),
+            all_done,
+            json_text(results) if results else None,
+            await self._follow_ups(finished),
+        )
+        return await self._db.write(lambda tx: _commit(tx, no, ends, finished))
+
+    async def _follow_ups(self, finished: Sequence[Finished]) -> ItemBatch | None:
+        parents: list[int] = []
+        items: list[PreparedItem] = []
+        stage_ids: list[int] = []
+        for end in finished:
+            if not end.follow_ups:
+                continue
+            run = await self._catalog.run_by_no(end.lease.run_no)
+            for new in end.follow_ups:
+                item = prepare(new, run.first_stage)
+                items.append(item)
+                stage_ids.append(run.stage_id(item.stage))
+                parents.append(end.lease.item)
+        if not items:
+            return None
+        queues = await self._catalog.queues(
+            {(stage, item.partition) for item, stage in zip(items, stage_ids, strict=True)}
+        )
+        return as_batch(items, stage_ids, queues, parents)
+
+
+def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finished]) -> CommitReport:
+    """Only leases that still stand are touched; for the others the answer says whether this same commit had been made
+    before (`repeated`) or the lease went to somebody else (`lost`)."""
+    lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
+    tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
+    count, done, laned = tx.json("commit_facts")
+    enqueued = duplicates = 0
+    if count:
+        tx.run("commit_leave")
+        _move(tx, worker, ends, laned)
+        if ends.follow_ups is not None and done:
+            accepted = set(tx.json("commit_done_items"))
+            enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
+        tx.wakes = enqueued > 0
+    if laned or lane_ids:
+        admit(tx)
+    lost, repeated = _missed(tx, worker, finished) if count < ends.count else ((), ())
+    tx.run("commit_end")
+    return CommitReport(committed=count, lost=lost, repeated=repeated, enqueued=enqueued, duplicates=duplicates)
+
+
+def _move(tx: Transaction, worker: int, ends: _Ends, laned: int) -> None:
+    tx.run("commit_outcomes", tx.now, worker)
+    if not ends.all_done:
+        tx.run("commit_attempts", tx.now, worker)
+        tx.run("commit_delayed", tx.now)
+        tx.run("commit_waiting", tx.now)
+    if laned:
+        tx.run("commit_lanes", tx.now)
+        tx.run("commit_touch")
+    tx.run("commit_counts")
+    tx.run("commit_minutes", tx.now, worker)
+    if ends.results is not None:
+        tx.run("commit_results", ends.results)
+        tx.run("commit_result_counts", ends.results)
+        tx.run("commit_result_minutes", ends.results, tx.now, worker)
+
+
+def _missed(tx: Transaction, worker: int, finished: Sequence[Finished]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    missed = tx.json("commit_missed", json_text([(end.lease.item, end.lease.epoch) for end in finished]), worker)
+    return tuple(item for item, mine in missed if not mine), tuple(item for item, mine in missed if mine)
+
+
+def _done_text(finished: Sequence[Finished]) -> str:
+    return json_text({f"{end.lease.item}:{end.lease.epoch}": float(end.seconds) for end in finished})
+
+
+def _any_text(finished: Sequence[Finished]) -> str:
+    return json_text(
+        [
+            (
+                end.lease.item,
+                end.lease.epoch,
+                end.verdict.kind.value,
+                end.verdict.outcome.value,
+                micros(end.verdict.delay),
+                end.verdict.error,
+                float(end.seconds),
+                detail_text(end),
+            )
+            for end in finished
+        ]
+    )

@@ -1,0 +1,184 @@
+"""Storing new items, each once per stage and key, and putting the new ones where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from shoal.errors import WrongState
+from shoal.ledger.catalog import Catalog, RunFacts
+from shoal.ledger.chunks import Chunk, Complaints, prepared_chunks
+from shoal.ledger.protocols import Entries
+from shoal.ledger.sqlite.admit import admit, ensure_lanes
+from shoal.ledger.sqlite.clock import micros
+from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.model.item import PreparedItem
+from shoal.model.views import IntakeReport
+
+# What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.
+# While a batch is on its way, `lane` counts into the batch's lanes.
+ItemRow = list[Any]
+_QUEUE, _LANE, _PARENT = 0, 5, 9
+
+
+class UrlBatch(msgspec.Struct, frozen=True):
+    """Items of one queue that are a URL and nothing else, by far the most frequent kind."""
+
+    stage: int
+    queue: int
+    hashes: bytes
+    urls: str
+    count: int
+
+
+class ItemBatch(msgspec.Struct, frozen=True):
+    rows: list[ItemRow]
+    hashes: list[bytes]
+    lanes: list[tuple[str, int]]
+
+
+def as_batch(
+    items: Sequence[PreparedItem],
+    stage_ids: Sequence[int],
+    queues: Mapping[tuple[int, str], int],
+    parents: Sequence[int] | None = None,
+) -> ItemBatch:
+    lanes: dict[tuple[str, int], int] = {}
+    rows: list[ItemRow] = [
+        [
+            queues[stage, item.partition],
+            stage,
+            item.url,
+            item.key,
+            item.payload,
+            None if item.lane is None else lanes.setdefault((item.lane, stage), len(lanes)),
+            item.priority,
+            micros(item.delay),
+            item.max_attempts,
+            None if parents is None else parents[n],
+        ]
+        for n, (item, stage) in enumerate(zip(items, stage_ids, strict=True))
+    ]
+    return ItemBatch(rows, [item.key_hash for item in items], list(lanes))
+
+
+def store_urls(tx: Transaction, run_no: int, batch: UrlBatch) -> tuple[int, int]:
+    first, last = _reserve(tx, batch.count)
+    new = tx.run("store_urls", first, run_no, batch.stage, batch.queue, tx.now, batch.hashes, batch.urls)
+    tx.run("intake_ready", first, last, tx.now)
+    tx.run("intake_counts", first, last, json_text({batch.queue: batch.count}))
+    return new, batch.count - new
+
+
+def make_lanes(tx: Transaction, batch: ItemBatch) -> list[int]:
+    """The batch's lanes, made or changed as the stages declare them, and touched."""
+    if not batch.lanes:
+        return []
+    lane_ids = ensure_lanes(tx, batch.lanes)
+    tx.run("touch_lanes", json_text(lane_ids))
+    return lane_ids
+
+
+def store_items(
+    tx: Transaction, batch: ItemBatch, lane_ids: Sequence[int], parents: Collection[int] | None = None
+) -> tuple[int, int]:
+    """(enqueued, duplicates). Rows whose parent is not among `parents` are left out. The caller admits afterwards."""
+    rows: list[ItemRow] = []
+    hashes: list[bytes] = []
+    for row, key_hash in zip(batch.rows, batch.hashes, strict=True):
+        if parents is None or row[_PARENT] in parents:
+            rows.append(row if row[_LANE] is None else [*row[:_LANE], lane_ids[row[_LANE]], *row[_LANE + 1 :]])
+            hashes.append(key_hash)
+    first, last = _reserve(tx, len(rows))
+    new = tx.run("store_items", first, tx.now, b"".join(hashes), json_text(rows))
+    tx.run("intake_ready", first, last, tx.now)
+    tx.run("intake_delayed", first, last, tx.now)
+    if lane_ids:
+        tx.run("intake_waiting", first, last, tx.now)
+        tx.run("intake_lanes", first, last)
+    tx.run("intake_counts", first, last, json_text(Counter(row[_QUEUE] for row in rows)))
+    return new, len(rows) - new
+
+
+def _reserve(tx: Transaction, count: int) -> tuple[int, int]:
+    """Ids for so many items. Those of duplicates are left unused."""
+    last: int = tx.value("reserve_items", count)
+    return last - count + 1, last
+
+
+class SqliteIntake:
+    def __init__(self, db: Database, catalog: Catalog) -> None:
+        self._db = db
+        self._catalog = catalog
+
+    async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
+        run = await self._catalog.run(run_id)
+        stage = stage or run.first_stage
+        run.stage_id(stage)
+        complaints = Complaints([])
+        enqueued = duplicates = invalid = 0
+        sending: asyncio.Task[tuple[int, int]] | None = None
+        try:
+            # One chunk is written while the next is prepared.
+            async for chunk in prepared_chunks(entries, stage, run.stages, complaints):
+                if sending is not None:
+                    new, old = await sending
+                    enqueued, duplicates = enqueued + new, duplicates + old
+                sending = asyncio.create_task(self._send(run, chunk))
+                invalid += chunk.invalid
+        finally:
+            if sending is not None:
+                new, old = await sending
+                enqueued, duplicates = enqueued + new, duplicates + old
+        return IntakeReport(
+            enqueued=enqueued, duplicates=duplicates, invalid=invalid, complaints=tuple(complaints.found)
+        )
+
+    async def _send(self, run: RunFacts, chunk: Chunk) -> tuple[int, int]:
+        items = chunk.items
+        if not items:
+            return 0, 0
+        stage_ids = [run.stages[item.stage] for item in items]
+        queues = await self._catalog.queues(
+            {(stage, item.partition) for item, stage in zip(items, stage_ids, strict=True)}
+        )
+        if len(queues) == 1 and all(_is_plain(item) for item in items):
+            plain = UrlBatch(
+                stage_ids[0],
+                queues[stage_ids[0], items[0].partition],
+                b"".join([item.key_hash for item in items]),
+                json_text([item.url for item in items]),
+                len(items),
+            )
+            return await self._db.write(lambda tx: _enqueue(tx, run.no, plain))
+        batch = as_batch(items, stage_ids, queues)
+        return await self._db.write(lambda tx: _enqueue(tx, run.no, batch))
+
+
+def _is_plain(item: PreparedItem) -> bool:
+    return (
+        item.key is None
+        and item.payload is None
+        and item.lane is None
+        and not item.priority
+        and not item.delay
+        and item.max_attempts is None
+    )
+
+
+def _enqueue(tx: Transaction, run_no: int, batch: UrlBatch | ItemBatch) -> tuple[int, int]:
+    state = tx.value("run_state", run_no) or "removed"
+    if state not in ("active", "paused"):
+        raise WrongState(f"The run is {state}: it takes no more items.", remedy="Resume it, or start it fresh.")
+    if isinstance(batch, UrlBatch):
+        stored = store_urls(tx, run_no, batch)
+    else:
+        stored = store_items(tx, batch, make_lanes(tx, batch))
+        admit(tx)
+    tx.wakes = stored[0] > 0
+    return stored

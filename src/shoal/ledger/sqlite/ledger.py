@@ -1,0 +1,74 @@
+"""All roles on one SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.reads import SqlReads
+from shoal.ledger.sqlite.claims import SqliteClaims
+from shoal.ledger.sqlite.clock import Clock
+from shoal.ledger.sqlite.commits import SqliteCommits
+from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.intake import SqliteIntake
+from shoal.ledger.sqlite.runs import SqliteRuns
+from shoal.ledger.sqlite.schema import SqliteSchema
+from shoal.ledger.sqlite.steering import SqliteLanes, SqliteSettings, SqliteSteering
+from shoal.ledger.sqlite.upkeep import SqliteUpkeep
+from shoal.ledger.sqlite.workers import SqliteWorkers
+from shoal.ledger.sqltext import load_queries
+
+DEFAULT_BUSY_TIMEOUT = 30.0
+
+
+class SqliteLedger:
+    def __init__(self, db: Database) -> None:
+        sql = named_queries()
+        self.db = db
+        self.schema = SqliteSchema(db)
+        catalog = Catalog(db, sql)
+        self.runs = SqliteRuns(db, sql, catalog)
+        self.intake = SqliteIntake(db, catalog)
+        self.claims = SqliteClaims(db, sql, catalog)
+        self.commits = SqliteCommits(db, catalog)
+        self.workers = SqliteWorkers(db, sql, catalog, self.claims)
+        self.lanes = SqliteLanes(db, sql, catalog)
+        self.settings = SqliteSettings(db, sql)
+        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
+        self.steering = SqliteSteering(db, catalog, self.reads)
+        self.upkeep = SqliteUpkeep(db, sql)
+
+    async def close(self) -> None:
+        await self.db.close()
+
+
+@cache
+def named_queries() -> dict[str, str]:
+    """Without the comments before them: Python's sqlite3 tells a write by its first word."""
+    return {name: _without_comments(text) for name, text in load_queries(f"{__package__}.queries").items()}
+
+
+async def open_sqlite(
+    path: Path, *, busy_timeout: float = DEFAULT_BUSY_TIMEOUT, clock: Callable[[], float] | None = None
+) -> SqliteLedger:
+    """Open the file, made with its folder if need be. The schema is not looked at: see `ledger.schema`.
+
+    `clock` replaces the ledger's clock (seconds since 1970); for tests.
+    """
+    queries = named_queries()
+    db = Database(path, queries, busy_timeout=busy_timeout, clock=Clock(queries, clock))
+    try:
+        await db.connect()
+    except BaseException:
+        await db.close()
+        raise
+    return SqliteLedger(db)
+
+
+def _without_comments(text: str) -> str:
+    lines = text.splitlines()
+    while lines and lines[0].startswith("--"):
+        del lines[0]
+    return "\n".join(lines)

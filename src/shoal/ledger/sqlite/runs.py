@@ -1,0 +1,161 @@
+"""Runs: made, sealed, paused, cancelled, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.errors import InvalidSetting, NotFound, WrongState
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.rows import run_from
+from shoal.ledger.sqlite.admit import admit, sweep_lanes
+from shoal.ledger.sqlite.clock import moment
+from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.orders import cancel_items
+from shoal.ledger.sqlite.removal import empty_if_alone, purge
+from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.model.jsontext import PAYLOAD_BYTES
+from shoal.model.jsontext import json_text as checked_json
+from shoal.model.run import Run, RunSpec, RunState, run_id_at
+from shoal.model.urlkey import KEY_VERSION
+from shoal.model.views import Page
+
+CANCEL_AT_ONCE = 20_000
+_NOT_REMOVED = (RunState.ACTIVE, RunState.PAUSED, RunState.FINISHED, RunState.CANCELLED)
+
+
+class SqliteRuns:
+    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        self._db = db
+        self._sql = queries
+        self._catalog = catalog
+
+    async def create(self, spec: RunSpec) -> Run:
+        spec.checked()
+        settings = checked_json(spec.settings, "settings", PAYLOAD_BYTES, InvalidSetting)
+        return await self.get(await self._db.write(lambda tx: _create(tx, spec, settings)))
+
+    async def get(self, run_id: str) -> Run:
+        rows = await self._db.fetch(self._sql["get_run"], run_id)
+        if not rows:
+            raise NotFound(f"There is no run {run_id!r}.")
+        return run_from(rows[0])
+
+    async def latest(self, scraper: str) -> Run | None:
+        rows = await self._db.fetch(self._sql["latest_run"], scraper)
+        return await self.get(rows[0]["id"]) if rows else None
+
+    async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Run]:
+        rows = await self._db.fetch(self._sql["list_runs"], scraper, int(cursor) if cursor else None, limit)
+        runs = tuple(run_from(row) for row in rows)
+        return Page(runs, str(runs[-1].no) if len(runs) == limit else None)
+
+    async def seal(self, run_id: str, *, by: str = "") -> None:
+        no = (await self._catalog.run(run_id)).no
+
+        def work(tx: Transaction) -> None:
+            if tx.run("seal_run", no):
+                tx.note(no, by, "run.sealed", run_id, {})
+
+        await self._db.write(work)
+
+    async def pause(self, run_id: str, *, by: str = "") -> None:
+        no = (await self._catalog.run(run_id)).no
+
+        def work(tx: Transaction) -> None:
+            _set_state(tx, no, run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
+            _yield_lanes(tx, no)
+
+        await self._db.write(work)
+
+    async def resume(self, run_id: str, *, by: str = "") -> None:
+        no = (await self._catalog.run(run_id)).no
+
+        def work(tx: Transaction) -> None:
+            _set_state(tx, no, run_id, RunState.ACTIVE, _NOT_REMOVED, by)
+            sweep_lanes(tx, 100_000)
+
+        await self._db.write(work)
+
+    async def cancel(self, run_id: str, *, by: str = "") -> int:
+        no = (await self._catalog.run(run_id)).no
+        reason = f"The run was cancelled by {by or 'an operator'}."
+        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.CANCELLED, _NOT_REMOVED, by))
+
+        # From here on nothing of the run is claimed, so its open items may end in small steps.
+        def work(tx: Transaction) -> int:
+            return cancel_items(tx, no, tx.value("open_items", no, CANCEL_AT_ONCE), reason)
+
+        cancelled = 0
+        while ended := await self._db.write(work):
+            cancelled += ended
+        return cancelled
+
+    async def remove(self, run_id: str, *, by: str = "") -> None:
+        await self.cancel(run_id, by=by)
+        no = (await self._catalog.run(run_id)).no
+        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.REMOVED, tuple(RunState), by))
+        self._catalog.forget_run(run_id)
+        await self._db.write(lambda tx: empty_if_alone(tx, no))
+        while await self._db.write(lambda tx: purge(tx, no)):
+            pass
+
+
+def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
+    """A new run. Its id is the ledger's time; a suffix is added when the plain id is taken."""
+    taken = 0
+    while True:
+        run_id = run_id_at(moment(tx.now), taken)
+        no = tx.value(
+            "insert_run",
+            run_id,
+            spec.scraper,
+            settings,
+            spec.code_version,
+            KEY_VERSION,
+            spec.max_attempts,
+            spec.max_rescues,
+            tx.now,
+        )
+        if no is not None:
+            break
+        taken += 1
+    stages = [
+        (
+            stage.name,
+            stage.max_attempts,
+            stage.lane.limit,
+            float(stage.lane.delay_min),
+            float(stage.lane.delay_max),
+            stage.lane.ordered,
+            stage.lane.shared,
+        )
+        for stage in spec.stages
+    ]
+    tx.run("insert_stages", no, json_text(stages))
+    tx.note(no, "", "run.created", run_id, {"scraper": spec.scraper})
+    return run_id
+
+
+def _set_state(tx: Transaction, no: int, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> None:
+    was = tx.value("run_state", no)
+    if was is None or was == RunState.REMOVED:
+        raise NotFound(f"There is no run {run_id!r}.")
+    if was not in allowed:
+        raise WrongState(f"The run {run_id} is {was}: it cannot become {wanted.value}.", remedy="Resume it first.")
+    if was != wanted:
+        tx.run("change_run_state", no, wanted.value, tx.now)
+        tx.note(no, by, f"run.{wanted.value}", run_id, {"from": was})
+        tx.wakes = True
+
+
+def _yield_lanes(tx: Transaction, no: int) -> None:
+    """A paused run must not sit on places in lanes that other runs share: put what it has let out back in line."""
+    if tx.run("yield_pick_ready", no) + tx.run("yield_pick_delayed", no):
+        tx.run("yield_leave_ready")
+        tx.run("yield_leave_delayed")
+        tx.run("yield_waiting", no, tx.now)
+        tx.run("yield_lanes")
+        tx.run("yield_touch")
+        tx.run("yield_counts")
+        tx.run("yield_end")
+        admit(tx)

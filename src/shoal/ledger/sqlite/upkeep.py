@@ -1,0 +1,101 @@
+"""What any worker does now and then, and the audit. The reading connection looks first: most rounds write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.ledger.sqlite.admit import sweep_lanes
+from shoal.ledger.sqlite.claims import promote_due
+from shoal.ledger.sqlite.clock import MICRO
+from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.removal import purge
+from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.ledger.sqlite.unlease import reap
+from shoal.model.run import RunState
+from shoal.model.views import Finding, Tending
+
+EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
+MINUTES_KEPT = 8 * 24 * 60
+
+
+class SqliteUpkeep:
+    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        self._db = db
+        self._sql = queries
+
+    async def tend(self) -> Tending:
+        woken = 0
+        if await self._db.value(self._sql["anything_due"]):
+            while moved := await self._db.write(promote_due):
+                woken += moved
+        reaped = Tending()
+        for row in await self._db.fetch(self._sql["ticks_due"], json_text(EVERY)):
+            match row["name"]:
+                case "reap":
+                    reaped = await self._db.write(_reap)
+                case "lanes":
+                    await self._db.write(_sweep)
+                case "tidy" if await self._db.write(_tidy):
+                    await self._purge()
+        finished: tuple[str, ...] = ()
+        if await self._db.fetch(self._sql["finishable_runs"]):
+            finished = await self._db.write(finish_runs)
+        return Tending(
+            woken=woken,
+            lost_workers=reaped.lost_workers,
+            rescued=reaped.rescued,
+            quarantined=reaped.quarantined,
+            finished=finished,
+        )
+
+    async def next_due(self) -> float | None:
+        seconds: float | None = await self._db.value(self._sql["next_due"])
+        return None if seconds is None else max(0.0, seconds)
+
+    async def wait(self, seconds: float) -> None:
+        await self._db.wait_for_wake(seconds)
+
+    async def audit(self) -> list[Finding]:
+        return [
+            Finding(name, row["detail"])
+            for name in sorted(self._sql)
+            if name.startswith("audit_")
+            for row in await self._db.fetch(self._sql[name])
+        ]
+
+    async def _purge(self) -> None:
+        # A removal that was interrupted is taken up again by whoever comes by.
+        for row in await self._db.fetch(self._sql["removed_runs"]):
+            no: int = row["no"]
+            await self._db.write(lambda tx, no=no: purge(tx, no))  # type: ignore[misc]
+
+
+def _take(tx: Transaction, name: str) -> bool:
+    """True for one caller per interval; the others go on."""
+    return tx.run("take_tick", name, tx.now, EVERY[name]) > 0
+
+
+def _reap(tx: Transaction) -> Tending:
+    return reap(tx) if _take(tx, "reap") else Tending()
+
+
+def _sweep(tx: Transaction) -> None:
+    if _take(tx, "lanes"):
+        sweep_lanes(tx)
+
+
+def _tidy(tx: Transaction) -> bool:
+    due = _take(tx, "tidy")
+    if due:
+        tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO)
+    return due
+
+
+def finish_runs(tx: Transaction) -> tuple[str, ...]:
+    """Runs that are sealed and have nothing left are finished. Returns their ids."""
+    finished = []
+    for no, run_id in tx.rows("finishable_runs"):
+        tx.run("change_run_state", no, RunState.FINISHED.value, tx.now)
+        tx.note(no, "ledger", "run.finished", run_id, {})
+        finished.append(run_id)
+    return tuple(finished)
