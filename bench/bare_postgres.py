@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import asyncpg
 
-from bench.loops import COMMITS_IN_FLIGHT, pipelined, sequential
-
 SCHEMA = """
 create table item (id bigint primary key, url text);
 create table ready (queue int, priority int, item bigint, primary key (queue, priority, item));
@@ -71,15 +69,3 @@ class BareLoop:
             self._committers.append(connection)
         if len(ended) != len(rows):
             raise RuntimeError(f"{len(rows)} items were handed in and {len(ended)} taken")
-
-
-async def consume(url: str, total: int, *, ahead: bool, batch: int) -> float:
-    """Seconds for `total` items through claim and commit."""
-    connections = [await asyncpg.connect(url) for _ in range(1 + COMMITS_IN_FLIGHT if ahead else 1)]
-    try:
-        bare = BareLoop(connections, batch)
-        loop = pipelined if ahead else sequential
-        return await loop(bare.claim, bare.commit, total)
-    finally:
-        for connection in connections:
-            await connection.close()

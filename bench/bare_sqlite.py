@@ -12,6 +12,7 @@ create table ready (queue int, priority int, item int, primary key (queue, prior
 create table lease (item integer primary key, epoch int, worker int, claimed_at real);
 create table outcome (item integer primary key, epoch int, worker int, ended_at real, error text);
 """
+Row = tuple[int, int, str]
 PICK = """
 select r.item, 1, i.url from ready r join item i on i.id = r.item
 where r.queue = 1 and (r.priority, r.item) > (0, ?) order by r.priority, r.item limit ?
@@ -35,28 +36,43 @@ def fill(path: str, urls: Iterable[str]) -> None:
     connection.close()
 
 
-def consume(path: str, total: int, batch: int) -> float:
-    """Seconds for `total` items through claim and commit, one transaction each."""
-    connection = connect(path)
-    began = time.perf_counter()
-    done = after = 0
-    while done < total:
-        connection.execute("begin immediate")
-        rows = connection.execute(PICK, (after, batch)).fetchall()
-        now = time.time()
-        connection.executemany("delete from ready where queue = 1 and priority = 0 and item = ?", [r[:1] for r in rows])
-        connection.executemany("insert into lease values (?, ?, 7, ?)", [(r[0], r[1], now) for r in rows])
-        connection.execute("commit")
-        after = rows[-1][0]
+class BareLoop:
+    """Claim and commit, one transaction each."""
 
-        connection.execute("begin immediate")
+    def __init__(self, path: str) -> None:
+        self._connection = connect(path)
+        self._after = 0
+
+    def seconds(self, total: int, batch: int) -> float:
+        """The time that the next `total` items take."""
+        began = time.perf_counter()
+        done = 0
+        while done < total:
+            rows = self._claim(batch)
+            self._commit(rows)
+            done += len(rows)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _claim(self, batch: int) -> list[Row]:
+        db = self._connection
+        db.execute("begin immediate")
+        rows: list[Row] = db.execute(PICK, (self._after, batch)).fetchall()
         now = time.time()
-        held = connection.executemany("delete from lease where item = ? and epoch = ?", [r[:2] for r in rows]).rowcount
-        connection.executemany("insert into outcome values (?, ?, 7, ?, null)", [(r[0], r[1], now) for r in rows])
-        connection.execute("commit")
+        db.executemany("delete from ready where queue = 1 and priority = 0 and item = ?", [row[:1] for row in rows])
+        db.executemany("insert into lease values (?, ?, 7, ?)", [(item, epoch, now) for item, epoch, _ in rows])
+        db.execute("commit")
+        self._after = rows[-1][0]
+        return rows
+
+    def _commit(self, rows: list[Row]) -> None:
+        db = self._connection
+        db.execute("begin immediate")
+        now = time.time()
+        held = db.executemany("delete from lease where item = ? and epoch = ?", [row[:2] for row in rows]).rowcount
+        db.executemany("insert into outcome values (?, ?, 7, ?, null)", [(item, epoch, now) for item, epoch, _ in rows])
+        db.execute("commit")
         if held != len(rows):
             raise RuntimeError(f"{len(rows)} items were handed in and {held} taken")
-        done += len(rows)
-    seconds = time.perf_counter() - began
-    connection.close()
-    return seconds

@@ -19,6 +19,7 @@ from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 SCRAPER = "bench"
 BATCH = 200
 TEND_SECONDS = 1.0
+LEASE_SECONDS = 3600.0
 
 
 def urls(count: int, start: int = 0) -> Iterable[str]:
@@ -69,7 +70,8 @@ async def consumer(address: str, batch: int = BATCH) -> AsyncIterator[Consumer]:
     """A live worker with its upkeep running beside it, once a second as workers do."""
     ledger = await open_ledger(address)
     worker = new_worker_id("bench")
-    await ledger.workers.register(WorkerSpec(id=worker, node="bench", pid=1))
+    # A contender that waits for its turn must not be taken for dead.
+    await ledger.workers.register(WorkerSpec(id=worker, node="bench", pid=1, lease_seconds=LEASE_SECONDS))
     tending = asyncio.create_task(_tend(ledger))
     try:
         yield Consumer(ledger, worker, batch)

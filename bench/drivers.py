@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Protocol
 
 import asyncpg
@@ -15,13 +18,13 @@ import psycopg
 from bench.bare_postgres import CLAIM, COMMIT, SCHEMA
 from bench.consumer import BATCH, urls
 from bench.figures import Report
-from bench.places import PostgresPlace
 from bench.session import Effort, Session
 
-ITEMS: dict[Effort, int] = {"quick": 60_000, "full": 300_000}
-ARRAY_ROWS = 10_000
+ITEMS: dict[Effort, int] = {"quick": 200_000, "full": 1_000_000}
+CHUNK = 2_500
 ARRAYS = "select count(*) from unnest($1::bigint[], $2::text[], $3::text[]) as u(a, b, c)"
-STEPS = ("COPY", "claim", "commit", "arrays")
+Timings = dict[str, dict[str, list[float]]]
+"""Step, then variant, then seconds per row of every turn."""
 
 
 class Driver(Protocol):
@@ -87,65 +90,72 @@ class Psycopg:
 
 def run(session: Session) -> Report:
     items = session.size(ITEMS)
-    report = Report("drivers", "Which PostgreSQL driver is faster at what we do?", {"items": items, "batch": BATCH})
-    makers = {"asyncpg": Asyncpg.connect, "psycopg": Psycopg.connect}
-    variants = [(name, prepared) for name in makers for prepared in (True, False)]
-    samples: dict[tuple[str, str], list[float]] = {}
-    for turn in range(session.rounds):
-        for name, prepared in reversed(variants) if turn % 2 else variants:
-            rates = asyncio.run(_measure(session.postgres, makers[name], items, prepared=prepared))
-            label = f"{name}, {'prepared' if prepared else 'not prepared'}"
-            for step, rate in rates.items():
-                samples.setdefault((step, label), []).append(rate)
-    for step in STEPS:
-        for name, prepared in variants:
-            label = f"{name}, {'prepared' if prepared else 'not prepared'}"
-            report.add(f"{step}: {label}", "rows/s", samples[step, label])
-    for step in STEPS:
-        ours, theirs = samples[step, "asyncpg, prepared"], samples[step, "psycopg, prepared"]
-        ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
-        report.notes.append(f"{step}: asyncpg / psycopg, both prepared: {ratios[len(ratios) // 2]:.2f}")
-    report.bars("Drivers", "rows/s")
+    report = Report(
+        "drivers",
+        "Which PostgreSQL driver is faster at what we do?",
+        {"items": items, "batch": BATCH, "rows_per_copy_and_array": CHUNK},
+    )
+    with session.postgres.empty() as url:
+        timings = asyncio.run(_measure(url, items))
+    for step, variants in timings.items():
+        for name, seconds in variants.items():
+            report.add(f"{step}: {name}", "us/row", [1e6 * second for second in seconds])
+        for how in ("prepared", "not prepared"):
+            ratio = statistics.median(variants[f"psycopg, {how}"]) / statistics.median(variants[f"asyncpg, {how}"])
+            report.notes.append(f"{step}: asyncpg is {ratio:.2f} times as fast as psycopg, {how}")
+    report.bars("Drivers: less is better", "us/row")
     return report
 
 
-async def _measure(place: PostgresPlace, connect: Any, items: int, *, prepared: bool) -> dict[str, float]:
-    with place.empty() as url:
-        driver: Driver = await connect(url, prepared=prepared)
-        try:
-            return await _rates(driver, items)
-        finally:
+async def _measure(url: str, items: int) -> Timings:
+    """All variants are connected at once and take turns, batch by batch, on the same tables."""
+    drivers: dict[str, Driver] = {}
+    for how, prepared in (("prepared", True), ("not prepared", False)):
+        drivers[f"asyncpg, {how}"] = await Asyncpg.connect(url, prepared=prepared)
+        drivers[f"psycopg, {how}"] = await Psycopg.connect(url, prepared=prepared)
+    timings: Timings = {step: {name: [] for name in drivers} for step in ("COPY", "claim", "commit", "arrays")}
+    try:
+        turns = cycle(drivers.items())
+        first = next(iter(drivers.values()))
+        await first.script(SCHEMA)
+        rows = list(enumerate(urls(items), 1))
+        for chunk, (name, driver) in zip(_chunks(rows), turns, strict=False):
+            with _timed(timings["COPY"][name], len(chunk)):
+                await driver.copy(chunk)
+        await first.script("insert into ready select 1, 0, id from item order by id")
+        await first.script("vacuum analyze")
+        await _claim_and_commit(turns, items, timings)
+        for chunk, (name, driver) in zip(_chunks(rows), turns, strict=False):
+            columns = [n for n, _ in chunk], [url for _, url in chunk], [None] * len(chunk)
+            with _timed(timings["arrays"][name], len(chunk)):
+                await driver.fetch(ARRAYS, *columns)
+    finally:
+        for driver in drivers.values():
             await driver.close()
+    return timings
 
 
-async def _rates(driver: Driver, items: int) -> dict[str, float]:
-    rows = list(enumerate(urls(items), 1))
-    await driver.script(SCHEMA)
-    began = time.perf_counter()
-    await driver.copy(rows)
-    seconds = {"COPY": time.perf_counter() - began, "claim": 0.0, "commit": 0.0}
-    await driver.script("insert into ready select 1, 0, id from item order by id")
-    await driver.script("vacuum analyze")
-
-    after = 0
-    while True:
-        began = time.perf_counter()
-        claimed = await driver.fetch(CLAIM, after, BATCH)
-        seconds["claim"] += time.perf_counter() - began
-        if not claimed:
-            break
+async def _claim_and_commit(turns: Iterator[tuple[str, Driver]], items: int, timings: Timings) -> None:
+    after = done = 0
+    while done < items:
+        name, driver = next(turns)
+        with _timed(timings["claim"][name], BATCH):
+            claimed = await driver.fetch(CLAIM, after, BATCH)
         ids = [row[0] for row in claimed]
         after = max(ids)
-        began = time.perf_counter()
-        await driver.fetch(COMMIT, ids, [1] * len(ids), [None] * len(ids))
-        seconds["commit"] += time.perf_counter() - began
+        with _timed(timings["commit"][name], BATCH):
+            ended = await driver.fetch(COMMIT, ids, [1] * len(ids), [None] * len(ids))
+        if len(ended) != BATCH:
+            raise RuntimeError(f"{name} committed {len(ended)} of {BATCH} items")
+        done += BATCH
 
+
+@contextmanager
+def _timed(samples: list[float], rows: int) -> Iterator[None]:
     began = time.perf_counter()
-    for chunk in _chunks(rows):
-        await driver.fetch(ARRAYS, [n for n, _ in chunk], [url for _, url in chunk], [None] * len(chunk))
-    seconds["arrays"] = time.perf_counter() - began
-    return {step: items / spent for step, spent in seconds.items()}
+    yield
+    samples.append((time.perf_counter() - began) / rows)
 
 
 def _chunks(rows: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, str]]]:
-    return (rows[start : start + ARRAY_ROWS] for start in range(0, len(rows), ARRAY_ROWS))
+    return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))

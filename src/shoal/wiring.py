@@ -6,53 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from shoal.config import Settings, redacted
 from shoal.errors import BadLedgerUrl, LedgerNotMigrated, LedgerUnreachable
-from shoal.ledger import protocols as roles
+from shoal.ledger.protocols import Ledger
 
 # A server that accepts the connection and then says nothing is given at least this long.
 LEAST_CONNECT_SECONDS = 1.0
 _IN_MEMORY = ":memory:"
 
 
-class CheckedSchema(roles.Schema, Protocol):
-    async def require_current(self) -> None:
-        """Raise LedgerNotMigrated or LedgerTooNew unless the schema is this code's."""
-
-
-class OpenLedger(Protocol):
-    """A connected ledger: all roles, and its schema. Close it after use."""
-
-    @property
-    def runs(self) -> roles.Runs: ...
-    @property
-    def intake(self) -> roles.Intake: ...
-    @property
-    def claims(self) -> roles.Claims: ...
-    @property
-    def commits(self) -> roles.Commits: ...
-    @property
-    def workers(self) -> roles.Workers: ...
-    @property
-    def lanes(self) -> roles.Lanes: ...
-    @property
-    def settings(self) -> roles.Settings: ...
-    @property
-    def steering(self) -> roles.Steering: ...
-    @property
-    def reads(self) -> roles.Reads: ...
-    @property
-    def upkeep(self) -> roles.Upkeep: ...
-    @property
-    def schema(self) -> CheckedSchema: ...
-
-    async def close(self) -> None: ...
-
-
-async def connect_ledger(settings: Settings, *, create: bool = True) -> OpenLedger:
+async def connect_ledger(settings: Settings, *, create: bool = True) -> Ledger:
     """Connect without looking at the schema. With `create=False` a SQLite file must be there already."""
     path = sqlite_path(settings.ledger)
     if path is None:
@@ -67,7 +32,7 @@ async def connect_ledger(settings: Settings, *, create: bool = True) -> OpenLedg
     return await open_sqlite(path, busy_timeout=settings.busy_timeout)
 
 
-async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> OpenLedger:
+async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> Ledger:
     """A ledger that is ready for work.
 
     A SQLite ledger is created and migrated on first use; a PostgreSQL one, which others may be working on, must have
@@ -88,7 +53,7 @@ async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> Ope
 
 
 @asynccontextmanager
-async def opened(settings: Settings, *, migrate: bool | None = None) -> AsyncIterator[OpenLedger]:
+async def opened(settings: Settings, *, migrate: bool | None = None) -> AsyncIterator[Ledger]:
     """`open_ledger` for the length of a block."""
     ledger = await open_ledger(settings, migrate=migrate)
     try:
@@ -116,7 +81,7 @@ def sqlite_path(ledger: str) -> Path | None:
             raise BadLedgerUrl(f"{redacted(ledger)} is not a ledger: {scheme}:// is not known.")
 
 
-async def _connect_postgres(settings: Settings) -> OpenLedger:
+async def _connect_postgres(settings: Settings) -> Ledger:
     from shoal.ledger.postgres.ledger import open_postgres
 
     seconds = max(LEAST_CONNECT_SECONDS, settings.patience)

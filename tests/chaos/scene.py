@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 async def chaos_run(ledger: Ledger, items: int, lanes: int = 7) -> Run:
     """A sealed run of two stages; some of its items share lanes with a limit."""
     policy = LanePolicy(limit=3)
-    spec = RunSpec(scraper="chaos", stages=(StageSpec("list", lane=policy), StageSpec("page", lane=policy)), max_rescues=50)
+    spec = RunSpec(
+        scraper="chaos", stages=(StageSpec("list", lane=policy), StageSpec("page", lane=policy)), max_rescues=50
+    )
     run = await ledger.runs.create(spec)
     entries = (
         NewItem(key=f"k{n}", lane=f"lane-{n % lanes}" if n % 3 == 0 else None, partition=f"p{n % 5}")
@@ -91,6 +93,13 @@ async def until_progress(ledger: Ledger, run: Run, done: int, seconds: float = 6
     give_up_at = time.monotonic() + seconds
     while (await ledger.reads.stats(run.id)).done < done:
         assert time.monotonic() < give_up_at, [gate.text for gate in await ledger.reads.why_run(run.id)]
+        await asyncio.sleep(0.02)
+
+
+async def until_holding(ledger: Ledger, worker: WorkerProcess, seconds: float = 30) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not any(seen.leased for seen in await ledger.workers.list() if seen.pid == worker.pid):
+        assert time.monotonic() < give_up_at, "the worker claims nothing"
         await asyncio.sleep(0.02)
 
 

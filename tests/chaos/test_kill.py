@@ -15,7 +15,7 @@ import pytest
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
-from tests.chaos.scene import LONG, WorkerProcess, chaos_run, prove, until_finished, until_progress
+from tests.chaos.scene import LONG, WorkerProcess, chaos_run, prove, until_finished, until_holding, until_progress
 from tests.chaos.worker import open_any
 from tests.parts.postgres import PostgresServer
 
@@ -95,8 +95,7 @@ async def test_a_frozen_worker_that_wakes_up_late_stores_nothing(address: str) -
     async with migrated(address) as ledger:
         run = await chaos_run(ledger, ITEMS // 4)
         async with workers(address, run, 1, "--batch", "100", "--pause", "0.05") as (sleeper,):
-            while not any(w.leased for w in await ledger.workers.list() if w.pid == sleeper.pid):
-                await asyncio.sleep(0.02)
+            await until_holding(ledger, sleeper)
             sleeper.signal(signal.SIGSTOP)
             async with workers(address, run, 1):
                 await until_finished(ledger, run, 120)
@@ -128,7 +127,7 @@ async def test_postgres_crashes_in_the_middle(durable_postgres: PostgresServer, 
 
 
 async def test_a_stream_of_terminated_connections(durable_postgres: PostgresServer, durable_postgres_url: str) -> None:
-    database = durable_postgres_url.rsplit("/", 1)[1].split("?")[0]
+    database = durable_postgres_url.rsplit("/", 1)[1].split("?", maxsplit=1)[0]
     async with migrated(durable_postgres_url) as ledger:
         run = await chaos_run(ledger, ITEMS)
         cut = 0

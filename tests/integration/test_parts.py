@@ -89,9 +89,7 @@ async def test_terminate_backends_ends_the_clients_of_one_database(
     assert await fetch_value(postgres_url, "SELECT 1") == 1
 
 
-async def test_committed_data_survives_a_crash(
-    durable_postgres: PostgresServer, durable_postgres_url: str
-) -> None:
+async def test_committed_data_survives_a_crash(durable_postgres: PostgresServer, durable_postgres_url: str) -> None:
     assert await fetch_value(durable_postgres_url, "SHOW fsync") == "on"
     await execute(durable_postgres_url, "CREATE TABLE fish AS SELECT generate_series(1, 1000) AS size")
     client = await asyncpg.connect(durable_postgres_url)
@@ -121,9 +119,7 @@ async def test_pgbouncer_serves_more_clients_than_it_has_backends(
     database = urlsplit(postgres_url).path[1:]
     try:
         with PgBouncer(postgres_server, default_pool_size=5) as bouncer:
-            clients = [
-                await asyncpg.connect(bouncer.url(database), statement_cache_size=0) for _ in range(60)
-            ]
+            clients = [await asyncpg.connect(bouncer.url(database), statement_cache_size=0) for _ in range(60)]
             query = "SELECT pg_backend_pid() FROM pg_sleep(0.01)"
             backends = await asyncio.gather(*(client.fetchval(query) for client in clients))
             await asyncio.gather(*(client.close() for client in clients))

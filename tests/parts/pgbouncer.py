@@ -37,9 +37,7 @@ class PgBouncer:
     Clients cannot keep session state; asyncpg needs `statement_cache_size=0`.
     """
 
-    def __init__(
-        self, server: PostgresDatabases, *, max_client_conn: int = 500, default_pool_size: int = 20
-    ) -> None:
+    def __init__(self, server: PostgresDatabases, *, max_client_conn: int = 500, default_pool_size: int = 20) -> None:
         self._server = urlsplit(server.admin_url)
         self._max_client_conn = max_client_conn
         self._default_pool_size = default_pool_size

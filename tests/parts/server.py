@@ -17,9 +17,7 @@ from tests.parts.account import Account
 class ServerProcess:
     """A running server, in a session of its own so that Ctrl-C reaches only the tests."""
 
-    def __init__(
-        self, command: list[str], *, account: Account, folder: Path, farewell: signal.Signals
-    ) -> None:
+    def __init__(self, command: list[str], *, account: Account, folder: Path, farewell: signal.Signals) -> None:
         """Start the command, its output going to `folder`/server.log.
 
         Should our process vanish, the server gets the signal `farewell` and its folder is deleted.

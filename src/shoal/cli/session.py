@@ -84,7 +84,7 @@ class Session:
 
     def redacted(self, text: str) -> str:
         """The text without passwords."""
-        from shoal.config.redaction import redacted
+        from shoal.model.redaction import redacted
 
         # Only settings that were read can have put a password into a message.
         known = self.__dict__.get("settings")

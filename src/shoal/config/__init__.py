@@ -11,8 +11,8 @@ comes from `PGPASSWORD`, `DB_PASSWORD` or the file `DB_PASSWORD_FILE` names, nev
 ledger URL that has none.
 """
 
-from shoal.config.redaction import redacted
 from shoal.config.settings import NAMES, Settings, load_settings
 from shoal.config.sources import Origin
+from shoal.model.redaction import redacted
 
 __all__ = ["NAMES", "Origin", "Settings", "load_settings", "redacted"]

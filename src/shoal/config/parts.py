@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from shoal.config.redaction import POSTGRES_SCHEMES
 from shoal.config.sources import Given, Origin, Variables, reason
 from shoal.errors import InvalidSetting
+from shoal.model.redaction import POSTGRES_SCHEMES
 
 PART_VARIABLES = {
     "db_host": ("PGHOST", "DB_HOST"),

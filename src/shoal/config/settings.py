@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shoal.config.parts import PART_VARIABLES, Parts, flag_of
-from shoal.config.redaction import redacted, secrets_of
 from shoal.config.sources import Given, Kind, Origin, Variables, read_dotenv, read_toml
 from shoal.errors import InvalidSetting
+from shoal.model.redaction import redacted, secrets_of
 
 ENV_PREFIX = "SHOAL_"
 # Read by the test suite, not by Shoal itself.

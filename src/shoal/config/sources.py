@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from shoal.config.redaction import redacted
 from shoal.errors import InvalidSetting
+from shoal.model.redaction import redacted
 
 Kind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "default"]
 _NAME = r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*"

@@ -10,6 +10,7 @@ import msgspec
 
 from shoal.demo.bookshop import HOST_LIMIT, SLOW_DELAY, SLOW_HOST, run_spec, start_items
 from shoal.demo.worker import DemoWorker
+from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
 from shoal.model.views import (
@@ -23,7 +24,6 @@ from shoal.model.views import (
     ItemView,
     PartitionProgress,
 )
-from shoal.wiring import OpenLedger
 
 LOOK_SECONDS = 0.1
 SAMPLE = 3
@@ -69,7 +69,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     findings: Sequence[Finding]
 
 
-async def tell_story(ledger: OpenLedger, watcher: Watcher, *, code_version: str) -> Summary:
+async def tell_story(ledger: Ledger, watcher: Watcher, *, code_version: str) -> Summary:
     """Create a run, work it off with three workers of which one dies, and read back what became of it."""
     run = await ledger.runs.create(run_spec(code_version))
     await ledger.lanes.set(SLOW_HOST, limit=HOST_LIMIT, delay=SLOW_DELAY, by="shoal demo")
@@ -95,7 +95,7 @@ async def tell_story(ledger: OpenLedger, watcher: Watcher, *, code_version: str)
     return await _summary(ledger, run, intake, waiting_item)
 
 
-async def _watch(ledger: OpenLedger, run: Run, workers: Sequence[DemoWorker], watcher: Watcher) -> ItemStory | None:
+async def _watch(ledger: Ledger, run: Run, workers: Sequence[DemoWorker], watcher: Watcher) -> ItemStory | None:
     """Look at the run until nothing remains. Returns a waiting item and its reasons, caught on the way."""
     caught: ItemStory | None = None
     death = _Death(ledger, workers, watcher)
@@ -119,7 +119,7 @@ async def _watch(ledger: OpenLedger, run: Run, workers: Sequence[DemoWorker], wa
 class _Death:
     """Tells, once each, that a worker died and that the ledger gave its items to others."""
 
-    def __init__(self, ledger: OpenLedger, workers: Sequence[DemoWorker], watcher: Watcher) -> None:
+    def __init__(self, ledger: Ledger, workers: Sequence[DemoWorker], watcher: Watcher) -> None:
         self._ledger = ledger
         self._workers = workers
         self._watcher = watcher
@@ -139,7 +139,7 @@ class _Death:
             self._watcher.tell(f"{victim} died and still holds {present[victim].leased} items.")
 
 
-async def _waiting_item(ledger: OpenLedger, run: Run) -> ItemStory | None:
+async def _waiting_item(ledger: Ledger, run: Run) -> ItemStory | None:
     page = await ledger.reads.items(run.id, ItemFilter(states=(ItemState.WAITING,), partition="us"), limit=10)
     if not page.rows:
         return None
@@ -150,7 +150,7 @@ async def _waiting_item(ledger: OpenLedger, run: Run) -> ItemStory | None:
     return ItemStory(name=name_of(item), gates=gates) if still_waiting else None
 
 
-async def _summary(ledger: OpenLedger, run: Run, intake: IntakeReport, waiting_item: ItemStory | None) -> Summary:
+async def _summary(ledger: Ledger, run: Run, intake: IntakeReport, waiting_item: ItemStory | None) -> Summary:
     items = [item async for item in _all_items(ledger, run)]
     rescued = [item for item in items if item.rescues]
     rescued_item = None
@@ -179,7 +179,7 @@ async def _summary(ledger: OpenLedger, run: Run, intake: IntakeReport, waiting_i
     )
 
 
-async def _all_items(ledger: OpenLedger, run: Run) -> AsyncIterator[ItemView]:
+async def _all_items(ledger: Ledger, run: Run) -> AsyncIterator[ItemView]:
     cursor = None
     while True:
         page = await ledger.reads.items(run.id, cursor=cursor, limit=500)

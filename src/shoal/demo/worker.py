@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from shoal.demo.bookshop import Visit, visit
 from shoal.errors import WorkerLost
+from shoal.ledger.protocols import Ledger
 from shoal.model.item import Claimed
 from shoal.model.jsontext import record_text
 from shoal.model.outcome import Finished, RetryPolicy, judge
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.wiring import OpenLedger
 
 BATCH = 8
 LEASE_SECONDS = 1.0
@@ -29,7 +29,7 @@ RETRIES = RetryPolicy(factor=1.0, cap=0.2, jitter=0.2)
 class DemoWorker:
     """Works until the run is finished. `dies_after`: stop like a killed process after so many items, holding some."""
 
-    def __init__(self, ledger: OpenLedger, run: Run, name: str, *, dies_after: int | None = None) -> None:
+    def __init__(self, ledger: Ledger, run: Run, name: str, *, dies_after: int | None = None) -> None:
         self._ledger = ledger
         self._run = run
         self._name = name

@@ -31,6 +31,7 @@ from shoal.model.views import (
 )
 from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerView
 
+ALL_ITEMS = ItemFilter()
 Entry = str | bytes | NewItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 
@@ -169,13 +170,14 @@ class Reads(Protocol):
         """Leased now, done and dead in the last minutes, per worker, most done first."""
 
     async def items(
-        self, run_id: str, which: ItemFilter = ..., *, cursor: str | None = None, limit: int = 50
+        self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ItemView]:
         """In the order they were enqueued. A page may be short, even empty, while its cursor says that more follow."""
 
     async def item(
-        self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str = ...
-    ) -> ItemView: ...
+        self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
+    ) -> ItemView:
+        """By id, or by key within a stage (the first one unless given)."""
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]: ...
 
@@ -222,16 +224,27 @@ class Schema(Protocol):
 class Ledger(Protocol):
     """All roles on one database."""
 
-    runs: Runs
-    intake: Intake
-    claims: Claims
-    commits: Commits
-    workers: Workers
-    lanes: Lanes
-    settings: Settings
-    steering: Steering
-    reads: Reads
-    upkeep: Upkeep
-    schema: Schema
+    @property
+    def runs(self) -> Runs: ...
+    @property
+    def intake(self) -> Intake: ...
+    @property
+    def claims(self) -> Claims: ...
+    @property
+    def commits(self) -> Commits: ...
+    @property
+    def workers(self) -> Workers: ...
+    @property
+    def lanes(self) -> Lanes: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def steering(self) -> Steering: ...
+    @property
+    def reads(self) -> Reads: ...
+    @property
+    def upkeep(self) -> Upkeep: ...
+    @property
+    def schema(self) -> Schema: ...
 
     async def close(self) -> None: ...

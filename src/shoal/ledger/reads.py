@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.protocols import Runs, Workers
+from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
 from shoal.ledger.rows import Queryable, Row, attempt_from, event_from, item_from, lane_from
 from shoal.model.item import ItemState
 from shoal.model.urlkey import key_hash
@@ -26,7 +26,6 @@ from shoal.model.views import (
 )
 
 SCAN_WINDOW = 1_000
-_ALL = ItemFilter()
 _ENDED_BADLY = {ItemState.DEAD, ItemState.CANCELLED}
 
 
@@ -65,7 +64,7 @@ class SqlReads:
         return [WorkerProgress(**dict(r)) for r in await self._db.fetch(self._sql["worker_progress"], run.no, minutes)]
 
     async def items(
-        self, run_id: str, which: ItemFilter = _ALL, *, cursor: str | None = None, limit: int = 50
+        self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ItemView]:
         run = await self._catalog.run(run_id)
         if which.stage is not None:

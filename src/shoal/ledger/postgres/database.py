@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from shoal.errors import (
     WorkerLost,
     WrongState,
 )
+from shoal.model.redaction import redacted
 
 Record = asyncpg.Record
 
@@ -53,7 +53,6 @@ _NOT_MIGRATED = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedColumnError,
 )
-_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 
 
 class StatelessConnection(asyncpg.Connection):
@@ -103,9 +102,9 @@ class Database:
                 timeout=10,
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
-            raise BadLedgerUrl(f"{self.shown_url} is not a PostgreSQL address: {error}.") from None
+            raise BadLedgerUrl(f"{self.shown_url} is not a PostgreSQL address: {_text(error)}.") from None
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise LedgerUnreachable(f"{self.shown_url} refused us: {error}.") from None
+            raise LedgerUnreachable(f"{self.shown_url} refused us: {_text(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise LedgerUnreachable(f"{self.shown_url} does not answer: {_text(error)}.") from None
 
@@ -130,7 +129,7 @@ class Database:
             except ConnectionBroke as error:
                 if time.monotonic() + pause > give_up_at:
                     raise LedgerUnreachable(
-                        f"{self.shown_url} has not answered for {self.patience:.0f} s: {error.message}"
+                        f"{self.shown_url} has not answered for {self.patience:.0f} s: {error.message}."
                     ) from error
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, 1.0)
@@ -192,36 +191,35 @@ class Database:
             self._listener = None
 
 
-def redacted(url: str) -> str:
-    """A database address fit for printing."""
-    return _PASSWORD.sub(r"\1:***@", url)
-
-
 def translated(error: asyncpg.PostgresError) -> ShoalError:
     """A server's complaint as an error with a remedy."""
     match error.sqlstate:
         case "SH001":
             return WorkerLost("This worker was declared dead, or never registered.")
         case "SH002":
-            return WrongState(f"The run is {error}: it takes no more items.", remedy="Resume it, or start it fresh.")
+            return WrongState(
+                f"The run is {_text(error)}: it takes no more items.", remedy="Resume it, or start it fresh."
+            )
         case "SH003":
             return ClaimOutOfDate("A newer claim of this worker came first.")
         case "53100":
-            return LedgerFull(f"The database server has no space left: {error}.")
+            return LedgerFull(f"The database server has no space left: {_text(error)}.")
         case "25006":
             return LedgerReadOnly(
-                f"The database refuses writes: {error}.",
+                f"The database refuses writes: {_text(error)}.",
                 remedy="Connect to the primary server, not to a replica.",
             )
         case "42501":
             return LedgerReadOnly(
-                f"The database refuses this user: {error}.",
+                f"The database refuses this user: {_text(error)}.",
                 remedy="Grant the user all rights on the schema shoal, or use its owner.",
             )
     if isinstance(error, _NOT_MIGRATED):
-        return LedgerNotMigrated(f"The database has no Shoal schema of this version: {error}.")
-    return LedgerError(f"The database refused: {error} ({error.sqlstate}).")
+        return LedgerNotMigrated(f"The database has no Shoal schema of this version: {_text(error)}.")
+    return LedgerError(f"The database refused: {_text(error)} ({error.sqlstate}).")
 
 
 def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    """The first line of a complaint, without its full stop; details are for the server's log."""
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

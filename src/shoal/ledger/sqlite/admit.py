@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 
-SWEEP_AT_ONCE = 10_000
-
 
 def admit(tx: Transaction) -> int:
     """Let as many items out as the lanes in temp.touched allow; then no lane is touched any more."""
@@ -23,9 +21,9 @@ def admit(tx: Transaction) -> int:
     return moved
 
 
-def sweep_lanes(tx: Transaction, most: int = SWEEP_AT_ONCE) -> int:
-    """Ask lanes that could let somebody out but were not asked: after a resume, or a raised limit."""
-    tx.run("touch_lanes", tx.value("lanes_with_room", most))
+def admit_to(tx: Transaction, lanes: str) -> int:
+    """The same for these lanes, a JSON list of ids."""
+    tx.run("touch_lanes", lanes)
     return admit(tx)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shoal.errors import InvalidSetting, NotFound, WrongState
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.rows import run_from
-from shoal.ledger.sqlite.admit import admit, sweep_lanes
+from shoal.ledger.sqlite.admit import admit, admit_to
 from shoal.ledger.sqlite.clock import moment
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.orders import cancel_items
@@ -20,6 +20,7 @@ from shoal.model.urlkey import KEY_VERSION
 from shoal.model.views import Page
 
 CANCEL_AT_ONCE = 20_000
+RESUME_LANES = 100_000
 _NOT_REMOVED = (RunState.ACTIVE, RunState.PAUSED, RunState.FINISHED, RunState.CANCELLED)
 
 
@@ -72,7 +73,7 @@ class SqliteRuns:
 
         def work(tx: Transaction) -> None:
             _set_state(tx, no, run_id, RunState.ACTIVE, _NOT_REMOVED, by)
-            sweep_lanes(tx, 100_000)
+            admit_to(tx, tx.value("lanes_with_room", RESUME_LANES))
 
         await self._db.write(work)
 

@@ -13,7 +13,7 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_lane_change
 from shoal.ledger.protocols import Reads
 from shoal.ledger.rows import lane_from
-from shoal.ledger.sqlite.admit import admit
+from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.orders import cancel_items, retry_items
@@ -96,8 +96,7 @@ def _find_lane(tx: Transaction, run_no: int, key: str, run_id: str | None) -> in
 
 
 def _changed(tx: Transaction, lane: int) -> None:
-    tx.run("touch_lanes", json_text([lane]))
-    admit(tx)
+    admit_to(tx, json_text([lane]))
     tx.wakes = True
 
 

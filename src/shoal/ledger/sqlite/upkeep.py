@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shoal.ledger.sqlite.admit import sweep_lanes
+from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.claims import promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
@@ -15,6 +15,7 @@ from shoal.model.run import RunState
 from shoal.model.views import Finding, Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
+SWEEP_AT_ONCE = 10_000
 MINUTES_KEPT = 8 * 24 * 60
 
 
@@ -33,8 +34,8 @@ class SqliteUpkeep:
             match row["name"]:
                 case "reap":
                     reaped = await self._db.write(_reap)
-                case "lanes":
-                    await self._db.write(_sweep)
+                case "lanes" if await self._db.write(lambda tx: _take(tx, "lanes")):
+                    await self._sweep_lanes()
                 case "tidy" if await self._db.write(_tidy):
                     await self._purge()
         finished: tuple[str, ...] = ()
@@ -63,6 +64,12 @@ class SqliteUpkeep:
             for row in await self._db.fetch(self._sql[name])
         ]
 
+    async def _sweep_lanes(self) -> None:
+        """Ask lanes that could let somebody out but were not asked."""
+        lanes: str = await self._db.value(self._sql["lanes_with_room"], SWEEP_AT_ONCE)
+        if lanes != "[]":
+            await self._db.write(lambda tx: admit_to(tx, lanes))
+
     async def _purge(self) -> None:
         # A removal that was interrupted is taken up again by whoever comes by.
         for row in await self._db.fetch(self._sql["removed_runs"]):
@@ -77,11 +84,6 @@ def _take(tx: Transaction, name: str) -> bool:
 
 def _reap(tx: Transaction) -> Tending:
     return reap(tx) if _take(tx, "reap") else Tending()
-
-
-def _sweep(tx: Transaction) -> None:
-    if _take(tx, "lanes"):
-        sweep_lanes(tx)
 
 
 def _tidy(tx: Transaction) -> bool:

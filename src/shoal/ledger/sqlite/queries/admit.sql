@@ -1,26 +1,38 @@
 -- name: admit_pick
 -- Let as many items out of `waiting` as the touched lanes allow. A lane with a delay has at most one unstarted item
 -- outside. Where several runs wait behind one lane they take turns; a paused run's rows are not looked at.
--- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, as far as the allowance goes.
+-- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, as far as the allowance goes. The plus in
+-- +k.item takes the type off the value: only then does SQLite use the whole key to find the next row.
 insert into temp.admitted (item, lane, run, queue, priority, epoch, tries, rescues, due)
 with recursive
 open as materialized (
     select o.id as lane, r.no as run, o.allowance, o.due
     from temp.touched t
     cross join lane_room o on o.id = t.lane
-    cross join run r on r.state = 'active' and (o.run = 0 or o.run = r.no)
+    cross join run r indexed by run_active on r.state = 'active'
+    where o.allowance > 0 and o.run = 0
+    union all
+    select o.id, r.no, o.allowance, o.due
+    from temp.touched t
+    cross join lane_room o on o.id = t.lane
+    cross join run r on r.no = o.run and r.state = 'active'
     where o.allowance > 0
 ),
-walk (lane, run, item, turn, allowance, due) as (
+walk (lane, run, priority, item, turn, allowance, due) as (
     select o.lane, o.run,
-           (select w.item from waiting w where w.lane = o.lane and w.run = o.run order by w.priority, w.item limit 1),
+           (select w.priority from waiting w where w.lane = o.lane and w.run = o.run
+            order by w.priority, w.item limit 1),
+           (select w.item from waiting w where w.lane = o.lane and w.run = o.run
+            order by w.priority, w.item limit 1),
            1, o.allowance, o.due
     from open o
     union all
     select k.lane, k.run,
+           (select w.priority from waiting w
+            where w.lane = k.lane and w.run = k.run and (w.priority, w.item) > (k.priority, +k.item)
+            order by w.priority, w.item limit 1),
            (select w.item from waiting w
-            where w.lane = k.lane and w.run = k.run
-              and (w.priority, w.item) > (select i.priority, i.id from item i where i.id = k.item)
+            where w.lane = k.lane and w.run = k.run and (w.priority, w.item) > (k.priority, +k.item)
             order by w.priority, w.item limit 1),
            k.turn + 1, k.allowance, k.due
     from walk k where k.turn < k.allowance and k.item is not null
@@ -31,8 +43,7 @@ ranked as (
 )
 select w.item, w.lane, w.run, w.queue, w.priority, w.epoch, w.tries, w.rescues, k.due
 from ranked k
-cross join item i on i.id = k.item
-cross join waiting w on w.lane = k.lane and w.run = k.run and w.priority = i.priority and w.item = i.id
+cross join waiting w on w.lane = k.lane and w.run = k.run and w.priority = k.priority and w.item = k.item
 where k.place <= k.allowance
 
 -- name: admit_leave

@@ -118,13 +118,13 @@ order by e.id desc limit ?3
 -- How many stand before it in its queue, counted up to a limit.
 select count(*) from (
     select 1 from item i join ready r
-      on r.queue = i.queue and (r.priority, r.item) < (i.priority, i.id)
+      on r.queue = i.queue and (r.priority, r.item) < (i.priority, +i.id)
     where i.run = ?1 and i.id = ?2 limit 10001) x
 
 -- name: rank_waiting
 select count(*) from (
     select 1 from item i join waiting w
-      on w.lane = i.lane and w.run = i.run and (w.priority, w.item) < (i.priority, i.id)
+      on w.lane = i.lane and w.run = i.run and (w.priority, w.item) < (i.priority, +i.id)
     where i.run = ?1 and i.id = ?2 limit 10001) x
 
 -- name: item_lane

@@ -21,8 +21,9 @@ update worker set state = 'stopped', ended_at = ?2 where no = ?1 and state in ('
 -- name: list_workers
 select w.id, w.node, w.pid, w.version, w.state, w.started_at as "started_at [moment]", w.lease_seconds, w.scope,
        (shoal_now() - w.beat_at) / 1e6 as silent_seconds,
-       (select count(*) from lease s where s.worker = w.no) as leased
+       coalesce(s.leased, 0) as leased
 from worker w
+left join (select worker, count(*) as leased from lease group by worker) s on s.worker = w.no
 where not ?1 or w.state in ('live', 'draining')
 order by w.no desc
 limit 10000

@@ -1,0 +1,154 @@
+"""Every store call fails before, after and in the middle of its effect, and the laws hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shoal.ledger.postgres.database import ConnectionBroke, Record
+from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import Claimed, NewItem
+from shoal.model.lane import LanePolicy
+from shoal.model.outcome import Finished
+from shoal.model.run import RunSpec, RunState, StageSpec
+from shoal.model.worker import Scope, WorkerSpec
+from shoal.testing.faults import InjectedFault, faulty, insist
+from shoal.testing.lab import Lab, done, retry
+from tests.ledger.labs import postgres_lab, sqlite_lab
+
+ITEMS = 250
+SPEC = RunSpec(
+    scraper="faults",
+    stages=(StageSpec("list", lane=LanePolicy(limit=3)), StageSpec("page", lane=LanePolicy(limit=3))),
+    max_rescues=1000,
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
+    return sqlite_path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def lab(place: Path | str) -> AsyncIterator[Lab]:
+    async with sqlite_lab(place) if isinstance(place, Path) else postgres_lab(place) as lab:
+        yield lab
+
+
+def ends_of(claimed: list[Claimed], rng: random.Random) -> list[Finished]:
+    return [
+        retry(item, delay=0.0)
+        if rng.random() < 0.1
+        else done(
+            item,
+            json.dumps({"stage": item.stage, "key": item.key}),
+            follow_ups=[NewItem(key=item.key, stage="page", lane=item.lane)] if item.stage == "list" else (),
+        )
+        for item in claimed
+    ]
+
+
+async def work_until_finished(ledger: Ledger, run_id: str, name: str, rng: random.Random) -> None:
+    """A worker that makes every call again until it answers."""
+    await insist(lambda: ledger.workers.register(WorkerSpec(id=name, node="n", pid=1, lease_seconds=3600)))
+    scope = Scope(run_ids=(run_id,))
+    while True:
+        try:
+            claimed = await ledger.claims.claim(name, scope, 4)
+        except InjectedFault:
+            # The claim may have taken items that nobody told us about.
+            await insist(lambda: ledger.claims.reconcile(name, []))
+            continue
+        if claimed:
+            ends = ends_of(claimed, rng)
+            await insist(lambda ends=ends: ledger.commits.commit(name, ends))  # type: ignore[misc]
+        else:
+            await insist(ledger.upkeep.tend)
+            if (await insist(lambda: ledger.runs.get(run_id))).state is RunState.FINISHED:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def prove(ledger: Ledger, run_id: str) -> None:
+    counts = await ledger.reads.stats(run_id)
+    assert (counts.done, counts.dead, counts.remaining) == (2 * ITEMS, 0, 0), counts
+    page = await ledger.reads.results(run_id, limit=10_000)
+    seen = Counter((record["stage"], record["key"]) for record in (json.loads(text) for _, _, text in page.rows))
+    assert len(seen) == 2 * ITEMS
+    assert set(seen.values()) == {1}
+    assert await ledger.upkeep.audit() == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_run_survives_faults_in_every_third_call(lab: Lab, seed: int) -> None:
+    flaky, met = faulty(lab.ledger, rate=0.35, seed=seed)
+    run = await lab.ledger.runs.create(SPEC)
+    items = [NewItem(key=f"k{n}", lane=f"lane{n % 4}" if n % 2 else None) for n in range(ITEMS)]
+    await insist(lambda: flaky.intake.enqueue(run.id, items))
+    await insist(lambda: flaky.runs.seal(run.id))
+    rng = random.Random(seed)
+    await asyncio.wait_for(
+        asyncio.gather(*(work_until_finished(flaky, run.id, f"w{n}", rng) for n in range(3))), timeout=120
+    )
+    await prove(lab.ledger, run.id)
+    for call in ("claims.claim", "commits.commit"):
+        for kind in ("before", "after", "timeout"):
+            assert met[f"{call} {kind}"] > 0, f"the test never met {call} {kind}"
+
+
+class BrokenWire:
+    """Breaks the connection around single statements: before, after, or so that the statement arrives late."""
+
+    def __init__(self, ledger: PostgresLedger, rate: float, seed: int) -> None:
+        self.rate = rate
+        self.rng = random.Random(seed)
+        self.met: Counter[str] = Counter()
+        self.late: list[asyncio.Task[object]] = []
+        self.real = ledger.db.fetch_once
+        ledger.db.fetch_once = self.fetch_once  # type: ignore[method-assign]
+
+    async def fetch_once(self, sql: str, *args: object) -> list[Record]:
+        if self.rng.random() >= self.rate:
+            return await self.real(sql, *args)
+        kind = self.rng.choice(("before", "after", "late"))
+        self.met[kind] += 1
+        if kind == "after":
+            await self.real(sql, *args)
+        elif kind == "late":
+            self.late.append(asyncio.create_task(self.deliver_late(sql, args)))
+        raise ConnectionBroke(f"broken {kind}")
+
+    async def deliver_late(self, sql: str, args: tuple[object, ...]) -> None:
+        """The caller has given up and asked again when the server carries out the first request."""
+        await asyncio.sleep(self.rng.random() * 0.2)
+        try:
+            await self.real(sql, *args)
+        except Exception as error:
+            self.met[f"late {type(error).__name__}"] += 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_lost_and_late_answers_are_hidden_from_callers(postgres_url: str, seed: int) -> None:
+    """No InjectedFault here: the PostgreSQL ledger itself asks again, and nobody above notices."""
+    ledger = await open_postgres(postgres_url)
+    run = await ledger.runs.create(SPEC)
+    wire = BrokenWire(ledger, rate=0.3, seed=seed)
+    items = [NewItem(key=f"k{n}", lane=f"lane{n % 4}" if n % 2 else None) for n in range(ITEMS)]
+    report = await ledger.intake.enqueue(run.id, [*items, *items[:7]])
+    assert (report.enqueued, report.duplicates) == (ITEMS, 7), "a receipt keeps the count exact"
+    await ledger.runs.seal(run.id)
+    rng = random.Random(seed)
+    await asyncio.wait_for(
+        asyncio.gather(*(work_until_finished(ledger, run.id, f"w{n}", rng) for n in range(3))), timeout=120
+    )
+    await asyncio.gather(*wire.late)
+    await prove(ledger, run.id)
+    assert min(wire.met[kind] for kind in ("before", "after", "late")) > 5, wire.met
+    await ledger.close()
