@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 
 from bench import consumer
-from bench.claim_timing import timed_claims
+from bench.claim_timing import timed_steps
 from bench.figures import Lines, Report, percentile
 from bench.places import Place
 from bench.session import Effort, Session
@@ -23,10 +23,10 @@ from shoal.model.lane import LanePolicy
 
 BATCH = 50
 CLAIMS_PER_TURN = 10
-TURNS = 15
-CLAIMS = CLAIMS_PER_TURN * TURNS
-# Enough beside what the claims take, so that the last one finds a full batch.
-BASE = 2 * BATCH * CLAIMS
+TURNS_PER_ROUND = 5
+ROUNDS = 3
+# The claims take three quarters of it.
+BASE = 10_000
 WAITING: dict[Effort, tuple[int, ...]] = {
     "quick": (BASE, 100_000, 500_000),
     "full": (BASE, 100_000, 1_000_000, 5_000_000),
@@ -49,7 +49,7 @@ def run(session: Session) -> Report:
     report = Report(
         "growth",
         "Does a claim cost the same with more waiting, done, lanes and partitions?",
-        {"batch": BATCH, "claims": CLAIMS, "smallest_backlog": BASE},
+        {"batch": BATCH, "claims": CLAIMS_PER_TURN * TURNS_PER_ROUND * ROUNDS, "smallest_backlog": BASE},
     )
     for series in (
         Series("waiting", session.size(WAITING), lambda address, n: _fill(address, consumer.urls(n))),
@@ -59,25 +59,25 @@ def run(session: Session) -> Report:
     ):
         lines = []
         for place in session.places:
-            timings = _measure(place, series)
-            for step, seconds in timings.items():
+            p95 = []
+            for step, rounds in _measure(place, series).items():
                 for percent in (50, 95):
-                    name = f"{place.name}, {step} {series.name}, p{percent}"
-                    report.add(name, "ms", [percentile(seconds, percent) * 1000])
-            p95 = [percentile(seconds, 95) for seconds in timings.values()]
+                    samples = [percentile(seconds, percent) * 1000 for seconds in rounds]
+                    figure = report.add(f"{place.name}, {step} {series.name}, p{percent}", "ms", samples)
+                p95.append(figure.value)
             report.target(
                 f"{place.name}: p95 with {series.steps[-1]} / {series.steps[0]} {series.name}",
                 p95[-1] / p95[0],
                 at_most=1.5,
             )
-            points = zip(series.steps, p95, strict=True)
-            lines.append((place.name, tuple((float(step), value * 1000) for step, value in points)))
+            lines.append((place.name, tuple((float(s), value) for s, value in zip(series.steps, p95, strict=True))))
         report.plots.append(Lines(f"Claim of {BATCH}", series.name, "p95, ms", tuple(lines), log_x=True))
     measure_snapshot(session, report)
     return report
 
 
-def _measure(place: Place, series: Series) -> dict[int, list[float]]:
+def _measure(place: Place, series: Series) -> dict[int, list[list[float]]]:
+    """For every step the claims' seconds, round by round."""
     with ExitStack() as stack:
         addresses = {}
         for step in series.steps:
@@ -88,18 +88,19 @@ def _measure(place: Place, series: Series) -> dict[int, list[float]]:
         return asyncio.run(_claim_in_turn(addresses))
 
 
-async def _claim_in_turn(addresses: dict[int, str]) -> dict[int, list[float]]:
-    timings: dict[int, list[float]] = {step: [] for step in addresses}
+async def _claim_in_turn(addresses: dict[int, str]) -> dict[int, list[list[float]]]:
+    timings: dict[int, list[list[float]]] = {step: [[] for _ in range(ROUNDS)] for step in addresses}
     async with AsyncExitStack() as stack:
         workers = {
             step: await stack.enter_async_context(consumer.consumer(address, BATCH))
             for step, address in addresses.items()
         }
-        for turn in range(TURNS + 1):
+        for worker in workers.values():  # warm connections and plans
+            await timed_steps(worker, CLAIMS_PER_TURN)
+        for turn in range(TURNS_PER_ROUND * ROUNDS):
             for step, worker in workers.items():
-                seconds = await timed_claims(worker, CLAIMS_PER_TURN)
-                if turn > 0:  # the first turn warms connections and plans
-                    timings[step] += seconds
+                claims, _ = await timed_steps(worker, CLAIMS_PER_TURN)
+                timings[step][turn // TURNS_PER_ROUND] += claims
     return timings
 
 

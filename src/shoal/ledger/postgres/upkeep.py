@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.steering import PURGE_AT_ONCE
-from shoal.ledger.postgres.work import PROMOTE_AT_ONCE, tending
+from shoal.ledger.postgres.work import tending
 from shoal.model.views import Finding, Tending
 
 REAP_SECONDS = 1.0
@@ -24,7 +24,7 @@ class PostgresUpkeep:
 
     async def tend(self) -> Tending:
         woken = 0
-        while moved := await self._db.value(self._sql["promote_due"], PROMOTE_AT_ONCE):
+        while moved := await self._db.value(self._sql["promote_due"]):
             woken += moved
         reaped = Tending()
         if await self._due("reap", REAP_SECONDS):

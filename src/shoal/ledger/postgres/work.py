@@ -24,8 +24,6 @@ from shoal.model.outcome import Finished
 from shoal.model.views import CommitReport, IntakeReport, Tending
 from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerState, WorkerView
 
-PROMOTE_AT_ONCE = 1_000
-
 
 class PostgresIntake:
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
@@ -158,7 +156,7 @@ class PostgresClaims:
         return [ClaimRow(*row) for row in rows]
 
     async def promote_due(self) -> int:
-        moved: int = await self._db.value(self._sql["promote_due"], PROMOTE_AT_ONCE)
+        moved: int = await self._db.value(self._sql["promote_due"])
         return moved
 
 

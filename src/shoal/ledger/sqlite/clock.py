@@ -39,18 +39,25 @@ class Clock:
             raise RuntimeError("the ledger's clock was asked before it was settled")
         return since_boot() + self._offset
 
+    def find(self, connection: sqlite3.Connection) -> bool:
+        """Settle by the offset that is stored for this boot. False: there is none that would do."""
+        known = connection.execute(self._sql["clock_offset"], (boot_id(),)).fetchone()
+        if known is None or since_boot() + known[0] < self._last_seen(connection):
+            return False
+        self._offset = known[0]
+        return True
+
     def settle(self, connection: sqlite3.Connection) -> None:
         """Find the offset of this boot, or set it. Called within a write transaction, so that all agree."""
-        boot = boot_id()
-        known = connection.execute(self._sql["clock_offset"], (boot,)).fetchone()
+        if not self.find(connection):
+            # A new boot; or the file was elsewhere meanwhile, with a clock that is ahead of ours.
+            offset = max(self._last_seen(connection), time.time_ns() // 1000) - since_boot()
+            connection.execute(self._sql["set_clock_offset"], (boot_id(), offset))
+            self._offset = offset
+
+    def _last_seen(self, connection: sqlite3.Connection) -> int:
         seen: int = connection.execute(self._sql["last_seen"]).fetchone()[0]
-        if known is not None and since_boot() + known[0] >= seen:
-            self._offset = known[0]
-            return
-        # A new boot; or the file was elsewhere meanwhile, with a clock that is ahead of ours.
-        offset = max(seen, time.time_ns() // 1000) - since_boot()
-        connection.execute(self._sql["set_clock_offset"], (boot, offset))
-        self._offset = offset
+        return seen
 
 
 def since_boot() -> int:

@@ -27,6 +27,14 @@ from shoal.ledger.sqltext import load_scripts
 T = TypeVar("T")
 APPLICATION_ID = 0x53484F4C  # "SHOL", as `file` shows it
 WATCH_SECONDS = 0.05
+# FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
+_SETTINGS = (
+    "synchronous = full",
+    "temp_store = memory",
+    "cache_size = -65536",
+    "wal_autocheckpoint = 4000",
+    "journal_size_limit = 67108864",
+)
 _READS = ("select", "with", "pragma")
 
 sqlite3.register_converter("moment", lambda raw: moment(int(raw)))
@@ -50,10 +58,12 @@ class Database:
     async def connect(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadLedgerUrl(f"{self.path.parent} is not a folder.") from None
         except OSError as error:
             raise LedgerReadOnly(f"The folder {self.path.parent} cannot be made: {error.strerror}.") from None
         await self._writer.hand.do(lambda _: self._guarded(self._open_writer))
-        await self._reader.hand.do(lambda _: self._guarded(self._reader.open))
+        await self._reader.hand.do(lambda _: self._guarded(lambda: self._open(self._reader)))
 
     async def close(self) -> None:
         if not self._closed:
@@ -66,8 +76,8 @@ class Database:
         """Rows of one statement. Lists go as JSON text."""
         params = [_encode(arg) if type(arg) is list else arg for arg in args]
         if sql.startswith(_READS):
-            if not self._clock.settled:
-                await self.write(lambda _: None)
+            if not self._clock.settled and not await self.read(self._clock.find):
+                await self.write(lambda _: None)  # any write settles the clock
             return await self.read(lambda connection: connection.execute(sql, params).fetchall())
         rows: list[sqlite3.Row] = await self._do(
             lambda cancelled: self._in_transaction(lambda c: c.execute(sql, params).fetchall(), cancelled)
@@ -164,8 +174,14 @@ class Database:
                     raise busy(self.path, self._busy_timeout) from error
                 time.sleep(random.uniform(0.5, 1.5) * max(0.0002, 0.002 - (now - since) / 10))
 
+    def _open(self, connection: _Connection) -> None:
+        connection.open()
+        for setting in _SETTINGS:
+            # Even these are refused while another process turns a new file into one with a write-ahead log.
+            self._patiently(lambda setting=setting: connection.sqlite.execute(f"pragma {setting}"))  # type: ignore[misc]
+
     def _open_writer(self) -> None:
-        self._writer.open()
+        self._open(self._writer)
         connection = self._writer.sqlite
         if self._patiently(lambda: _is_foreign(connection)):
             raise BadLedgerUrl(f"{self.path} is another program's database.", remedy="Choose another file.")
@@ -200,15 +216,6 @@ class _Connection:
         self._sqlite = connection
         connection.row_factory = sqlite3.Row
         connection.create_function("shoal_now", 0, self._clock.now)
-        # FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
-        for setting in (
-            "synchronous = full",
-            "temp_store = memory",
-            "cache_size = -65536",
-            "wal_autocheckpoint = 4000",
-            "journal_size_limit = 67108864",
-        ):
-            connection.execute(f"pragma {setting}")
 
     def close(self) -> None:
         if self._sqlite is not None:

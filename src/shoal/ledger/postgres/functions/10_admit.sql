@@ -4,10 +4,12 @@
 -- A lane with a delay has at most one unstarted item outside, so that a late claim or a full buffer cannot bunch starts.
 -- Where several runs wait behind one lane they take turns; a paused run's rows are not looked at.
 create or replace function shoal.admit(lanes bigint[], t timestamptz) returns int
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     runs int[];
-    moved int;
+    places tid[];
 begin
     if lanes is null then
         return 0;
@@ -16,8 +18,10 @@ begin
         select distinct r.no
         from shoal.lane l
         join shoal.run r on r.state = 'active' and (l.run = 0 or l.run = r.no)
-        where l.id = any (lanes) and shoal.lane_allowance(l) > 0
-          and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = r.no));
+        -- Ordered, so that the index is the only sensible way to the first row.
+        cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = r.no
+                            order by w.priority, w.item limit 1) w
+        where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
     if runs = '{}' then
         return 0;
     end if;
@@ -26,58 +30,53 @@ begin
         with r as materialized (select u.no from unnest(runs) as u(no) order by u.no)
         select r.no from r where pg_catalog.pg_try_advisory_xact_lock_shared(21320, r.no));
 
-    with open as materialized (
-        select l.id, shoal.lane_allowance(l) as allowance, greatest(l.next_at, l.blocked_until) as due
+    places := array(
+        select w.ctid
         from shoal.lane l
-        where l.id = any (lanes) and shoal.lane_allowance(l) > 0
-    ),
-    picked as materialized (
-        select w.*, o.due
-        from open o
         cross join lateral (
-            select h.*
+            select h.ctid
             from shoal.run r
             cross join lateral (
-                select w.*, row_number() over (order by w.priority, w.item) as turn
+                select w.ctid, row_number() over (order by w.priority, w.item) as turn
                 from shoal.waiting w
-                where w.lane = o.id and w.run = r.no
+                where w.lane = l.id and w.run = r.no
                 order by w.priority, w.item
-                limit o.allowance
+                limit shoal.lane_allowance(l)
             ) h
             where r.no = any (runs) and r.state = 'active'
             order by h.turn, random()
-            limit o.allowance
+            limit shoal.lane_allowance(l)
         ) w
+        where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
+
+    with picked as (
+        delete from shoal.waiting w where w.ctid = any (places) returning w.*
     ),
-    gone as (
-        delete from shoal.waiting w using picked p
-        where w.lane = p.lane and w.run = p.run and w.priority = p.priority and w.item = p.item
+    placed as materialized (
+        select p.*, greatest(l.next_at, l.blocked_until) as due from picked p join shoal.lane l on l.id = p.lane
     ),
     to_ready as (
         insert into shoal.ready (item, lane, since, queue, priority, epoch, tries, rescues)
         select p.item, p.lane, t, p.queue, p.priority, p.epoch, p.tries, p.rescues
-        from picked p where p.due is null or p.due <= t
+        from placed p where p.due is null or p.due <= t
     ),
     to_delayed as (
         insert into shoal.delayed
             (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
         select p.item, p.lane, p.due, t, p.run, p.queue, p.priority, p.epoch, p.tries, p.rescues, true, 'lane'
-        from picked p where p.due > t
+        from placed p where p.due > t
     ),
     counted as (
         update shoal.lane l
         set taken = l.taken + n.n, unstarted = l.unstarted + n.n, waiting = l.waiting - n.n
-        from (select p.lane, count(*)::int as n from picked p group by p.lane) n
+        from (select p.lane, count(*)::int as n from placed p group by p.lane) n
         where l.id = n.lane
-    ),
-    delta as (
-        insert into shoal.count_delta (at, queue, waiting, ready, delayed)
-        select t, p.queue, -count(*),
-               count(*) filter (where p.due is null or p.due <= t), count(*) filter (where p.due > t)
-        from picked p group by p.queue
     )
-    select count(*) into moved from picked;
-    return moved;
+    insert into shoal.count_delta (at, queue, waiting, ready, delayed)
+    select t, p.queue, -count(*),
+           count(*) filter (where p.due is null or p.due <= t), count(*) filter (where p.due > t)
+    from placed p group by p.queue;
+    return coalesce(cardinality(places), 0);
 end $$;
 
 -- How many more items a lane lets out now.

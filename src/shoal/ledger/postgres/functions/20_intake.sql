@@ -7,7 +7,9 @@ create or replace function shoal.intake(
     priorities int[], delays double precision[], max_tries int[], parents bigint[], accepted bigint[],
     lane_ids bigint[],
     out enqueued int, out duplicates int)
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 begin
     with input as materialized (
         select u.*, k.run, k.stage

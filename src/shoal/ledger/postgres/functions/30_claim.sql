@@ -3,6 +3,9 @@
 -- behind by finished claims are not read again. The LIMIT outside stops the loop over queues as soon as it has enough,
 -- so a claim costs what it takes, however many queues there are.
 --
+-- The rows are picked and locked first and handed over as an array of places: the planner takes an array for ten rows,
+-- and so never thinks of reading a whole table to find them (a LIMIT it cannot know it takes for a tenth of the table).
+--
 -- A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot; it is
 -- returned with deflected = true so that the caller claims again. There are never more of these than the lane's limit.
 create or replace function shoal.claim(
@@ -10,9 +13,12 @@ create or replace function shoal.claim(
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
     lane text, url text, key text, payload json, deflected boolean)
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
+    places tid[];
 begin
     perform shoal.share_runs(array(select k.run from shoal.queue k where k.id = any (queues)));
     t := shoal.clock();
@@ -25,35 +31,38 @@ begin
         end if;
         raise exception using errcode = 'SH001', message = 'worker lost';
     end if;
-    return query
-    with wanted as materialized (
-        select u.queue, u.priority, u.item, u.ord, k.run
-        from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
-        join shoal.queue k on k.id = u.queue
-        join shoal.run r on r.no = k.run and r.state = 'active'
-        order by u.ord
-    ),
-    picked as materialized (
-        select x.*, q.run, q.ord
-        from wanted q
+
+    places := array(
+        select x.ctid
+        from (
+            select u.queue, u.priority, u.item
+            from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
+            join shoal.queue k on k.id = u.queue
+            join shoal.run r on r.no = k.run and r.state = 'active'
+            order by u.ord
+        ) q
         cross join lateral (
-            select r.ctid as place, r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
+            select r.ctid
             from shoal.ready r
             where r.queue = q.queue and (r.priority, r.item) > (q.priority, q.item)
             order by r.priority, r.item
             limit most
             for update skip locked
         ) x
-        limit most
-    ),
-    gone as (
-        delete from shoal.ready r using picked p where r.ctid = p.place
-        returning p.item, p.lane, p.queue, p.priority, p.epoch, p.tries, p.rescues, p.run, p.ord
+        limit most);
+    if places = '{}' then
+        return;
+    end if;
+
+    return query
+    with gone as (
+        delete from shoal.ready r where r.ctid = any (places)
+        returning r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
     ),
     judged as materialized (
-        select g.*, l.key as lane_key, l.blocked_until, coalesce(l.paused, false) as lane_paused,
+        select g.*, k.run, l.key as lane_key, l.blocked_until, coalesce(l.paused, false) as lane_paused,
                coalesce(l.paused or l.blocked_until > t, false) as deflect
-        from gone g left join shoal.lane l on l.id = g.lane
+        from gone g join shoal.queue k on k.id = g.queue left join shoal.lane l on l.id = g.lane
     ),
     leased as (
         insert into shoal.lease
@@ -79,7 +88,7 @@ begin
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
            j.lane_key, i.url, i.key, i.payload, j.deflect
     from judged j join shoal.item i on i.run = j.run and i.id = j.item
-    order by j.ord, j.priority, j.item;
+    order by array_position(queues, j.queue), j.priority, j.item;
 end $$;
 
 -- What a claim took whose answer never arrived. If it has not reached the server yet, it is out of date from now on.
@@ -104,7 +113,9 @@ end $$;
 -- A worker says that these items' requests have left. For a lane with a delay this starts the clock to the next start,
 -- and lets the next item out to wait for it. Returns the items whose lease still holds.
 create or replace function shoal.started(items bigint[], epochs int[]) returns bigint[]
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
     lanes bigint[];
@@ -133,15 +144,17 @@ end $$;
 
 -- Move what has come due: with its slot, or without a lane, to ready; the rest to its place behind the lane. A paused
 -- run gives up its slot in a lane that other runs share.
-create or replace function shoal.promote_due(most int) returns int
-language plpgsql as $$
+create or replace function shoal.promote_due() returns int
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz := shoal.clock();
     due_items bigint[];
     lanes bigint[];
     moved int;
 begin
-    due_items := array(select d.item from shoal.delayed d where d.due_at <= t order by d.due_at limit most);
+    due_items := array(select d.item from shoal.delayed d where d.due_at <= t order by d.due_at limit 1000);
     if due_items = '{}' then
         return 0;
     end if;

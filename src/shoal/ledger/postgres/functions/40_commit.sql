@@ -11,7 +11,9 @@ create or replace function shoal.commit(
     f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[],
     lane_names text[], lane_stages int[],
     out committed int, out lost bigint[], out repeated bigint[], out enqueued int, out duplicates int)
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
     lanes bigint[];

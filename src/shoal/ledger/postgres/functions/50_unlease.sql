@@ -6,7 +6,9 @@
 -- not buried with it. Past the run's max_rescues an item is quarantined: dead, outcome 'poison'.
 create or replace function shoal.unlease(
     items bigint[], epochs int[], how text, reason text, out back int, out quarantined int)
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
     lanes bigint[];

@@ -206,8 +206,11 @@ begin
     lanes := array(
         select l.id from shoal.lane l
         where shoal.lane_allowance(l) > 0
-          and exists (select 1 from shoal.run r where r.state = 'active' and (l.run = 0 or l.run = r.no)
-                        and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = r.no))
+          and exists (
+              select 1 from shoal.run r
+              cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = r.no
+                                  order by w.priority, w.item limit 1) w
+              where r.state = 'active' and (l.run = 0 or l.run = r.no))
         limit most);
     if lanes = '{}' then
         return 0;
@@ -222,11 +225,10 @@ language plpgsql as $$
 declare
     n int;
 begin
-    with taken as materialized (
-        select d.id from shoal.count_delta d order by d.id limit most for update skip locked
-    ),
-    d as (
-        delete from shoal.count_delta d using taken t where d.id = t.id returning d.*
+    with d as (
+        delete from shoal.count_delta d
+        where d.id = any (array(select x.id from shoal.count_delta x order by x.id limit most for update skip locked))
+        returning d.*
     ),
     per_queue as materialized (
         select d.queue, sum(d.ready) as ready, sum(d.waiting) as waiting, sum(d.delayed) as delayed,
@@ -256,7 +258,7 @@ begin
             throttled = m.throttled + excluded.throttled, results = m.results + excluded.results,
             seconds = m.seconds + excluded.seconds
     )
-    select count(*) into n from taken;
+    select count(*) into n from d;
     return n;
 end $$;
 

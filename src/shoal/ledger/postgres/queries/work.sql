@@ -46,7 +46,7 @@ select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], 
 select * from shoal.recall($1::int, $2::int)
 
 -- name: promote_due
-select shoal.promote_due($1::int)
+select shoal.promote_due()
 
 -- name: started
 select shoal.started($1::bigint[], $2::int[])

@@ -65,7 +65,8 @@ from (select p.lane, count(*) as n from temp.admitted p group by p.lane) n
 where l.id = n.lane
 
 -- name: admit_counts
-update queue_count as c set waiting = c.waiting - n.n, ready = c.ready + n.n - n.put_off, delayed = c.delayed + n.put_off
+update queue_count as c
+set waiting = c.waiting - n.n, ready = c.ready + n.n - n.put_off, delayed = c.delayed + n.put_off
 from (select p.queue, count(*) as n, sum(p.due > ?1) as put_off from temp.admitted p group by p.queue) n
 where c.queue = n.queue
 

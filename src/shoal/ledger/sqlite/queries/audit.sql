@@ -27,8 +27,10 @@ with actual as (
     ) x group by queue, state
 ),
 told as (
-    select queue, 'ready' as state, ready as n from queue_depth union all select queue, 'waiting', waiting from queue_depth
-    union all select queue, 'delayed', delayed from queue_depth union all select queue, 'leased', leased from queue_depth
+    select queue, 'ready' as state, ready as n from queue_depth
+    union all select queue, 'waiting', waiting from queue_depth
+    union all select queue, 'delayed', delayed from queue_depth
+    union all select queue, 'leased', leased from queue_depth
     union all select queue, 'done', done from queue_depth union all select queue, 'dead', dead from queue_depth
     union all select queue, 'cancelled', cancelled from queue_depth
     union all select queue, 'results', results from queue_depth

@@ -120,7 +120,8 @@ where l.id = n.lane
 insert or ignore into temp.touched (lane) select p.lane from temp.promoted p where p.in_line
 
 -- name: promote_counts
-update queue_count as c set delayed = c.delayed - n.n, ready = c.ready + n.n - n.in_line, waiting = c.waiting + n.in_line
+update queue_count as c
+set delayed = c.delayed - n.n, ready = c.ready + n.n - n.in_line, waiting = c.waiting + n.in_line
 from (select p.queue, count(*) as n, sum(p.in_line) as in_line from temp.promoted p group by p.queue) n
 where c.queue = n.queue
 

@@ -5,7 +5,8 @@ insert into temp.ended (item, lane, run, queue, priority, epoch, tries, rescues,
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.claimed_at, s.started_at,
        'done', 'done', 0, null, j.value, null, 0, null, null
 from json_each(?1) j
-cross join lease s on s.item = cast(j.key as integer) and s.epoch = cast(substr(j.key, instr(j.key, ':') + 1) as integer)
+cross join lease s
+  on s.item = cast(j.key as integer) and s.epoch = cast(substr(j.key, instr(j.key, ':') + 1) as integer)
 
 -- name: commit_take
 -- Any batch: [item, epoch, kind, outcome, delay, error, seconds, detail].

@@ -66,7 +66,8 @@ from delayed d cross join lane l on l.id = d.lane
 where d.run = ?1 and d.slotted and l.run = 0
 
 -- name: yield_leave_ready
-delete from ready where (queue, priority, item) in (select g.queue, g.priority, g.item from temp.yielded g where g.was_ready)
+delete from ready where (queue, priority, item)
+    in (select g.queue, g.priority, g.item from temp.yielded g where g.was_ready)
 
 -- name: yield_leave_delayed
 delete from delayed where item in (select g.item from temp.yielded g where not g.was_ready)

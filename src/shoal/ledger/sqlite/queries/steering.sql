@@ -1,31 +1,36 @@
 -- name: drop_ready
 -- Items of a run to end as cancelled, [id, ...], wherever they stand: first noted, place by place, then moved.
-insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
 select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, null, ?3, 1, 1, 'ready'
 from json_each(?2) j
 cross join item i on i.id = j.value and i.run = ?1
 cross join ready y on y.queue = i.queue and y.priority = i.priority and y.item = i.id
 
 -- name: drop_waiting
-insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
 select w.item, w.lane, w.queue, w.priority, w.epoch, w.tries, w.rescues, null, ?3, 0, 0, 'waiting'
 from json_each(?2) j
 cross join item i on i.id = j.value and i.run = ?1
 cross join waiting w on w.lane = i.lane and w.run = i.run and w.priority = i.priority and w.item = i.id
 
 -- name: drop_delayed
-insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
 select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, null, ?3, d.slotted, d.slotted, 'delayed'
 from json_each(?2) j cross join delayed d on d.item = j.value and d.run = ?1
 
 -- name: drop_leased
-insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted, unstarted, place)
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
 select s.item, s.lane, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.worker, s.claimed_at, 1,
        s.started_at is null, 'leased'
 from json_each(?2) j cross join lease s on s.item = j.value and s.run = ?1
 
 -- name: drop_leave_ready
-delete from ready where (queue, priority, item) in (select g.queue, g.priority, g.item from temp.dropped g where g.place = 'ready')
+delete from ready where (queue, priority, item)
+    in (select g.queue, g.priority, g.item from temp.dropped g where g.place = 'ready')
 
 -- name: drop_leave_waiting
 delete from waiting where (lane, run, priority, item)

@@ -1,0 +1,162 @@
+"""Law 6 on PostgreSQL: claim and commit touch rows in proportion to the batch, whatever stands around.
+
+The work is inside functions, so two witnesses are asked: EXPLAIN (ANALYZE, BUFFERS) of the call counts every page that
+the statements inside touched, and the server's own per-transaction statistics count the rows read by sequential scans.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
+from shoal.model.item import NewItem
+from shoal.model.lane import LanePolicy
+from shoal.model.run import Run, RunSpec, StageSpec
+from shoal.model.worker import WorkerSpec
+from tests.ledger.fill import fill_done, fill_ready, fill_waiting, settle
+
+BATCH = 50
+BACKLOG = 300_000
+BUSY_LANE = 500_000
+BIG_TABLES = ("item", "ready", "waiting", "outcome", "delayed", "result", "attempt")
+CLAIM = "select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int)"
+COMMIT = """select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[],
+    $7::float8[], null, $8::real[], null, null, null, null,
+    null, null, null, null, null, null, null, null, null, null, null, null)"""
+
+
+class Probe:
+    """Runs one call in a transaction of its own and tells what it cost."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+
+    async def pages(self, call: str, *args: object) -> tuple[int, dict[str, int]]:
+        """Pages touched by a warm call, and rows that sequential scans read per big table."""
+        async with self.connection.transaction():
+            plan = json.loads(await self.connection.fetchval(f"explain (analyze, buffers, format json) {call}", *args))[
+                0
+            ]["Plan"]
+            rows = await self.connection.fetch(
+                "select relname, seq_tup_read from pg_stat_xact_user_tables where schemaname = 'shoal'"
+            )
+        scanned = {row["relname"]: row["seq_tup_read"] for row in rows if row["relname"] in BIG_TABLES}
+        return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], scanned
+
+
+class Bench:
+    """A run with one worker; claims and commits through the server's own functions, with their costs."""
+
+    def __init__(self, ledger: PostgresLedger, probe: Probe, run: Run, worker: int) -> None:
+        self.ledger = ledger
+        self.probe = probe
+        self.run = run
+        self.worker = worker
+        self.number = 0
+
+    async def queue(self, partition: str = "") -> int:
+        await self.ledger.intake.enqueue(self.run.id, [NewItem(key=f"first of {partition}", partition=partition)])
+        return int(
+            await self.ledger.db.value(
+                "select id from shoal.queue where run = $1 and partition = $2", self.run.no, partition
+            )
+        )
+
+    async def claim_cost(self, queues: list[int]) -> tuple[int, dict[str, int]]:
+        """The cheapest of a few: the first calls also load catalogue pages and make plans."""
+        costs = []
+        for _ in range(4):
+            self.number += 1
+            heads = [-(2**31)] * len(queues)
+            costs.append(
+                await self.probe.pages(CLAIM, self.worker, self.number, queues, heads, [0] * len(queues), BATCH)
+            )
+        return min(costs, key=lambda cost: cost[0])
+
+    async def commit_cost(self) -> tuple[int, dict[str, int]]:
+        costs = []
+        for number in range(1, 5):
+            rows = await self.ledger.db.fetch(
+                "select item, epoch, run from shoal.lease where worker = $1 and claim_no = $2", self.worker, number
+            )
+            columns = [[row[name] for row in rows] for name in ("item", "epoch", "run")]
+            same = [[value] * len(rows) for value in ("done", "done", 0.0, 0.0)]
+            costs.append(await self.probe.pages(COMMIT, self.worker, *columns, *same))
+        return min(costs, key=lambda cost: cost[0])
+
+
+async def make_bench(ledger: PostgresLedger, probe: Probe) -> Bench:
+    run = await ledger.runs.create(RunSpec(scraper="plans", stages=(StageSpec("page", lane=LanePolicy(limit=8)),)))
+    await ledger.workers.register(WorkerSpec(id=str(uuid.uuid4()), node="n", pid=1, lease_seconds=3600))
+    worker = await ledger.db.value("select max(no) from shoal.worker")
+    return Bench(ledger, probe, run, worker)
+
+
+@pytest.fixture
+async def ledger(postgres_url: str) -> AsyncIterator[PostgresLedger]:
+    ledger = await open_postgres(postgres_url, command_timeout=120)
+    yield ledger
+    await ledger.close()
+
+
+@pytest.fixture
+async def bench(ledger: PostgresLedger, postgres_url: str) -> AsyncIterator[Bench]:
+    connection = await asyncpg.connect(postgres_url)
+    yield await make_bench(ledger, Probe(connection))
+    await connection.close()
+
+
+async def test_cost_does_not_grow_with_what_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
+    queue = await bench.queue()
+    await fill_ready(ledger, queue, 2_000)
+    await settle(ledger)
+    small_claim, _ = await bench.claim_cost([queue])
+    small_commit, _ = await bench.commit_cost()
+
+    # A big backlog, many finished rows, and at the head a busy lane with half a million items behind it.
+    crowd = await make_bench(ledger, bench.probe)
+    queue = await crowd.queue()
+    await ledger.intake.enqueue(crowd.run.id, [NewItem(key="busy", lane="busy", priority=-5)])
+    lane = await ledger.db.value("select id from shoal.lane where key = 'busy'")
+    await fill_waiting(ledger, queue, BUSY_LANE, lane, -5)
+    await fill_done(ledger, queue, BACKLOG)
+    await fill_ready(ledger, queue, BACKLOG)
+    await settle(ledger)
+    big_claim, claim_scans = await crowd.claim_cost([queue])
+    big_commit, commit_scans = await crowd.commit_cost()
+
+    assert claim_scans == dict.fromkeys(claim_scans, 0), "a claim read a big table from end to end"
+    assert commit_scans == dict.fromkeys(commit_scans, 0), "a commit read a big table from end to end"
+    # Trees over a million rows are a level or two deeper; that is all the growth there may be.
+    assert big_claim < 2 * small_claim, (small_claim, big_claim)
+    assert big_commit < 2 * small_commit, (small_commit, big_commit)
+    assert big_claim < 40 * BATCH
+    assert big_commit < 40 * BATCH
+
+
+async def test_fifty_one_partitions_cost_as_much_as_one(ledger: PostgresLedger, bench: Bench) -> None:
+    one = await bench.queue()
+    await fill_ready(ledger, one, 5_000)
+    await settle(ledger)
+    single, _ = await bench.claim_cost([one])
+
+    many = await make_bench(ledger, bench.probe)
+    queues = [await many.queue(f"state-{n}") for n in range(51)]
+    for queue in queues:
+        await fill_ready(ledger, queue, 1_000)
+    await settle(ledger)
+    all_of_them, scans = await many.claim_cost(queues)
+    assert scans == dict.fromkeys(scans, 0)
+    assert all_of_them < 2 * single, (single, all_of_them)
+
+    # All but the last are empty: the claim looks into fifty and finds its batch in the fifty-first.
+    await ledger.db.fetch("delete from shoal.ready where queue = any ($1)", queues[:-1])
+    await ledger.db.fetch("vacuum shoal.ready")
+    rare, scans = await many.claim_cost(queues)
+    assert scans == dict.fromkeys(scans, 0)
+    assert rare < single + 51 * 12, (single, rare)

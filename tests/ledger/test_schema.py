@@ -1,0 +1,157 @@
+"""Migrations, versions, and the views for people."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from shoal.errors import LedgerNotMigrated, LedgerTooNew
+from shoal.ledger.postgres import schema as postgres_schema
+from shoal.ledger.postgres.ledger import open_postgres
+from shoal.ledger.protocols import Ledger
+from shoal.ledger.sqlite.ledger import open_sqlite
+from shoal.model.item import NewItem
+from shoal.model.lane import LanePolicy
+from shoal.model.run import RunSpec, StageSpec
+from shoal.model.worker import Scope, WorkerSpec
+from shoal.testing.lab import dead, done
+
+VIEWS = ("active_claims", "stale_claims", "status_counts", "completed_by_worker", "failed_items", "queue_depth")
+
+
+@pytest.fixture
+def postgres_template() -> None:
+    """Here the databases start empty."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
+    return sqlite_path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+async def open_at(place: Path | str) -> Ledger:
+    return await open_sqlite(place) if isinstance(place, Path) else await open_postgres(place)
+
+
+@pytest.fixture
+async def ledger(place: Path | str) -> AsyncIterator[Ledger]:
+    ledger = await open_at(place)
+    yield ledger
+    await ledger.close()
+
+
+async def rows(place: Path | str, sql: str) -> list[dict[str, object]]:
+    """What a person with psql or sqlite3 sees."""
+    if isinstance(place, Path):
+        with sqlite3.connect(place) as connection:
+            connection.row_factory = sqlite3.Row
+            found = [dict(row) for row in connection.execute(sql)]
+            connection.commit()
+        connection.close()
+        return found
+    person = await asyncpg.connect(place)
+    try:
+        return [dict(row) for row in await person.fetch(sql)]
+    finally:
+        await person.close()
+
+
+def table(place: Path | str, name: str) -> str:
+    return name if isinstance(place, Path) else f"shoal.{name}"
+
+
+async def test_an_empty_database_is_refused_with_the_remedy(ledger: Ledger) -> None:
+    assert await ledger.schema.version() is None
+    with pytest.raises(LedgerNotMigrated, match="shoal db migrate"):
+        await ledger.schema.require_current()
+    with pytest.raises(LedgerNotMigrated, match="shoal db migrate"):
+        await ledger.runs.get("20260101_000000")
+    with pytest.raises(LedgerNotMigrated):
+        await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))
+
+
+async def test_migrating_twice_is_once(ledger: Ledger) -> None:
+    before, after = await ledger.schema.migrate()
+    assert before == 0
+    assert await ledger.schema.version() == after
+    assert await ledger.schema.migrate() == (after, after)
+    await ledger.schema.require_current()
+
+
+async def test_two_machines_may_migrate_at_once(place: Path | str) -> None:
+    ledgers = [await open_at(place) for _ in range(4)]
+    results = await asyncio.gather(*(ledger.schema.migrate() for ledger in ledgers))
+    assert len({after for _, after in results}) == 1
+    for ledger in ledgers:
+        await ledger.schema.require_current()
+        await ledger.close()
+
+
+async def test_a_newer_database_is_refused_and_left_alone(ledger: Ledger, place: Path | str) -> None:
+    await ledger.schema.migrate()
+    run = await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))
+    if isinstance(place, Path):
+        await rows(place, "pragma user_version = 99")
+    else:
+        await rows(place, "insert into shoal.migration (version, name) values (99, 'future')")
+    for call in (ledger.schema.require_current(), ledger.schema.migrate()):
+        with pytest.raises(LedgerTooNew, match=r"99.*Upgrade Shoal"):
+            await call
+    assert (await ledger.runs.get(run.id)).id == run.id
+
+
+async def test_data_survives_a_migration(ledger: Ledger) -> None:
+    await ledger.schema.migrate()
+    run = await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))
+    await ledger.intake.enqueue(run.id, [NewItem(key="k")])
+    await ledger.schema.migrate()
+    assert (await ledger.reads.stats(run.id)).ready == 1
+    assert await ledger.upkeep.audit() == []
+
+
+def test_a_changed_function_needs_a_new_migration() -> None:
+    """The version of a database must tell which functions it has."""
+    version, name, text = postgres_schema.migrations()[-1]
+    noted = re.search(r"^-- functions: ([0-9a-f]+)$", text, re.MULTILINE)
+    assert noted is not None, f"{name} names no fingerprint"
+    assert noted[1] == postgres_schema.functions_fingerprint(), (
+        f"A function or view changed. If version {version} has been released, add a migration; either way put "
+        f"'-- functions: {postgres_schema.functions_fingerprint()}' at the top of the newest one."
+    )
+
+
+async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19
+    await ledger.schema.migrate()
+    run = await ledger.runs.create(RunSpec(scraper="shop", stages=(StageSpec("page", lane=LanePolicy(limit=1)),)))
+    urls = [f"https://example.com/{n}" for n in range(4)]
+    await ledger.intake.enqueue(run.id, urls)
+    await ledger.intake.enqueue(run.id, [NewItem(key=key, lane="host") for key in ("w1", "w2")])
+    await ledger.workers.register(WorkerSpec(id="node-1-abc", node="node", pid=1))
+    first, second, third = await ledger.claims.claim("node-1-abc", Scope(), 3)
+    await ledger.commits.commit("node-1-abc", [done(first), dead(second, "404 Not Found")])
+
+    seen = {view: await rows(place, f"select * from {table(place, view)}") for view in VIEWS}
+    (claims,) = seen["active_claims"]
+    assert (claims["claimed_by"], claims["records"]) == ("node-1-abc", 1)
+    assert str(claims["first_start"]).startswith("20")
+    assert seen["stale_claims"] == []
+    assert {row["status"]: row["items"] for row in seen["status_counts"]} == {
+        "ready": 2,
+        "waiting": 1,
+        "leased": 1,
+        "done": 1,
+        "dead": 1,
+    }
+    (completed,) = seen["completed_by_worker"]
+    assert (completed["completed_by"], completed["done"], completed["dead"]) == ("node-1-abc", 1, 1)
+    (failed,) = seen["failed_items"]
+    assert (failed["url"], failed["error_message"], failed["retry_count"]) == (second.url, "404 Not Found", 0)
+    (depth,) = seen["queue_depth"]
+    assert (depth["run_id"], depth["stage"], depth["ready"]) == (run.id, "page", 2)
+    assert third.url == urls[2]
