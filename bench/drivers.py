@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle
 from typing import Any, Protocol
 
@@ -80,12 +81,17 @@ class Psycopg:
 
     async def fetch(self, sql: str, *args: object) -> Sequence[Any]:
         async with self.connection.cursor(binary=True) as cursor:
-            await cursor.execute(re.sub(r"\$\d+", "%s", sql), args, prepare=self.prepared)
+            await cursor.execute(_with_percent(sql), args, prepare=self.prepared)
             rows: Sequence[Any] = await cursor.fetchall()
             return rows
 
     async def close(self) -> None:
         await self.connection.close()
+
+
+@cache
+def _with_percent(sql: str) -> str:
+    return re.sub(r"\$\d+", "%s", sql)
 
 
 def run(session: Session) -> Report:

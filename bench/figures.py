@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Of what is sampled batch by batch, the first few show enough.
+MOST_SAMPLES = 30
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -22,8 +25,14 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """How far apart the rounds were, relative to the median: below 0.1 is quiet, above 0.5 is a guess."""
-        return (max(self.samples) - min(self.samples)) / self.value if self.value else 0.0
+        """How far apart the samples lie, relative to the median: below 0.1 is quiet, above 0.5 is a guess.
+
+        Of a few rounds it is the whole range, of many short turns the middle half.
+        """
+        low, high = min(self.samples), max(self.samples)
+        if len(self.samples) >= 8:
+            low, _, high = statistics.quantiles(self.samples, n=4)
+        return (high - low) / self.value if self.value else 0.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,8 @@ class Report:
                     "unit": f.unit,
                     "median": round(f.value, 4),
                     "spread": round(f.spread, 3),
-                    "samples": [round(sample, 4) for sample in f.samples],
+                    "count": len(f.samples),
+                    "samples": [round(sample, 4) for sample in f.samples[:MOST_SAMPLES]],
                 }
                 for f in self.figures
             ],

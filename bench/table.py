@@ -23,7 +23,8 @@ def print_report(report: Report, seconds: float) -> None:
 def print_summary(reports: Sequence[Report]) -> None:
     targets = [(report.name, target) for report in reports for target in report.targets]
     missed = [(name, target) for name, target in targets if not target.hit]
-    print(f"\n{len(targets) - len(missed)} of {len(targets)} targets hit")
+    if targets:
+        print(f"\n{len(targets) - len(missed)} of {len(targets)} targets hit")
     for name, target in missed:
         print(f"  MISS  {name}: {target.claim}: {target.value:.2f}, wanted {target.wanted}")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.fairness import QueueRow, in_turn
+from shoal.ledger.rows import Queryable
 from shoal.model.item import Claimed
 from shoal.model.worker import Scope
 
@@ -36,19 +37,6 @@ class ClaimRow(msgspec.Struct, gc=False):
     key: str | None
     payload: str | None
     deflected: bool
-
-
-class ClaimStore(Protocol):
-    """The three things a backend must do for a claim."""
-
-    async def open_queues(self, scope: Scope) -> list[QueueRow]:
-        """Queues of active runs within the scope that have ready items."""
-
-    async def take(
-        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
-    ) -> list[ClaimRow]: ...
-
-    async def promote_due(self) -> int: ...
 
 
 class QueueBook:
@@ -119,13 +107,24 @@ class QueueBook:
         )
 
 
-class FairClaims:
+class QueueClaims(ABC):
     """Fair between runs and stages, own partitions first, cheap when there is plenty and exact when there is little."""
 
-    def __init__(self, store: ClaimStore) -> None:
-        self._store = store
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
+        self._queryable = queryable
+        self._sql = queries
         self._books: dict[tuple[str, Scope], QueueBook] = {}
         self._promoted_at = float("-inf")
+
+    @abstractmethod
+    async def _take(
+        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+    ) -> list[ClaimRow]:
+        """Claim from these queues, in this order, in one transaction. `after` is where the last claim ended in each."""
+
+    @abstractmethod
+    async def _promote_due(self) -> int:
+        """Move what has come due; returns how many items moved."""
 
     async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
         if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
@@ -136,11 +135,11 @@ class FairClaims:
             await self._promote(now)
         fresh = now - book.refreshed_at > REFRESH_SECONDS
         if fresh:
-            book.refresh(await self._store.open_queues(scope), now)
+            book.refresh(await self._open_queues(scope), now)
         while True:
             now = time.monotonic()
             queues = book.next_round(now)
-            rows = await self._store.take(worker, queues, book.after(queues), limit) if queues else []
+            rows = await self._take(worker, queues, book.after(queues), limit) if queues else []
             claimed = [book.as_claimed(row) for row in rows if not row.deflected]
             book.learn(rows)
             if claimed:
@@ -153,10 +152,10 @@ class FairClaims:
             if not queues:
                 if fresh and not await self._promote(now):
                     return []
-                book.refresh(await self._store.open_queues(scope), now)
+                book.refresh(await self._open_queues(scope), now)
                 fresh = True
 
-    def look_behind(self, worker: str) -> None:
+    def _look_behind(self, worker: str) -> None:
         """Items went back into the queues: the next claim starts from their heads."""
         for (owner, _), book in self._books.items():
             if owner == worker:
@@ -167,6 +166,18 @@ class FairClaims:
         for known in [book for book in self._books if book[0] == worker]:
             del self._books[known]
 
+    async def _open_queues(self, scope: Scope) -> list[QueueRow]:
+        """Queues of active runs within the scope that have ready items."""
+        partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
+        rows = await self._queryable.fetch(
+            self._sql["open_queues"],
+            scope.scraper,
+            list(scope.run_ids) or None,
+            list(scope.stages) or None,
+            partitions,
+        )
+        return [QueueRow(*row) for row in rows]
+
     async def _promote(self, now: float) -> int:
         self._promoted_at = now
-        return await self._store.promote_due()
+        return await self._promote_due()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from shoal.model.item import PreparedItem
+from shoal.ledger.intake import Placed
 
 _T = TypeVar("_T")
 
@@ -23,13 +22,12 @@ Columns = tuple[
 Lanes = tuple[list[str] | None, list[int] | None]
 
 
-def as_columns(
-    items: Sequence[PreparedItem], stage_ids: Sequence[int], queues: Mapping[tuple[int, str], int]
-) -> tuple[Columns, Lanes]:
+def as_columns(placed: Placed) -> tuple[Columns, Lanes]:
     """Arrays of the items' fields; all-empty ones become None, which costs nothing to send.
 
     Lanes are sent once each: lane_ix counts from 1 into the second part.
     """
+    items, stage_ids, queues = placed.items, placed.stage_ids, placed.queues
     lanes: dict[tuple[str, int], int] = {}
     lane_ix: list[int | None] = [
         None if item.lane is None else lanes.setdefault((item.lane, stage), len(lanes) + 1)

@@ -7,10 +7,11 @@ from functools import cache
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.schema import PostgresSchema
-from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSettings, PostgresSteering
+from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSteering
 from shoal.ledger.postgres.upkeep import PostgresUpkeep
 from shoal.ledger.postgres.work import PostgresClaims, PostgresCommits, PostgresIntake, PostgresWorkers
 from shoal.ledger.reads import SqlReads
+from shoal.ledger.settings import SqlSettings
 from shoal.ledger.sqltext import load_queries
 
 DEFAULT_POOL_SIZE = 4
@@ -30,7 +31,7 @@ class PostgresLedger:
         self.commits = PostgresCommits(db, sql, catalog)
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
-        self.settings = PostgresSettings(db, sql)
+        self.settings = SqlSettings(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql)

@@ -14,6 +14,7 @@ FOLD_SECONDS = 1.0
 LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
 FOLD_AT_ONCE = 50_000
+PURGES_AT_ONCE = 50
 SWEEP_AT_ONCE = 10_000
 
 
@@ -64,6 +65,10 @@ class PostgresUpkeep:
 
     async def _tidy(self) -> None:
         await self._db.fetch(self._sql["tidy"])
-        # A removal that was interrupted is taken up again by whoever comes by.
+        # What was interrupted half-way is taken up again by whoever comes by.
+        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
+            await self._db.fetch(self._sql["cancel_open_items"], row["no"], "The run was cancelled.")
         for row in await self._db.fetch(self._sql["removed_runs"]):
-            await self._db.fetch(self._sql["purge"], row["no"], PURGE_AT_ONCE)
+            for _ in range(PURGES_AT_ONCE):
+                if not await self._db.value(self._sql["purge"], row["no"], PURGE_AT_ONCE):
+                    break

@@ -2,82 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog, RunFacts
-from shoal.ledger.checks import check_finished, check_worker, detail_text
-from shoal.ledger.chunks import Chunk, Complaints, prepared_chunks
-from shoal.ledger.claiming import ClaimRow, FairClaims
+from shoal.ledger.checks import check_finished, detail_text
+from shoal.ledger.claiming import ClaimRow, QueueClaims
 from shoal.ledger.fairness import QueueRow
+from shoal.ledger.intake import ChunkedIntake, Placed, placed_follow_ups
 from shoal.ledger.postgres.columns import as_columns
 from shoal.ledger.postgres.database import ClaimOutOfDate, ConnectionBroke, Database, Record
-from shoal.ledger.protocols import Entries
-from shoal.ledger.rows import worker_from
-from shoal.model.item import Claimed, Lease, PreparedItem, prepare
+from shoal.ledger.workers import RegisteredWorkers
+from shoal.model.item import Lease
 from shoal.model.outcome import Finished
-from shoal.model.views import CommitReport, IntakeReport, Tending
-from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerState, WorkerView
+from shoal.model.views import CommitReport, Tending
 
 
-class PostgresIntake:
+class PostgresIntake(ChunkedIntake):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        super().__init__(catalog)
         self._db = db
         self._sql = queries
-        self._catalog = catalog
 
-    async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
-        run = await self._catalog.run(run_id)
-        stage = stage or run.first_stage
-        run.stage_id(stage)
-        complaints = Complaints([])
-        enqueued = duplicates = invalid = 0
-        sending: asyncio.Task[tuple[int, int]] | None = None
-        try:
-            # One chunk travels while the next is prepared.
-            async for chunk in prepared_chunks(entries, stage, run.stages, complaints):
-                if sending is not None:
-                    new, old = await sending
-                    enqueued, duplicates = enqueued + new, duplicates + old
-                sending = asyncio.create_task(self._send(run, chunk))
-                invalid += chunk.invalid
-        finally:
-            if sending is not None:
-                new, old = await sending
-                enqueued, duplicates = enqueued + new, duplicates + old
-        return IntakeReport(
-            enqueued=enqueued, duplicates=duplicates, invalid=invalid, complaints=tuple(complaints.found)
-        )
-
-    async def _send(self, run: RunFacts, chunk: Chunk) -> tuple[int, int]:
-        if not chunk.items:
-            return 0, 0
-        stage_ids = [run.stages[item.stage] for item in chunk.items]
-        queues = await self._catalog.queues(
-            {(stage, item.partition) for item, stage in zip(chunk.items, stage_ids, strict=True)}
-        )
-        columns, lanes = as_columns(chunk.items, stage_ids, queues)
+    async def _store(self, run: RunFacts, placed: Placed) -> tuple[int, int]:
+        columns, lanes = as_columns(placed)
         row = await self._db.row(self._sql["enqueue"], uuid.uuid4(), run.no, *columns, *lanes)
         return row["enqueued"], row["duplicates"]
 
 
-class PostgresClaims:
+class PostgresClaims(QueueClaims):
     """Claims with a number each, so that a claim whose answer was lost is asked for again instead of repeated."""
 
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        super().__init__(db, queries)
         self._db = db
-        self._sql = queries
         self._catalog = catalog
         self._numbers = itertools.count(1)
-        self._fair = FairClaims(self)
-
-    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
-        return await self._fair.claim(worker, scope, limit)
 
     async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
         if not leases:
@@ -97,7 +59,7 @@ class PostgresClaims:
             "returned",
             None,
         )
-        self._fair.look_behind(worker)
+        self._look_behind(worker)
         back: int = row["back"]
         return back
 
@@ -108,24 +70,10 @@ class PostgresClaims:
             [lease.item for lease in known],
             [lease.epoch for lease in known],
         )
-        self._fair.look_behind(worker)
+        self._look_behind(worker)
         return returned
 
-    def forget(self, worker: str) -> None:
-        self._fair.forget(worker)
-
-    async def open_queues(self, scope: Scope) -> list[QueueRow]:
-        partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
-        rows = await self._db.fetch(
-            self._sql["open_queues"],
-            scope.scraper,
-            list(scope.run_ids) or None,
-            list(scope.stages) or None,
-            partitions,
-        )
-        return [QueueRow(*row) for row in rows]
-
-    async def take(
+    async def _take(
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
     ) -> list[ClaimRow]:
         no = await self._catalog.worker_no(worker)
@@ -155,7 +103,7 @@ class PostgresClaims:
         )
         return [ClaimRow(*row) for row in rows]
 
-    async def promote_due(self) -> int:
+    async def _promote_due(self) -> int:
         moved: int = await self._db.value(self._sql["promote_due"])
         return moved
 
@@ -196,52 +144,17 @@ class PostgresCommits:
         )
 
     async def _follow_ups(self, finished: Sequence[Finished]) -> tuple[object, ...]:
-        parents: list[int] = []
-        items: list[PreparedItem] = []
-        stage_ids: list[int] = []
-        for end in finished:
-            if not end.follow_ups:
-                continue
-            run = await self._catalog.run_by_no(end.lease.run_no)
-            for new in end.follow_ups:
-                item = prepare(new, run.first_stage)
-                items.append(item)
-                stage_ids.append(run.stage_id(item.stage))
-                parents.append(end.lease.item)
-        if not items:
+        placed = await placed_follow_ups(self._catalog, finished)
+        if placed is None:
             return (None,) * 12
-        queues = await self._catalog.queues(
-            {(stage, item.partition) for item, stage in zip(items, stage_ids, strict=True)}
-        )
-        columns, lanes = as_columns(items, stage_ids, queues)
-        return (parents, *columns, *lanes)
+        columns, lanes = as_columns(placed)
+        return (placed.parents, *columns, *lanes)
 
 
-class PostgresWorkers:
+class PostgresWorkers(RegisteredWorkers):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, claims: PostgresClaims) -> None:
+        super().__init__(db, queries, catalog, claims)
         self._db = db
-        self._sql = queries
-        self._catalog = catalog
-        self._claims = claims
-
-    async def register(self, spec: WorkerSpec) -> None:
-        check_worker(spec)
-        await self._db.fetch(
-            self._sql["register"],
-            spec.id,
-            spec.node,
-            spec.pid,
-            spec.version,
-            spec.lease_seconds,
-            msgspec.json.encode(spec.scope).decode(),
-        )
-
-    async def beat(self, worker: str) -> Orders:
-        rows = await self._db.fetch(self._sql["beat"], worker)
-        if not rows:
-            self._forget(worker)
-            raise WorkerLost(f"The worker {worker} was declared dead, or never registered.")
-        return Orders(WorkerState(rows[0]["state"]), rows[0]["settings_version"])
 
     async def drain(self, worker: str, *, by: str = "") -> None:
         rows = await self._db.fetch(self._sql["drain"], worker, by)
@@ -257,13 +170,6 @@ class PostgresWorkers:
         row = await self._db.row(self._sql["reap"], [await self._catalog.worker_no(worker)])
         self._forget(worker)
         return tending(row)
-
-    async def list(self, *, present: bool = True) -> list[WorkerView]:
-        return [worker_from(row) for row in await self._db.fetch(self._sql["list_workers"], present)]
-
-    def _forget(self, worker: str) -> None:
-        self._catalog.forget_worker(worker)
-        self._claims.forget(worker)
 
 
 def tending(row: Record) -> Tending:

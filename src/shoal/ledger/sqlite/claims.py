@@ -9,14 +9,13 @@ import msgspec
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.claiming import ClaimRow, FairClaims
+from shoal.ledger.claiming import ClaimRow, QueueClaims
 from shoal.ledger.fairness import QueueRow
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import reconcile, unlease
-from shoal.model.item import Claimed, Lease
-from shoal.model.worker import Scope
+from shoal.model.item import Lease
 
 PROMOTE_AT_ONCE = 1_000
 
@@ -28,15 +27,11 @@ class _Picked(ClaimRow, array_like=True, gc=False):
 _decode_picked = msgspec.json.Decoder(list[_Picked], strict=False).decode
 
 
-class SqliteClaims:
+class SqliteClaims(QueueClaims):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        super().__init__(db, queries)
         self._db = db
-        self._sql = queries
         self._catalog = catalog
-        self._fair = FairClaims(self)
-
-    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
-        return await self._fair.claim(worker, scope, limit)
 
     async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
         if not leases:
@@ -50,38 +45,24 @@ class SqliteClaims:
             return 0
         pairs = pairs_text(leases)
         back, _ = await self._db.write(lambda tx: unlease(tx, pairs, "returned", None))
-        self._fair.look_behind(worker)
+        self._look_behind(worker)
         return back
 
     async def reconcile(self, worker: str, known: Sequence[Lease]) -> int:
         no = await self._catalog.worker_no(worker)
         pairs = pairs_text(known)
         returned = await self._db.write(lambda tx: reconcile(tx, no, pairs))
-        self._fair.look_behind(worker)
+        self._look_behind(worker)
         return returned
 
-    def forget(self, worker: str) -> None:
-        self._fair.forget(worker)
-
-    async def open_queues(self, scope: Scope) -> list[QueueRow]:
-        partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
-        rows = await self._db.fetch(
-            self._sql["open_queues"],
-            scope.scraper,
-            list(scope.run_ids) or None,
-            list(scope.stages) or None,
-            partitions,
-        )
-        return [QueueRow(*row) for row in rows]
-
-    async def take(
+    async def _take(
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
     ) -> list[ClaimRow]:
         # `after` is not needed: SQLite leaves no dead rows behind that a claim would have to step over.
         no = await self._catalog.worker_no(worker)
         return await self._db.write(lambda tx: take(tx, no, queues, limit))
 
-    async def promote_due(self) -> int:
+    async def _promote_due(self) -> int:
         if not await self._db.value(self._sql["anything_due"]):
             return 0
         return await self._db.write(promote_due)

@@ -8,12 +8,12 @@ import msgspec
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_finished, detail_text
+from shoal.ledger.intake import placed_follow_ups
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
 from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.model.item import PreparedItem, prepare
 from shoal.model.outcome import DONE, Finished
 from shoal.model.views import CommitReport
 
@@ -40,34 +40,15 @@ class SqliteCommits:
         no = await self._catalog.worker_no(worker)
         all_done = all(end.verdict == DONE and end.detail is None for end in finished)
         results = {f"{end.lease.item}:{n}": record for end in finished for n, record in enumerate(end.records)}
+        placed = await placed_follow_ups(self._catalog, finished)
         ends = _Ends(
             len(finished),
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
             json_text(results) if results else None,
-            await self._follow_ups(finished),
+            None if placed is None else as_batch(placed),
         )
         return await self._db.write(lambda tx: _commit(tx, no, ends, finished))
-
-    async def _follow_ups(self, finished: Sequence[Finished]) -> ItemBatch | None:
-        parents: list[int] = []
-        items: list[PreparedItem] = []
-        stage_ids: list[int] = []
-        for end in finished:
-            if not end.follow_ups:
-                continue
-            run = await self._catalog.run_by_no(end.lease.run_no)
-            for new in end.follow_ups:
-                item = prepare(new, run.first_stage)
-                items.append(item)
-                stage_ids.append(run.stage_id(item.stage))
-                parents.append(end.lease.item)
-        if not items:
-            return None
-        queues = await self._catalog.queues(
-            {(stage, item.partition) for item, stage in zip(items, stage_ids, strict=True)}
-        )
-        return as_batch(items, stage_ids, queues, parents)
 
 
 def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finished]) -> CommitReport:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from shoal.errors import WrongState
 from shoal.ledger.catalog import Catalog, RunFacts
-from shoal.ledger.chunks import Chunk, Complaints, prepared_chunks
-from shoal.ledger.protocols import Entries
+from shoal.ledger.intake import ChunkedIntake, Placed
 from shoal.ledger.sqlite.admit import admit, ensure_lanes
 from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.model.item import PreparedItem
-from shoal.model.views import IntakeReport
 
 # What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.
 # While a batch is on its way, `lane` counts into the batch's lanes.
@@ -42,12 +39,8 @@ class ItemBatch(msgspec.Struct, frozen=True):
     lanes: list[tuple[str, int]]
 
 
-def as_batch(
-    items: Sequence[PreparedItem],
-    stage_ids: Sequence[int],
-    queues: Mapping[tuple[int, str], int],
-    parents: Sequence[int] | None = None,
-) -> ItemBatch:
+def as_batch(placed: Placed) -> ItemBatch:
+    items, stage_ids, queues, parents = placed.items, placed.stage_ids, placed.queues, placed.parents
     lanes: dict[tuple[str, int], int] = {}
     rows: list[ItemRow] = [
         [
@@ -111,52 +104,24 @@ def _reserve(tx: Transaction, count: int) -> tuple[int, int]:
     return last - count + 1, last
 
 
-class SqliteIntake:
+class SqliteIntake(ChunkedIntake):
     def __init__(self, db: Database, catalog: Catalog) -> None:
+        super().__init__(catalog)
         self._db = db
-        self._catalog = catalog
 
-    async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
-        run = await self._catalog.run(run_id)
-        stage = stage or run.first_stage
-        run.stage_id(stage)
-        complaints = Complaints([])
-        enqueued = duplicates = invalid = 0
-        sending: asyncio.Task[tuple[int, int]] | None = None
-        try:
-            # One chunk is written while the next is prepared.
-            async for chunk in prepared_chunks(entries, stage, run.stages, complaints):
-                if sending is not None:
-                    new, old = await sending
-                    enqueued, duplicates = enqueued + new, duplicates + old
-                sending = asyncio.create_task(self._send(run, chunk))
-                invalid += chunk.invalid
-        finally:
-            if sending is not None:
-                new, old = await sending
-                enqueued, duplicates = enqueued + new, duplicates + old
-        return IntakeReport(
-            enqueued=enqueued, duplicates=duplicates, invalid=invalid, complaints=tuple(complaints.found)
-        )
-
-    async def _send(self, run: RunFacts, chunk: Chunk) -> tuple[int, int]:
-        items = chunk.items
-        if not items:
-            return 0, 0
-        stage_ids = [run.stages[item.stage] for item in items]
-        queues = await self._catalog.queues(
-            {(stage, item.partition) for item, stage in zip(items, stage_ids, strict=True)}
-        )
-        if len(queues) == 1 and all(_is_plain(item) for item in items):
+    async def _store(self, run: RunFacts, placed: Placed) -> tuple[int, int]:
+        items = placed.items
+        if len(placed.queues) == 1 and all(_is_plain(item) for item in items):
+            ((stage, _), queue) = next(iter(placed.queues.items()))
             plain = UrlBatch(
-                stage_ids[0],
-                queues[stage_ids[0], items[0].partition],
+                stage,
+                queue,
                 b"".join([item.key_hash for item in items]),
                 json_text([item.url for item in items]),
                 len(items),
             )
             return await self._db.write(lambda tx: _enqueue(tx, run.no, plain))
-        batch = as_batch(items, stage_ids, queues)
+        batch = as_batch(placed)
         return await self._db.write(lambda tx: _enqueue(tx, run.no, batch))
 
 

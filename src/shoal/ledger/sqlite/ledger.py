@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.reads import SqlReads
+from shoal.ledger.settings import SqlSettings
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.clock import Clock
 from shoal.ledger.sqlite.commits import SqliteCommits
@@ -15,7 +16,7 @@ from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.runs import SqliteRuns
 from shoal.ledger.sqlite.schema import SqliteSchema
-from shoal.ledger.sqlite.steering import SqliteLanes, SqliteSettings, SqliteSteering
+from shoal.ledger.sqlite.steering import SqliteLanes, SqliteSteering
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
 from shoal.ledger.sqlite.workers import SqliteWorkers
 from shoal.ledger.sqltext import load_queries
@@ -35,7 +36,7 @@ class SqliteLedger:
         self.commits = SqliteCommits(db, catalog)
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
-        self.settings = SqliteSettings(db, sql)
+        self.settings = SqlSettings(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.transaction import Transaction
 
+CANCEL_AT_ONCE = 20_000
+
 
 def cancel_items(tx: Transaction, no: int, items: str, reason: str) -> int:
     """End these items of a run, a JSON list, as cancelled, wherever they stand. What has ended is left alone."""
@@ -24,6 +26,11 @@ def cancel_items(tx: Transaction, no: int, items: str, reason: str) -> int:
     return cancelled
 
 
+def cancel_open_items(tx: Transaction, no: int, reason: str) -> int:
+    """End some of a cancelled run's open items; 0 means that none is left. Nothing of it is claimed any more."""
+    return cancel_items(tx, no, tx.value("open_items", no, CANCEL_AT_ONCE), reason)
+
+
 def retry_items(tx: Transaction, no: int, items: str) -> int:
     """Give dead or cancelled items another life. A finished or cancelled run is active again."""
     revived = tx.run("revive_pick", no, items)
@@ -36,7 +43,8 @@ def retry_items(tx: Transaction, no: int, items: str) -> int:
         tx.run("revive_counts")
         tx.run("revive_touch")
         tx.run("revive_end")
-        tx.run("wake_run", no, tx.now)
+        if (run_id := tx.value("wake_run", no, tx.now)) is not None:
+            tx.note(no, "ledger", "run.active", run_id, {"because": "items are retried"})
         admit(tx)
         tx.wakes = True
     return revived

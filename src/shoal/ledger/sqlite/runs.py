@@ -4,51 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shoal.errors import InvalidSetting, NotFound, WrongState
+from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.rows import run_from
+from shoal.ledger.runs import NOT_REMOVED, FoundRuns, check_change
 from shoal.ledger.sqlite.admit import admit, admit_to
 from shoal.ledger.sqlite.clock import moment
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.orders import cancel_items
+from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import empty_if_alone, purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.model.jsontext import PAYLOAD_BYTES
 from shoal.model.jsontext import json_text as checked_json
 from shoal.model.run import Run, RunSpec, RunState, run_id_at
 from shoal.model.urlkey import KEY_VERSION
-from shoal.model.views import Page
 
-CANCEL_AT_ONCE = 20_000
 RESUME_LANES = 100_000
-_NOT_REMOVED = (RunState.ACTIVE, RunState.PAUSED, RunState.FINISHED, RunState.CANCELLED)
 
 
-class SqliteRuns:
+class SqliteRuns(FoundRuns):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        super().__init__(db, queries, catalog)
         self._db = db
-        self._sql = queries
-        self._catalog = catalog
 
     async def create(self, spec: RunSpec) -> Run:
         spec.checked()
         settings = checked_json(spec.settings, "settings", PAYLOAD_BYTES, InvalidSetting)
         return await self.get(await self._db.write(lambda tx: _create(tx, spec, settings)))
-
-    async def get(self, run_id: str) -> Run:
-        rows = await self._db.fetch(self._sql["get_run"], run_id)
-        if not rows:
-            raise NotFound(f"There is no run {run_id!r}.")
-        return run_from(rows[0])
-
-    async def latest(self, scraper: str) -> Run | None:
-        rows = await self._db.fetch(self._sql["latest_run"], scraper)
-        return await self.get(rows[0]["id"]) if rows else None
-
-    async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Run]:
-        rows = await self._db.fetch(self._sql["list_runs"], scraper, int(cursor) if cursor else None, limit)
-        runs = tuple(run_from(row) for row in rows)
-        return Page(runs, str(runs[-1].no) if len(runs) == limit else None)
 
     async def seal(self, run_id: str, *, by: str = "") -> None:
         no = (await self._catalog.run(run_id)).no
@@ -72,7 +53,7 @@ class SqliteRuns:
         no = (await self._catalog.run(run_id)).no
 
         def work(tx: Transaction) -> None:
-            _set_state(tx, no, run_id, RunState.ACTIVE, _NOT_REMOVED, by)
+            _set_state(tx, no, run_id, RunState.ACTIVE, NOT_REMOVED, by)
             admit_to(tx, tx.value("lanes_with_room", RESUME_LANES))
 
         await self._db.write(work)
@@ -80,14 +61,9 @@ class SqliteRuns:
     async def cancel(self, run_id: str, *, by: str = "") -> int:
         no = (await self._catalog.run(run_id)).no
         reason = f"The run was cancelled by {by or 'an operator'}."
-        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.CANCELLED, _NOT_REMOVED, by))
-
-        # From here on nothing of the run is claimed, so its open items may end in small steps.
-        def work(tx: Transaction) -> int:
-            return cancel_items(tx, no, tx.value("open_items", no, CANCEL_AT_ONCE), reason)
-
+        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.CANCELLED, NOT_REMOVED, by))
         cancelled = 0
-        while ended := await self._db.write(work):
+        while ended := await self._db.write(lambda tx: cancel_open_items(tx, no, reason)):
             cancelled += ended
         return cancelled
 
@@ -139,10 +115,7 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
 
 def _set_state(tx: Transaction, no: int, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> None:
     was = tx.value("run_state", no)
-    if was is None or was == RunState.REMOVED:
-        raise NotFound(f"There is no run {run_id!r}.")
-    if was not in allowed:
-        raise WrongState(f"The run {run_id} is {was}: it cannot become {wanted.value}.", remedy="Resume it first.")
+    check_change(run_id, was, wanted, allowed)
     if was != wanted:
         tx.run("change_run_state", no, wanted.value, tx.now)
         tx.note(no, by, f"run.{wanted.value}", run_id, {"from": was})

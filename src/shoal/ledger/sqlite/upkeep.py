@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.claims import promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import reap
@@ -16,6 +18,7 @@ from shoal.model.views import Finding, Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
 SWEEP_AT_ONCE = 10_000
+STEPS_AT_ONCE = 100
 MINUTES_KEPT = 8 * 24 * 60
 
 
@@ -37,7 +40,7 @@ class SqliteUpkeep:
                 case "lanes" if await self._db.write(lambda tx: _take(tx, "lanes")):
                     await self._sweep_lanes()
                 case "tidy" if await self._db.write(_tidy):
-                    await self._purge()
+                    await self._take_up()
         finished: tuple[str, ...] = ()
         if await self._db.fetch(self._sql["finishable_runs"]):
             finished = await self._db.write(finish_runs)
@@ -70,11 +73,17 @@ class SqliteUpkeep:
         if lanes != "[]":
             await self._db.write(lambda tx: admit_to(tx, lanes))
 
-    async def _purge(self) -> None:
-        # A removal that was interrupted is taken up again by whoever comes by.
+    async def _take_up(self) -> None:
+        """What was interrupted half-way is taken up again by whoever comes by."""
+        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
+            await self._in_steps(partial(cancel_open_items, no=row["no"], reason="The run was cancelled."))
         for row in await self._db.fetch(self._sql["removed_runs"]):
-            no: int = row["no"]
-            await self._db.write(lambda tx, no=no: purge(tx, no))  # type: ignore[misc]
+            await self._in_steps(partial(purge, no=row["no"]))
+
+    async def _in_steps(self, step: Callable[[Transaction], int]) -> None:
+        for _ in range(STEPS_AT_ONCE):
+            if not await self._db.write(step):
+                return
 
 
 def _take(tx: Transaction, name: str) -> bool:

@@ -148,6 +148,8 @@ class CommitsConformance:
             (1, first, "transient", "timed out"),
             (2, second, "done", None),
         ]
+        view = await lab.item(run, "a")
+        assert (view.state.value, view.outcome, view.error) == ("done", "done", None)
         assert attempts[1].seconds == 1.5
         assert attempts[1].detail == {"status": 200, "proxy": "p1"}
         assert all(a.claimed_at <= a.ended_at for a in attempts)

@@ -189,6 +189,13 @@ class LanesConformance:
         lane = await lab.ledger.lanes.get("host")
         assert (lane.policy.limit, lane.set_by_operator) == (2, True)
 
+    async def test_an_older_run_does_not_pull_a_lane_back_to_its_own_policy(self, lab: Lab) -> None:
+        older, newer = await lab.run(lane=LanePolicy(limit=5)), await lab.run(lane=LanePolicy(limit=2))
+        await lab.put(older, "a", lane="host")
+        await lab.put(newer, "b", lane="host")
+        await lab.put(older, "c", lane="host")
+        assert (await lab.ledger.lanes.get("host")).policy.limit == 2
+
     async def test_a_group_runs_one_after_another_in_order(self, lab: Lab) -> None:  # S2.3
         run = await lab.run(lane=GROUP)
         await lab.put(run, "fiji", "samoa", "tonga", lane="newspaper")

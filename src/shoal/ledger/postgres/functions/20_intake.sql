@@ -69,26 +69,27 @@ begin
     duplicates := duplicates - enqueued;
 end $$;
 
--- The ids of these lanes, made if need be, in the order asked for. What a stage declares holds until an operator sets
--- something else; a later declaration replaces an earlier one.
+-- The ids of these lanes, made if need be, in the order asked for. A lane has the policy of the newest stage that
+-- named it, until an operator sets something else: two runs with different policies do not pull it to and fro.
 create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
 language plpgsql as $$
 begin
-    insert into shoal.lane as l (run, key, max_active, delay_min, delay_max, ordered)
-    select distinct on (1, 2) case when s.lane_shared then 0 else s.run end, n.name,
-           s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered
-    from unnest(names, stages) as n(name, stage)
-    join shoal.stage s on s.id = n.stage
-    where not exists (
-        select 1 from shoal.lane x
-        where x.run = case when s.lane_shared then 0 else s.run end and x.key = n.name
-          and (x.by_operator or (x.max_active, x.delay_min, x.delay_max, x.ordered)
-               = (s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered)))
-    order by 1, 2, s.id desc
+    insert into shoal.lane as l (run, key, max_active, delay_min, delay_max, ordered, declared_by)
+    select d.run, d.name, d.lane_limit, d.lane_delay_min, d.lane_delay_max, d.lane_ordered, d.stage
+    from (
+        select distinct on (1, 2) case when s.lane_shared then 0 else s.run end as run, n.name,
+               s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered, s.id as stage
+        from unnest(names, stages) as n(name, stage)
+        join shoal.stage s on s.id = n.stage
+        order by 1, 2, s.id desc
+    ) d
+    where not exists (select 1 from shoal.lane x where x.run = d.run and x.key = d.name
+                      and (x.by_operator or x.declared_by >= d.stage))
+    order by d.run, d.name
     on conflict (run, key) do update
         set max_active = excluded.max_active, delay_min = excluded.delay_min, delay_max = excluded.delay_max,
-            ordered = excluded.ordered
-        where not l.by_operator;
+            ordered = excluded.ordered, declared_by = excluded.declared_by
+        where not l.by_operator and l.declared_by < excluded.declared_by;
     return array(
         select l.id
         from unnest(names, stages) with ordinality as n(name, stage, ord)

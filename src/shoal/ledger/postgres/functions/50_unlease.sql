@@ -123,7 +123,7 @@ begin
     buried as (
         update shoal.worker w set state = 'lost', ended_at = t from silent s where w.no = s.no returning w.id
     )
-    select coalesce(array_agg(b.id), '{}') into lost_workers from buried b;
+    select coalesce(array_agg(b.id order by b.id), '{}') into lost_workers from buried b;
 
     -- All leases of workers that are gone, also those an earlier round missed.
     select coalesce(sum(u.back), 0), coalesce(sum(u.quarantined), 0) into rescued, quarantined

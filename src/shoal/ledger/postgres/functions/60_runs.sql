@@ -122,8 +122,12 @@ begin
     )
     select count(*) into n from placed;
     if n > 0 then
-        update shoal.run r set state = 'active', finished_at = null, changed_at = t
-        where r.no = run_no and r.state in ('finished', 'cancelled');
+        with woken as (
+            update shoal.run r set state = 'active', finished_at = null, changed_at = t
+            where r.no = run_no and r.state in ('finished', 'cancelled') returning r.id
+        )
+        insert into shoal.event (at, run, actor, action, subject, detail)
+        select t, run_no, 'ledger', 'run.active', w.id, '{"because": "items are retried"}' from woken w;
         perform shoal.admit(lanes, t);
         perform shoal.wake();
     end if;

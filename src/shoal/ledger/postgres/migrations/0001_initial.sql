@@ -1,4 +1,4 @@
--- functions: 9d1885d733058b6d
+-- functions: f8fae2955c4fdb66
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -182,6 +182,8 @@ create table shoal.lane (
     ordered       boolean not null,
     paused        boolean not null default false,
     by_operator   boolean not null default false,
+    -- The stage whose policy it has; stages of newer runs outrank those of older ones.
+    declared_by   int not null default 0,
     key           text not null,
     blocked_why   text,
     unique (run, key)

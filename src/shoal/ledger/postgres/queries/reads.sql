@@ -41,7 +41,8 @@ select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lan
        coalesce(o.tries, s.tries, y.tries, d.tries, w.tries) as tries,
        coalesce(o.rescues, s.rescues, y.rescues, d.rescues, w.rescues) as rescues,
        coalesce(o.epoch, s.epoch, y.epoch, d.epoch, w.epoch) as epoch,
-       coalesce(o.outcome, a.outcome) as outcome, coalesce(o.error, a.error) as error, d.reason
+       coalesce(o.outcome, a.outcome) as outcome,
+       case when o.item is not null then o.error else a.error end as error, d.reason
 from unnest($2::bigint[]) as u(id)
 join shoal.item i on i.run = $1 and i.id = u.id
 join shoal.run n on n.no = i.run
@@ -142,13 +143,13 @@ select l.*, r.id as run_id,
 from shoal.lane l left join shoal.run r on r.no = l.run
 where l.waiting > 0 and (l.run = 0 or l.run = $1)
   and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = $1)
-order by l.waiting desc limit 5
+order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind.
 select x.reason, count(*) as items, min(x.due_at) as first_due
 from (select d.reason, d.due_at from shoal.delayed d where d.run = $1 limit 10001) x
-group by x.reason order by items desc
+group by x.reason order by items desc, x.reason
 
 -- name: run_changed_at
 select r.changed_at from shoal.run r where r.no = $1

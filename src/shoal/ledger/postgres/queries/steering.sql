@@ -82,11 +82,15 @@ select shoal.sweep_lanes($1::int)
 -- name: finish_runs
 select shoal.finish_runs()
 
+-- name: half_cancelled_runs
+-- A cancel that was interrupted between its two steps.
+select r.no from shoal.run r where r.state = 'cancelled' and shoal.remaining(r.no) > 0
+
 -- name: removed_runs
 select r.no from shoal.run r where r.state = 'removed' order by r.no
 
 -- name: tidy
--- Receipts matter for minutes, minutes for days; workers that left long ago and hold nothing are noise.
+-- Receipts matter for minutes, per-minute figures for days.
 with old_receipts as (delete from shoal.receipt where at < shoal.clock() - interval '1 day'),
 old_minutes as (delete from shoal.minute_count where minute < shoal.clock() - interval '8 days')
 select 1

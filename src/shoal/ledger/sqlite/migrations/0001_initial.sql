@@ -189,6 +189,8 @@ create table lane (
     ordered       integer not null,
     paused        integer not null default 0,
     by_operator   integer not null default 0,
+    -- The stage whose policy it has; stages of newer runs outrank those of older ones.
+    declared_by   integer not null default 0,
     key           text not null,
     blocked_why   text,
     unique (run, key)

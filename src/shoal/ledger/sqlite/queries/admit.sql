@@ -89,9 +89,10 @@ select json_group_array(l.id) from (
     limit ?1) l
 
 -- name: ensure_lanes
--- What a stage declares holds until an operator sets something else; a later declaration replaces an earlier one.
-insert into lane (run, key, max_active, delay_min, delay_max, ordered)
-select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_ordered
+-- A lane has the policy of the newest stage that named it, until an operator sets something else: two runs with
+-- different policies do not pull it to and fro.
+insert into lane (run, key, max_active, delay_min, delay_max, ordered, declared_by)
+select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_ordered, x.stage
 from (
     select n.*, row_number() over (partition by n.run, n.key order by n.stage desc) as pick
     from (
@@ -99,16 +100,13 @@ from (
                s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered
         from json_each(?1) j cross join stage s on s.id = j.value ->> 1
     ) n
-    where not exists (
-        select 1 from lane l
-        where l.run = n.run and l.key = n.key
-          and (l.by_operator or (l.max_active, l.delay_min, l.delay_max, l.ordered)
-               = (n.lane_limit, n.lane_delay_min, n.lane_delay_max, n.lane_ordered)))
 ) x
 where x.pick = 1
+  and not exists (select 1 from lane l where l.run = x.run and l.key = x.key
+                  and (l.by_operator or l.declared_by >= x.stage))
 on conflict (run, key) do update
     set max_active = excluded.max_active, delay_min = excluded.delay_min, delay_max = excluded.delay_max,
-        ordered = excluded.ordered
+        ordered = excluded.ordered, declared_by = excluded.declared_by
 
 -- name: find_lanes
 -- [position in the list asked for, id] of each.

@@ -39,7 +39,8 @@ select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lan
        coalesce(o.tries, s.tries, y.tries, d.tries, w.tries) as tries,
        coalesce(o.rescues, s.rescues, y.rescues, d.rescues, w.rescues) as rescues,
        coalesce(o.epoch, s.epoch, y.epoch, d.epoch, w.epoch) as epoch,
-       coalesce(o.outcome, a.outcome) as outcome, coalesce(o.error, a.error) as error, d.reason
+       coalesce(o.outcome, a.outcome) as outcome,
+       case when o.item is not null then o.error else a.error end as error, d.reason
 from json_each(?2) u
 cross join item i on i.run = ?1 and i.id = u.value
 join run n on n.no = i.run

@@ -51,6 +51,7 @@ where r.state = 'active' and r.sealed
 -- A retried item brings its run back to life.
 update run set state = 'active', finished_at = null, changed_at = ?2
 where no = ?1 and state in ('finished', 'cancelled')
+returning id
 
 -- name: yield_pick_ready
 -- A paused run must not sit on places in lanes that other runs share.
@@ -91,6 +92,13 @@ where c.queue = n.queue
 
 -- name: yield_end
 delete from temp.yielded
+
+-- name: half_cancelled_runs
+-- A cancel that was interrupted between two of its steps.
+select r.no from run r
+where r.state = 'cancelled'
+  and exists (select 1 from queue k join queue_count c on c.queue = k.id
+              where k.run = r.no and c.ready + c.waiting + c.delayed + c.leased > 0)
 
 -- name: removed_runs
 select r.no from run r where r.state = 'removed' order by r.no

@@ -1,0 +1,66 @@
+"""Lanes: what is the same on both ledgers. Changing one is the backends' own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from shoal.errors import NotFound
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.checks import check_lane_change
+from shoal.ledger.rows import Queryable, lane_from
+from shoal.model.lane import LaneView
+from shoal.model.views import Page
+
+Delay = tuple[float, float]
+
+
+class SqlLanes(ABC):
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog) -> None:
+        self._queryable = queryable
+        self._sql = queries
+        self._catalog = catalog
+
+    @abstractmethod
+    async def _set(
+        self, run_no: int, key: str, limit: int | None, delay: Delay | None, paused: bool | None, by: str
+    ) -> bool:
+        """Change the lane, making it if it is shared; False when there is none."""
+
+    @abstractmethod
+    async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool: ...
+
+    async def get(self, key: str, *, run_id: str | None = None) -> LaneView:
+        rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
+        if not rows:
+            raise NotFound(f"There is no lane {key!r}.", remedy="Lanes appear with their first item; check the name.")
+        return lane_from(rows[0])
+
+    async def list(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[LaneView]:
+        rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), None, cursor, limit)
+        lanes = tuple(lane_from(row) for row in rows)
+        return Page(lanes, lanes[-1].key if len(lanes) == limit else None)
+
+    async def set(
+        self,
+        key: str,
+        *,
+        run_id: str | None = None,
+        limit: int | None = None,
+        delay: Delay | None = None,
+        paused: bool | None = None,
+        by: str = "",
+    ) -> LaneView:
+        check_lane_change(key, limit, delay)
+        if not await self._set(await self._run_no(run_id), key, limit, delay, paused, by):
+            raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
+        return await self.get(key, run_id=run_id)
+
+    async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
+        check_lane_change(key, None, (0.0, seconds))
+        if not await self._block(await self._run_no(run_id), key, seconds, why, by):
+            raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
+        return await self.get(key, run_id=run_id)
+
+    async def _run_no(self, run_id: str | None) -> int:
+        return 0 if run_id is None else (await self._catalog.run(run_id)).no

@@ -1,0 +1,87 @@
+"""Orders from people: what is the same on both ledgers. Moving the items is the backends' own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from shoal.errors import InvalidSetting
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.protocols import Reads
+from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
+from shoal.model.views import ItemFilter
+
+PAGE = 1_000
+RETRYABLE = (ItemState.DEAD, ItemState.CANCELLED)
+
+
+class FilteredSteering(ABC):
+    """Bulk changes are made a page at a time, so that none holds up the workers for long."""
+
+    def __init__(self, catalog: Catalog, reads: Reads) -> None:
+        self._catalog = catalog
+        self._reads = reads
+
+    @abstractmethod
+    async def _release(self, older_than: float, run_no: int | None, reason: str) -> int: ...
+
+    @abstractmethod
+    async def _retry(self, run_no: int, items: list[int]) -> int: ...
+
+    @abstractmethod
+    async def _cancel(self, run_no: int, items: list[int], reason: str) -> int: ...
+
+    @abstractmethod
+    async def _note(self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]) -> None: ...
+
+    async def release(self, *, older_than: float, run_id: str | None = None, by: str = "") -> int:
+        if not older_than >= 0:
+            raise InvalidSetting(f"older_than is {older_than!r}; it must be 0 or more seconds.")
+        no = None if run_id is None else (await self._catalog.run(run_id)).no
+        released = await self._release(older_than, no, f"Released by {by or 'an operator'}.")
+        await self._note(no, by, "leases.released", run_id or "all", {"older_than": older_than, "items": released})
+        return released
+
+    async def retry(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
+        no = (await self._catalog.run(run_id)).no
+        which = _in_states(which, which.states or (ItemState.DEAD,))
+        if not set(which.states) <= set(RETRYABLE):
+            raise InvalidSetting(
+                f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled ones ended badly."
+            )
+        retried = await self._change(run_id, which, limit, lambda items: self._retry(no, items))
+        await self._note(no, by, "items.retried", run_id, {"items": retried})
+        return retried
+
+    async def cancel(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
+        no = (await self._catalog.run(run_id)).no
+        which = _in_states(which, which.states or OPEN_STATES)
+        if set(which.states) & set(FINAL_STATES):
+            raise InvalidSetting("Items that have ended cannot be cancelled: name open states only.")
+        reason = f"Cancelled by {by or 'an operator'}."
+        cancelled = await self._change(run_id, which, limit, lambda items: self._cancel(no, items, reason))
+        await self._note(no, by, "items.cancelled", run_id, {"items": cancelled})
+        return cancelled
+
+    async def _change(
+        self, run_id: str, which: ItemFilter, limit: int | None, change: Callable[[list[int]], Awaitable[int]]
+    ) -> int:
+        if limit is not None and limit < 1:
+            raise InvalidSetting(f"The limit is {limit!r}; it must be at least 1.")
+        changed = 0
+        cursor: str | None = None
+        while True:
+            room = PAGE if limit is None else min(PAGE, limit - changed)
+            page = await self._reads.items(run_id, which, cursor=cursor, limit=room)
+            if page.rows:
+                changed += await change([row.id for row in page.rows])
+            cursor = page.cursor
+            if cursor is None or (limit is not None and changed >= limit):
+                return changed
+
+
+def _in_states(which: ItemFilter, states: tuple[ItemState, ...]) -> ItemFilter:
+    return ItemFilter(
+        states=states, stage=which.stage, partition=which.partition, outcome=which.outcome, error=which.error
+    )
