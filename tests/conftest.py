@@ -1,5 +1,6 @@
 """Real databases for every test that asks for one: started on first use, once per test process."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.postgres)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """In CI nothing may be left out quietly."""
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
 
 
 @pytest.fixture(scope="session")

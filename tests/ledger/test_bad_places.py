@@ -159,26 +159,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-async def test_a_read_only_disk(small_disk: Path) -> None:
-    path = small_disk / "ledger.db"
-    ledger = await open_sqlite(path)
+async def test_a_read_only_place(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Root may write to every file, but not to a disk that is mounted read-only."""
+    root = os.getuid() == 0
+    place = request.getfixturevalue("small_disk") if root else tmp_path
+    ledger = await open_sqlite(place / "ledger.db")
     await ledger.schema.migrate()
     await ledger.close()
-    await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    if root:
+        await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,ro", str(place)], check=True)
+    else:
+        (place / "ledger.db").chmod(0o444)
     with pytest.raises(LedgerReadOnly) as caught:
-        await create_run_at(path)
-    says_what_to_do(caught.value)
-
-
-async def test_a_read_only_file(sqlite_path: Path) -> None:
-    if os.getuid() == 0:
-        pytest.skip("root may write to every file; the read-only disk is the test for root")
-    ledger = await open_sqlite(sqlite_path)
-    await ledger.schema.migrate()
-    await ledger.close()
-    sqlite_path.chmod(0o444)
-    with pytest.raises(LedgerReadOnly) as caught:
-        await create_run_at(sqlite_path)
+        await create_run_at(place / "ledger.db")
     says_what_to_do(caught.value)
 
 
