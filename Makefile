@@ -27,8 +27,8 @@ demo: setup ## run the demo
 bench: .venv/.bench ## measure Shoal against its peers
 	$(BIN)/python -m bench
 
-chaos: setup parts ## kill workers and databases for longer than `make test` does
-	SHOAL_CHAOS=long $(PYTEST) tests/chaos
+chaos: setup parts ## kill workers, crash databases and try random histories for longer than `make test` does
+	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) tests/chaos tests/ledger/test_machine.py
 
 # RUNLEVEL=1 keeps Debian from starting a pgbouncer service; the tests start their own.
 APT_INSTALL = apt_install() { \

@@ -112,7 +112,7 @@ async def test_a_server_that_stays_away_is_given_up_after_the_patience(postgres_
 
 
 async def test_a_file_that_is_no_database(sqlite_path: Path) -> None:
-    sqlite_path.write_text("This is a letter to my aunt, not a database.\n" * 100)
+    sqlite_path.write_text("This is a letter, not a database.\n" * 100)
     with pytest.raises(BadLedgerUrl) as caught:
         await open_sqlite(sqlite_path)
     says_what_to_do(caught.value)

@@ -111,7 +111,7 @@ async def bench(ledger: PostgresLedger, postgres_url: str) -> AsyncIterator[Benc
     await connection.close()
 
 
-async def test_cost_does_not_grow_with_what_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
+async def test_cost_does_not_grow_with_what_stands_around(ledger: PostgresLedger, bench: Bench) -> None:  # S1.6
     queue = await bench.queue()
     await fill_ready(ledger, queue, 2_000)
     await settle(ledger)

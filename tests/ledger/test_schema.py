@@ -76,7 +76,7 @@ async def test_an_empty_database_is_refused_with_the_remedy(ledger: Ledger) -> N
         await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))
 
 
-async def test_migrating_twice_is_once(ledger: Ledger) -> None:
+async def test_migrating_twice_is_once(ledger: Ledger) -> None:  # S0.27
     before, after = await ledger.schema.migrate()
     assert before == 0
     assert await ledger.schema.version() == after
@@ -126,7 +126,7 @@ def test_a_changed_function_needs_a_new_migration() -> None:
     )
 
 
-async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19
+async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19, S1.20
     await ledger.schema.migrate()
     run = await ledger.runs.create(RunSpec(scraper="shop", stages=(StageSpec("page", lane=LanePolicy(limit=1)),)))
     urls = [f"https://example.com/{n}" for n in range(4)]

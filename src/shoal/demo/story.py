@@ -80,9 +80,9 @@ async def tell_story(ledger: Ledger, watcher: Watcher, *, code_version: str) -> 
         f"{intake.invalid} invalid refused."
     )
     workers = [
-        DemoWorker(ledger, run, "ada"),
-        DemoWorker(ledger, run, "bo", dies_after=20),
-        DemoWorker(ledger, run, "cy"),
+        DemoWorker(ledger, run, "worker-a"),
+        DemoWorker(ledger, run, "worker-b", dies_after=20),
+        DemoWorker(ledger, run, "worker-c"),
     ]
     try:
         async with asyncio.TaskGroup() as group:

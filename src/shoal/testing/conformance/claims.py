@@ -31,7 +31,7 @@ class ClaimsConformance:
         assert len(keys) == len(set(keys)) == 210
         await lab.check()
 
-    async def test_a_claim_takes_at_most_what_was_asked_for(self, lab: Lab) -> None:
+    async def test_a_claim_takes_at_most_what_was_asked_for(self, lab: Lab) -> None:  # S0.3, S0.8
         run = await lab.run()
         await lab.put(run, *(f"k{n}" for n in range(5)))
         worker = await lab.worker()

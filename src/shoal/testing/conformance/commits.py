@@ -11,7 +11,7 @@ from shoal.testing.lab import Lab, dead, done, retry, throttled
 
 
 class CommitsConformance:
-    async def test_results_follow_ups_and_completion_arrive_together(self, lab: Lab) -> None:
+    async def test_results_follow_ups_and_completion_arrive_together(self, lab: Lab) -> None:  # S1.12
         run = await lab.run("list", "page")
         await lab.put(run, "l")
         worker = await lab.worker()
@@ -133,7 +133,7 @@ class CommitsConformance:
         view = await lab.item(run, "a")
         assert (view.state.value, view.outcome, view.error) == ("dead", "permanent", "Private video")
 
-    async def test_the_attempts_of_an_item_can_be_read(self, lab: Lab) -> None:
+    async def test_the_attempts_of_an_item_can_be_read(self, lab: Lab) -> None:  # S0.6
         run = await lab.run()
         await lab.put(run, "a")
         first, second = await lab.worker(), await lab.worker()

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.errors import UnknownStage
 from shoal.model.item import NewItem, priority_from_higher_first
+from shoal.model.run import RunSpec, StageSpec
 from shoal.testing.lab import Lab
 
 
@@ -69,7 +70,7 @@ class IntakeConformance:
         run = await lab.run()
         assert (await lab.ledger.intake.enqueue(run.id, urls())).enqueued == 5
 
-    async def test_more_than_one_chunk(self, lab: Lab) -> None:
+    async def test_more_than_one_chunk(self, lab: Lab) -> None:  # S1.3
         run = await lab.run()
         report = await lab.ledger.intake.enqueue(run.id, (f"https://example.com/{n % 20_001}" for n in range(25_000)))
         assert (report.enqueued, report.duplicates) == (20_001, 4_999)
@@ -103,6 +104,16 @@ class IntakeConformance:
         await lab.put(run, "urgent", priority=-5)
         await lab.put(run, "imported", priority=priority_from_higher_first(9))
         assert await lab.claim_keys(await lab.worker()) == ["imported", "urgent", "n1", "n2", "late"]
+
+    async def test_max_attempts_of_the_item_the_stage_or_the_run(self, lab: Lab) -> None:  # S1.17
+        spec = RunSpec(scraper="s", stages=(StageSpec("a"), StageSpec("b", max_attempts=2)), max_attempts=9)
+        run = await lab.ledger.runs.create(spec)
+        await lab.put(run, "run", stage="a")
+        await lab.put(run, "stage", stage="b")
+        await lab.put(run, "item", stage="b", max_attempts=5)
+        worker = await lab.worker()
+        claimed = [*await lab.claim(worker), *await lab.claim(worker)]
+        assert {item.name: item.max_attempts for item in claimed} == {"run": 9, "stage": 2, "item": 5}
 
     async def test_an_item_waits_for_its_time(self, lab: Lab) -> None:
         run = await lab.run()

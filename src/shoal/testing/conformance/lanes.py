@@ -15,7 +15,7 @@ GROUP = LanePolicy(limit=1, ordered=True, shared=False)
 
 
 class LanesConformance:
-    async def test_no_more_items_than_the_limit_are_out_at_once(self, lab: Lab) -> None:
+    async def test_no_more_items_than_the_limit_are_out_at_once(self, lab: Lab) -> None:  # S2.15
         run = await lab.run(lane=LanePolicy(limit=3))
         await lab.put(run, *(f"k{n}" for n in range(10)), lane="host")
         worker = await lab.worker()

@@ -194,15 +194,15 @@ class RunsConformance:
 
     async def test_every_change_of_a_run_leaves_an_event(self, lab: Lab) -> None:
         run = await lab.run()
-        await lab.ledger.runs.pause(run.id, by="ann")
-        await lab.ledger.runs.resume(run.id, by="ben")
-        await lab.ledger.runs.seal(run.id, by="ann")
+        await lab.ledger.runs.pause(run.id, by="operator-1")
+        await lab.ledger.runs.resume(run.id, by="operator-2")
+        await lab.ledger.runs.seal(run.id, by="operator-1")
         await lab.ledger.upkeep.tend()
         events = (await lab.ledger.reads.events(run_id=run.id)).rows
         assert [(event.action, event.actor) for event in reversed(events)] == [
             ("run.created", ""),
-            ("run.paused", "ann"),
-            ("run.active", "ben"),
-            ("run.sealed", "ann"),
+            ("run.paused", "operator-1"),
+            ("run.active", "operator-2"),
+            ("run.sealed", "operator-1"),
             ("run.finished", "ledger"),
         ]

@@ -108,9 +108,9 @@ class SteeringConformance:
 
     async def test_orders_leave_events(self, lab: Lab) -> None:
         run = await lab.run()
-        await lab.ledger.steering.release(older_than=1, run_id=run.id, by="ann")
-        await lab.ledger.steering.retry(run.id, ItemFilter(), by="ann")
-        await lab.ledger.steering.cancel(run.id, ItemFilter(), by="ann")
-        await lab.ledger.lanes.set("host", limit=2, by="ann")
-        actions = [event.action for event in (await lab.ledger.reads.events()).rows if event.actor == "ann"]
+        await lab.ledger.steering.release(older_than=1, run_id=run.id, by="operator-1")
+        await lab.ledger.steering.retry(run.id, ItemFilter(), by="operator-1")
+        await lab.ledger.steering.cancel(run.id, ItemFilter(), by="operator-1")
+        await lab.ledger.lanes.set("host", limit=2, by="operator-1")
+        actions = [event.action for event in (await lab.ledger.reads.events()).rows if event.actor == "operator-1"]
         assert actions == ["lane.set", "items.cancelled", "items.retried", "leases.released"]

@@ -15,7 +15,7 @@ class WorkersConformance:
         assert len(ids) == 100
         assert all(name.startswith("host-") and len(name.split("-")) == 3 for name in ids)
 
-    async def test_a_silent_workers_items_go_to_others(self, lab: Lab) -> None:  # S0.7, S1.16
+    async def test_a_silent_workers_items_go_to_others(self, lab: Lab) -> None:  # S0.7, S1.16, S3.20
         run = await lab.run()
         await lab.put(run, "a", "b")
         silent, live = await lab.worker(lease_seconds=30), await lab.worker(lease_seconds=300)
@@ -113,7 +113,7 @@ class WorkersConformance:
         with pytest.raises(WorkerLost):
             await lab.ledger.workers.drain("nobody")
 
-    async def test_settings_have_versions_that_heartbeats_carry(self, lab: Lab) -> None:
+    async def test_settings_have_versions_that_heartbeats_carry(self, lab: Lab) -> None:  # S3.27, S4.2
         worker = await lab.worker()
         before = (await lab.ledger.workers.beat(worker)).settings_version
         assert await lab.ledger.settings.get("global") is None

@@ -1,0 +1,146 @@
+"""The documentation is true: its commands run, its code works, its links lead somewhere, nothing is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+import typer
+
+from shoal.cli.main import app
+from shoal.config.settings import ENV_PREFIX, NAMES, RANGES, Settings
+from shoal.errors import LedgerError, NotFound, ShoalError, UsageError
+from shoal.ledger.postgres.schema import migrations
+from shoal.model.item import ItemState
+from shoal.model.outcome import OutcomeClass
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    page for page in ROOT.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
+)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)")
+MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(page.read_text()) if found == language]
+
+
+def text_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+@pytest.fixture
+def shell_folder(tmp_path: Path, postgres_url: str) -> dict[str, str]:
+    """Where a reader follows a page: an empty folder, `shoal` on the path, a PostgreSQL at $PG."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "PG", "DB_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    return {**kept, "PATH": path, "PG": postgres_url, "FOLDER": str(tmp_path)}
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES])
+def test_a_page_can_be_followed(page: str, shell_folder: dict[str, str]) -> None:
+    """Code blocks are run first, then each command in the order of the page."""
+    folder = Path(shell_folder["FOLDER"])
+    for number, code in enumerate(blocks(ROOT / page, "python")):
+        script = folder / f"block{number}.py"
+        script.write_text(code)
+        run([sys.executable, str(script)], shell_folder)
+    for block in blocks(ROOT / page, "console"):
+        for line in block.splitlines():
+            assert line.startswith("$ "), f"{page}: only commands belong into a console block: {line}"
+            run(["sh", "-c", line[2:]], shell_folder)
+    for block in blocks(ROOT / page, "sql"):  # S0.20
+        asyncio.run(ask(shell_folder["PG"], block))
+    for name in {name for block in blocks(ROOT / page, "") for name in MAKE.findall(block)}:
+        assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"{page}: no make {name}"
+
+
+async def ask(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        assert await connection.fetch(sql)
+    finally:
+        await connection.close()
+
+
+def run(command: list[str], env: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=env["FOLDER"], env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES])
+def test_links_lead_somewhere(page: str) -> None:
+    for target in LINK.findall((ROOT / page).read_text()):
+        assert "://" not in target, f"{page}: {target} leads outside"
+        assert ((ROOT / page).parent / target).exists(), f"{page}: {target} does not exist"
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    text = text_of("configuration.md")
+    for name in NAMES:
+        default = getattr(Settings(), name)
+        shown = f"`{default}`" if isinstance(default, str) else f"{default:g}"
+        assert f"| `{name}` | `{ENV_PREFIX}{name.upper()}` | {shown} |" in text
+    assert set(RANGES) | {"ledger"} == set(NAMES)
+
+
+def test_every_command_is_documented() -> None:
+    text = text_of("commands.md")
+    for command in commands():
+        assert f"`shoal {command}`" in text, command
+
+
+def commands() -> Iterator[str]:
+    group = typer.main.get_command(app)
+    assert hasattr(group, "commands")
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from (f"{name} {verb}" for verb in command.commands)
+        else:
+            yield name
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = text_of("commands.md")
+    for code in {error.exit_code for error in (ShoalError, UsageError, NotFound, LedgerError)} | {0, 1, 130}:
+        assert f"| {code} |" in text, code
+
+
+def test_every_outcome_and_state_is_documented() -> None:
+    text = text_of("ledger.md")
+    for word in [*OutcomeClass, *ItemState]:
+        assert f"| `{word.value}` |" in text, word
+
+
+def test_every_view_is_documented() -> None:
+    functions = (ROOT / "src/shoal/ledger/postgres/functions/80_views.sql").read_text()
+    views = re.findall(r"create or replace view shoal\.(\w+)", functions)
+    assert len(views) == 6
+    for view in views:
+        assert f"`{view}`" in text_of("operations.md"), view
+
+
+def test_every_requirement_has_a_row_and_what_is_done_has_a_test() -> None:
+    rows = dict(re.findall(r"^\| (S\d\.\d+) \| (\w+) \|", text_of("requirements.md"), re.MULTILINE))
+    counts = {"S0": 30, "S1": 27, "S2": 29, "S3": 28, "S4": 21}
+    assert set(rows) == {f"{system}.{n}" for system, count in counts.items() for n in range(1, count + 1)}
+    assert set(rows.values()) <= {"done", "ledger", "open"}
+    tested = "\n".join(
+        path.read_text() for folder in ("tests", "src/shoal/testing") for path in (ROOT / folder).rglob("*.py")
+    )
+    for number, state in rows.items():
+        if state != "open":
+            assert re.search(rf"\b{re.escape(number)}\b", tested), f"no test names {number}"
+
+
+def test_the_newest_migration_has_a_number_that_follows() -> None:
+    assert [version for version, _, _ in migrations()] == list(range(1, len(migrations()) + 1))

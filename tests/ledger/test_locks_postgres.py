@@ -1,0 +1,77 @@
+"""Who waits for whom on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from shoal.testing.lab import Lab, done
+from tests.ledger.labs import postgres_lab
+
+
+@pytest.fixture
+async def lab(postgres_url: str) -> AsyncIterator[Lab]:
+    async with postgres_lab(postgres_url) as lab:
+        yield lab
+
+
+@pytest.fixture
+async def person(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+async def test_a_claimer_does_not_wait_for_rows_that_another_holds(
+    lab: Lab, person: asyncpg.Connection
+) -> None:  # S0.2
+    run = await lab.run()
+    await lab.put(run, *"abcdef")
+    worker = await lab.worker()
+    async with person.transaction():
+        held = await person.fetch("select item from shoal.ready order by item limit 3 for update")
+        assert len(held) == 3
+        claimed = await asyncio.wait_for(lab.claim_keys(worker), 5)
+    assert claimed == ["d", "e", "f"]
+
+
+async def test_a_claimer_does_not_wait_for_a_lane(lab: Lab, person: asyncpg.Connection) -> None:
+    run = await lab.run()
+    await lab.put(run, "a", "b", lane="host")
+    worker = await lab.worker()
+    async with person.transaction():
+        await person.fetch("select id from shoal.lane for update")
+        assert await asyncio.wait_for(lab.claim_keys(worker), 5) == ["a"]
+
+
+async def test_no_transaction_is_open_while_a_worker_works(lab: Lab, person: asyncpg.Connection) -> None:  # S4.11
+    run = await lab.run()
+    await lab.put(run, *"abc", lane="host")
+    worker = await lab.worker()
+    held = await lab.claim(worker)
+    busy = await person.fetchval(
+        "select count(*) from pg_stat_activity where datname = current_database() and state like '%in transaction%'"
+    )
+    locks = await person.fetchval(
+        "select count(*) from pg_locks l join pg_database d on d.oid = l.database "
+        "where d.datname = current_database() and l.pid <> pg_backend_pid()"
+    )
+    assert (busy, locks) == (0, 0)
+    assert (await lab.commit(worker, *(done(item) for item in held))).committed == 1
+
+
+async def test_a_snapshot_left_open_does_not_stop_the_work(lab: Lab, person: asyncpg.Connection) -> None:
+    """Somebody's report runs for hours: claims and commits go on, and the report sees its own moment."""
+    run = await lab.run()
+    await lab.put(run, *(f"k{n}" for n in range(200)))
+    worker = await lab.worker()
+    async with person.transaction(isolation="repeatable_read"):
+        before = await person.fetchval("select count(*) from shoal.ready")
+        while claimed := await lab.claim(worker, 50):
+            await lab.finish(worker, claimed)
+        assert await person.fetchval("select count(*) from shoal.ready") == before == 200
+    assert (await lab.ledger.reads.stats(run.id)).done == 200
+    await lab.check()
