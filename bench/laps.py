@@ -1,6 +1,6 @@
 """Contenders that keep going: each has its own ledger open and does a lap of about a second when its turn comes.
 
-Short laps in turn make ratios hold on a noisy machine: a disturbance of a second hits all contenders, not one.
+Laps in turn make ratios hold on a noisy machine: neighbours that are busy for a while slow all contenders, not one.
 """
 
 from __future__ import annotations

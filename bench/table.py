@@ -13,9 +13,8 @@ def print_report(report: Report, seconds: float) -> None:
         print(f"  {'hit ' if target.hit else 'MISS'}  {target.value:9.2f}  wanted {target.wanted:<8}  {target.claim}")
     width = max((len(figure.name) for figure in report.figures), default=0)
     for figure in report.figures:
-        print(
-            f"        {figure.name:<{width}}  {_number(figure.value):>12} {figure.unit}  (spread {figure.spread:.0%})"
-        )
+        spread = f"  (spread {figure.spread:.0%})" if len(figure.samples) > 1 else ""
+        print(f"        {figure.name:<{width}}  {_number(figure.value):>12} {figure.unit}{spread}")
     for note in report.notes:
         print(f"        {note}")
 

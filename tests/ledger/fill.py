@@ -5,8 +5,8 @@ from __future__ import annotations
 from shoal.ledger.postgres.ledger import PostgresLedger
 
 _ITEMS = """
-insert into shoal.item (created_at, run, stage, queue, priority, lane, key_hash, key)
-select shoal.clock(), k.run, k.stage, k.id, $2, $3,
+insert into shoal.item (id, created_at, run, stage, queue, priority, lane, key_hash, key)
+select nextval('shoal.item_id'), shoal.clock(), k.run, k.stage, k.id, $2, $3,
        sha256((k.id || '/' || $2::int || '/' || $5::text || n)::bytea), $5 || n
 from shoal.queue k cross join generate_series(1, $4::int) n
 where k.id = $1 order by n

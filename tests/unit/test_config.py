@@ -159,7 +159,7 @@ def test_an_empty_ledger_is_not_silently_the_default(tmp_path: Path) -> None:
 def test_postgres_by_parts(tmp_path: Path) -> None:  # S0.15
     flags: dict[str, str | None] = {"db_host": "db.example", "db_port": "6543"}
     settings = load(tmp_path, flags, PGHOST="ignored", DB_NAME="books", DB_USER="me", PGUSER="else", PGPASSWORD="p@:/s")
-    assert settings.ledger == "postgresql://ann:p%40%3A%2Fs@db.example:6543/books"
+    assert settings.ledger == "postgresql://else:p%40%3A%2Fs@db.example:6543/books"
     assert str(settings.origins["ledger"]) == "--db-host"
 
 

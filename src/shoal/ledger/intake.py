@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -50,7 +51,12 @@ async def placed_follow_ups(catalog: Catalog, finished: Sequence[Finished]) -> P
 
 
 class ChunkedIntake(ABC):
-    """Bulk enqueue: one chunk is stored while the next is prepared."""
+    """Bulk enqueue: chunks are stored while the next is prepared, at most `at_once` of them.
+
+    Chunks with lanes go one after another: the order of a sequential group is the order of arrival.
+    """
+
+    at_once = 1
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -64,18 +70,21 @@ class ChunkedIntake(ABC):
         stage = stage or run.first_stage
         run.stage_id(stage)
         complaints = Complaints([])
+        storing: deque[asyncio.Task[tuple[int, int]]] = deque()
         stored: list[tuple[int, int]] = []
         invalid = 0
-        storing: asyncio.Task[tuple[int, int]] | None = None
         try:
             async for chunk in prepared_chunks(entries, stage, run.stages, complaints):
-                if storing is not None:
-                    stored.append(await storing)
-                storing = asyncio.create_task(self._store_items(run, chunk.items))
+                alone = any(item.lane is not None for item in chunk.items)
+                while len(storing) >= (1 if alone else self.at_once):
+                    stored.append(await storing.popleft())
+                storing.append(asyncio.create_task(self._store_items(run, chunk.items)))
+                if alone:
+                    stored.append(await storing.popleft())
                 invalid += chunk.invalid
         finally:
-            if storing is not None:
-                stored.append(await storing)
+            # What was begun is brought to its end, also when the source failed.
+            stored += await asyncio.gather(*storing)
         return IntakeReport(
             enqueued=sum(new for new, _ in stored),
             duplicates=sum(old for _, old in stored),

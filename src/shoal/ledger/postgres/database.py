@@ -1,7 +1,8 @@
 """Connections to PostgreSQL: pooling, retries, and errors put into Shoal's words.
 
-No session state is used on these connections (no SET, no session locks, no named prepared statements), so a PgBouncer
-in transaction mode may stand in between. The plans that matter are cached inside the server's own functions.
+No session state is needed on these connections (no SET, no session locks), so a PgBouncer in transaction mode may stand
+in between. Statements are prepared, which saves a round trip each, unless a pooler is seen: then the process id that
+came with the login is not that of the server's process.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from shoal.errors import (
 from shoal.model.redaction import redacted
 
 Record = asyncpg.Record
+PREPARED_STATEMENTS = 200
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
 _PASSING = (
@@ -70,7 +72,7 @@ class ConnectionBroke(LedgerError):
 
 
 class ClaimOutOfDate(LedgerError):
-    """A claim with a higher number came first; this one took nothing."""
+    """The claim was given up before it was carried out; it took nothing."""
 
 
 class Database:
@@ -82,6 +84,7 @@ class Database:
         self._pool_size = pool_size
         self._command_timeout = command_timeout
         self._pool: asyncpg.Pool | None = None
+        self._prepare = False
         self._listener: asyncpg.Connection | None = None
         self._woken = asyncio.Event()
         self._listen_retry_at = 0.0
@@ -92,12 +95,13 @@ class Database:
 
     async def connect(self) -> None:
         try:
+            self._prepare = await self._is_direct()
             self._pool = await asyncpg.create_pool(
                 self.url,
                 min_size=1,
                 max_size=self._pool_size,
                 connection_class=StatelessConnection,
-                statement_cache_size=0,
+                statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
                 command_timeout=self._command_timeout,
                 timeout=10,
             )
@@ -107,6 +111,14 @@ class Database:
             raise LedgerUnreachable(f"{self.shown_url} refused us: {_text(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise LedgerUnreachable(f"{self.shown_url} does not answer: {_text(error)}.") from None
+
+    async def _is_direct(self) -> bool:
+        connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=10)
+        try:
+            server_pid: int = await connection.fetchval("select pg_backend_pid()")
+            return server_pid == connection.get_server_pid()
+        finally:
+            connection.terminate()
 
     async def close(self) -> None:
         if self._listener is not None:
@@ -201,7 +213,7 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:
                 f"The run is {_text(error)}: it takes no more items.", remedy="Resume it, or start it fresh."
             )
         case "SH003":
-            return ClaimOutOfDate("A newer claim of this worker came first.")
+            return ClaimOutOfDate("The claim was given up.")
         case "53100":
             return LedgerFull(f"The database server has no space left: {_text(error)}.")
         case "25006":

@@ -68,10 +68,10 @@ class PostgresRuns(FoundRuns):
         return cancelled
 
     async def remove(self, run_id: str, *, by: str = "") -> None:
-        await self.cancel(run_id, by=by)
-        no = await self._set_state(run_id, RunState.REMOVED, tuple(RunState), by)
+        no = await self._set_state(run_id, RunState.REMOVED, NOT_REMOVED, by)
         self._catalog.forget_run(run_id)
-        await self._db.fetch(self._sql["truncate_if_alone"], no)
+        if not await self._db.value(self._sql["truncate_if_alone"], no):
+            await self._db.fetch(self._sql["drop_open_items"], no)
         while await self._db.value(self._sql["purge"], no, PURGE_AT_ONCE):
             pass
 

@@ -69,6 +69,7 @@ class PostgresUpkeep:
         for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
             await self._db.fetch(self._sql["cancel_open_items"], row["no"], "The run was cancelled.")
         for row in await self._db.fetch(self._sql["removed_runs"]):
+            await self._db.fetch(self._sql["drop_open_items"], row["no"])
             for _ in range(PURGES_AT_ONCE):
                 if not await self._db.value(self._sql["purge"], row["no"], PURGE_AT_ONCE):
                     break

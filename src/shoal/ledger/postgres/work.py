@@ -16,11 +16,14 @@ from shoal.ledger.postgres.columns import as_columns
 from shoal.ledger.postgres.database import ClaimOutOfDate, ConnectionBroke, Database, Record
 from shoal.ledger.workers import RegisteredWorkers
 from shoal.model.item import Lease
-from shoal.model.outcome import Finished
+from shoal.model.outcome import DONE, Finished
 from shoal.model.views import CommitReport, Tending
 
 
 class PostgresIntake(ChunkedIntake):
+    # Two keep the server busy while we prepare the third; more gain nothing.
+    at_once = 2
+
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(catalog)
         self._db = db
@@ -87,7 +90,7 @@ class PostgresClaims(QueueClaims):
                 # Did it take anything? Asking also makes sure that it never will, should it still be on its way.
                 recalled = await self._db.fetch(self._sql["recall"], no, number)
                 if recalled:
-                    return [ClaimRow(*row) for row in recalled]
+                    return _in_claim_order(recalled, queues)
 
     async def _take_once(
         self, no: int, number: int, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
@@ -101,7 +104,7 @@ class PostgresClaims(QueueClaims):
             [place[1] for place in after],
             limit,
         )
-        return [ClaimRow(*row) for row in rows]
+        return _in_claim_order(rows, queues)
 
     async def _promote_due(self) -> int:
         moved: int = await self._db.value(self._sql["promote_due"])
@@ -119,19 +122,22 @@ class PostgresCommits:
             return CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
         check_finished(finished)
         no = await self._catalog.worker_no(worker)
+        plain = all(end.verdict is DONE or end.verdict == DONE for end in finished) and not any(
+            end.detail for end in finished
+        )
         results = [(end.lease.item, n, record) for end in finished for n, record in enumerate(end.records)]
         row = await self._db.row(
             self._sql["commit"],
             no,
             [end.lease.item for end in finished],
             [end.lease.epoch for end in finished],
-            [end.lease.run_no for end in finished],
-            [end.verdict.kind.value for end in finished],
-            [end.verdict.outcome.value for end in finished],
-            [end.verdict.delay for end in finished],
-            _or_none([end.verdict.error for end in finished]),
+            list({end.lease.run_no for end in finished}),
+            None if plain else [end.verdict.kind.value for end in finished],
+            None if plain else [end.verdict.outcome.value for end in finished],
+            None if plain else [end.verdict.delay for end in finished],
+            None if plain else _or_none([end.verdict.error for end in finished]),
             [end.seconds for end in finished],
-            _or_none([detail_text(end) for end in finished]),
+            None if plain else _or_none([detail_text(end) for end in finished]),
             *([list(column) for column in zip(*results, strict=True)] if results else (None, None, None)),
             *await self._follow_ups(finished),
         )
@@ -178,3 +184,9 @@ def tending(row: Record) -> Tending:
 
 def _or_none(values: list[str | None]) -> list[str | None] | None:
     return values if any(value is not None for value in values) else None
+
+
+def _in_claim_order(rows: Sequence[Record], queues: Sequence[QueueRow]) -> list[ClaimRow]:
+    """The server deletes and joins in whatever order suits it; sorting a batch is cheaper here."""
+    place = {queue.id: n for n, queue in enumerate(queues)}
+    return sorted((ClaimRow(*row) for row in rows), key=lambda row: (place[row.queue], row.priority, row.item))

@@ -31,7 +31,7 @@ WATCH_SECONDS = 0.05
 _SETTINGS = (
     "synchronous = full",
     "temp_store = memory",
-    "cache_size = -65536",
+    "cache_size = -16384",
     "wal_autocheckpoint = 4000",
     "journal_size_limit = 67108864",
 )

@@ -68,9 +68,8 @@ class SqliteRuns(FoundRuns):
         return cancelled
 
     async def remove(self, run_id: str, *, by: str = "") -> None:
-        await self.cancel(run_id, by=by)
         no = (await self._catalog.run(run_id)).no
-        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.REMOVED, tuple(RunState), by))
+        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.REMOVED, NOT_REMOVED, by))
         self._catalog.forget_run(run_id)
         await self._db.write(lambda tx: empty_if_alone(tx, no))
         while await self._db.write(lambda tx: purge(tx, no)):

@@ -1,6 +1,7 @@
 -- Store new items, each once per (stage, key_hash), and put the new ones where they belong: ready, delayed, or behind
 -- their lane. Used by bulk enqueue and, inside the commit, for follow-ups. The caller has made and locked the lanes,
 -- and admits afterwards. Arrays run in parallel; a null array means null for every row. lane_ix points into lane_ids.
+-- Ids are given in the order of arrival, whatever the order of storing.
 -- Rows whose parent is not among `accepted` are left out (null: all are taken).
 create or replace function shoal.intake(
     t timestamptz, queues int[], hashes bytea[], keys text[], urls text[], payloads json[], lane_ix int[],
@@ -12,7 +13,7 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cach
 as $$
 begin
     with input as materialized (
-        select u.*, k.run, k.stage
+        select u.*, k.run, k.stage, nextval('shoal.item_id') as id
         from unnest(queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, parents)
             with ordinality
             as u(queue, key_hash, key, url, payload, lane_ix, priority, delay, max_attempts, parent, ord)
@@ -20,12 +21,13 @@ begin
         where accepted is null or u.parent in (select a.item from unnest(accepted) as a(item))
     ),
     fresh as (
-        insert into shoal.item (lane, parent, created_at, not_before, run, stage, queue, priority, max_attempts,
+        insert into shoal.item (id, lane, parent, created_at, not_before, run, stage, queue, priority, max_attempts,
                                 key_hash, key, url, payload)
-        select lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
+        select i.id, lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
                i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload
         from input i
-        order by i.ord
+        -- In the order of the index: kinder to it, and two who store the same keys cannot wait for each other in a ring.
+        order by i.stage, i.key_hash, i.ord
         on conflict (stage, key_hash) do nothing
         returning id, lane, not_before, run, queue, priority
     ),

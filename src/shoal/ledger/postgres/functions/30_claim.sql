@@ -6,6 +6,8 @@
 -- The rows are picked and locked first and handed over as an array of places: the planner takes an array for ten rows,
 -- and so never thinks of reading a whole table to find them (a LIMIT it cannot know it takes for a tenth of the table).
 --
+-- The caller puts the rows into the order of the claim.
+--
 -- A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot; it is
 -- returned with deflected = true so that the caller claims again. There are never more of these than the lane's limit.
 create or replace function shoal.claim(
@@ -22,15 +24,17 @@ declare
 begin
     perform shoal.share_runs(array(select k.run from shoal.queue k where k.id = any (queues)));
     t := shoal.clock();
-    -- A claim is a sign of life. It also settles the race with a reaper: whoever has the row first wins.
-    update shoal.worker w set beat_at = t, last_claim = claim
-    where w.no = worker_no and w.state in ('live', 'draining') and w.last_claim < claim;
+    -- Settles the race with a reaper and with a caller who gives this claim up: whoever has the row first wins. The
+    -- row is locked, not written: under somebody's open snapshot each version of it would stay and lengthen the way.
+    perform 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining') for no key update;
     if not found then
-        if exists (select 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining')) then
-            raise exception using errcode = 'SH003', message = 'claim out of date';
-        end if;
         raise exception using errcode = 'SH001', message = 'worker lost';
     end if;
+    if exists (select 1 from shoal.void_claim v where v.worker = worker_no and v.claim_no = claim) then
+        raise exception using errcode = 'SH003', message = 'claim given up';
+    end if;
+    -- A claim is a sign of life; one a second is enough.
+    update shoal.worker w set beat_at = t where w.no = worker_no and w.beat_at < t - interval '1 second';
 
     places := array(
         select x.ctid
@@ -87,11 +91,10 @@ begin
     )
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
            j.lane_key, i.url, i.key, i.payload, j.deflect
-    from judged j join shoal.item i on i.run = j.run and i.id = j.item
-    order by array_position(queues, j.queue), j.priority, j.item;
+    from judged j join shoal.item i on i.run = j.run and i.id = j.item;
 end $$;
 
--- What a claim took whose answer never arrived. If it has not reached the server yet, it is out of date from now on.
+-- What a claim took whose answer never arrived. If it has not reached the server yet, it is void from now on.
 create or replace function shoal.recall(worker_no int, claim int)
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
@@ -99,15 +102,15 @@ returns table (
 language plpgsql as $$
 begin
     -- Waits for the claim if it is being carried out at this moment.
-    update shoal.worker w set last_claim = greatest(w.last_claim, claim) where w.no = worker_no;
+    perform 1 from shoal.worker w where w.no = worker_no for no key update;
+    insert into shoal.void_claim (worker, claim_no, at) values (worker_no, claim, shoal.clock()) on conflict do nothing;
     return query
     select s.item, s.epoch, s.queue, s.priority, s.tries, s.rescues, i.max_attempts,
            l.key, i.url, i.key, i.payload, false
     from shoal.lease s
     join shoal.item i on i.run = s.run and i.id = s.item
     left join shoal.lane l on l.id = s.lane
-    where s.worker = worker_no and s.claim_no = claim
-    order by s.priority, s.item;
+    where s.worker = worker_no and s.claim_no = claim;
 end $$;
 
 -- A worker says that these items' requests have left. For a lane with a delay this starts the clock to the next start,

@@ -2,7 +2,9 @@
 -- Only rows whose lease (item, epoch) still stands are touched; for the others the answer says whether this same
 -- commit had been made before (`repeated`) or the lease went to somebody else (`lost`). Asking twice is harmless.
 --
--- kinds: done, dead, retry (charged), throttled (not charged; its lane waits for everybody).
+-- kinds: done, dead, retry (charged), throttled (not charged; its lane waits for everybody). null: all are done and
+-- have nothing to tell; that is the usual case and has a short way of its own. runs: the runs of the items, each once
+-- or as often as one likes; taken with `items` only to tell `repeated` from `lost`.
 create or replace function shoal.commit(
     worker_no int, items bigint[], epochs int[], runs int[], kinds text[], outcomes text[],
     delays double precision[], errors text[], took real[], details json[],
@@ -19,7 +21,11 @@ declare
     lanes bigint[];
     new_lanes bigint[];
     held_items bigint[];
+    held_lanes bigint[];
+    held_unstarted boolean[];
     done_items bigint[];
+    done_runs int[];
+    done_queues int[];
 begin
     enqueued := 0;
     duplicates := 0;
@@ -34,97 +40,133 @@ begin
     perform shoal.lock_lanes(lanes);
     t := shoal.clock();
 
-    with input as materialized (
-        select u.*
-        from unnest(items, epochs, kinds, outcomes, delays, errors, took, details)
-            as u(item, epoch, kind, outcome, delay, error, seconds, detail)
-    ),
-    held as (
-        delete from shoal.lease s using input i where s.item = i.item and s.epoch = i.epoch
-        returning s.item, s.epoch, s.run, s.queue, s.priority, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at,
-                  i.kind, i.outcome, i.delay, i.error, i.seconds, i.detail
-    ),
-    judged as materialized (
-        select h.*,
-               -- The head of a sequential group keeps its place while it waits for its retry.
-               coalesce(l.ordered, false) and h.kind in ('retry', 'throttled') as holds,
-               l.next_at, l.delay_max
-        from held h left join shoal.lane l on l.id = h.lane
-    ),
-    ended as (
-        insert into shoal.outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues,
-                                   state, outcome, error, detail)
-        select j.item, j.claimed_at, t, j.run, j.queue, j.epoch, worker_no, j.seconds, j.tries + 1, j.rescues,
-               j.kind, j.outcome, j.error, j.detail
-        from judged j where j.kind in ('done', 'dead')
-    ),
-    tried as (
-        insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
-        select j.item, j.claimed_at, t, j.run, j.epoch, worker_no, j.seconds, j.outcome, j.error, j.detail
-        from judged j where j.kind in ('retry', 'throttled')
-    ),
-    put_off as (
-        insert into shoal.delayed
-            (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
-        select j.item, j.lane,
-               greatest(t + shoal.seconds(j.delay),
-                        case when j.holds then j.next_at end,
-                        case when j.holds and j.started_at is null then t + shoal.seconds(j.delay_max) end),
-               t, j.run, j.queue, j.priority, j.epoch,
-               j.tries + case when j.kind = 'retry' then 1 else 0 end, j.rescues, j.holds, j.kind
-        from judged j where j.kind = 'retry' or (j.kind = 'throttled' and (j.lane is null or j.holds))
-    ),
-    back_in_line as (
-        insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
-        select j.item, j.lane, t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues
-        from judged j where j.kind = 'throttled' and j.lane is not null and not j.holds
-    ),
-    stored as (
-        insert into shoal.result (item, run, n, record)
-        select r.item, j.run, r.n, r.record
-        from unnest(r_items, r_ns, r_records) as r(item, n, record)
-        join judged j on j.item = r.item and j.kind = 'done'
-        returning item
-    ),
-    stored_per_queue as (
-        select j.queue, count(*) as n from stored s join judged j on j.item = s.item group by j.queue
-    ),
-    freed as (
-        update shoal.lane l
-        set taken = l.taken - n.left_lane,
-            unstarted = l.unstarted - n.left_unstarted + n.held_again,
-            waiting = l.waiting + n.back,
-            next_at = case when l.delay_max > 0 and n.never_started
-                           then greatest(l.next_at, t + shoal.lane_pause(l)) else l.next_at end,
-            blocked_until = greatest(l.blocked_until, n.blocked_until),
-            blocked_why = case when n.blocked_until >= coalesce(l.blocked_until, '-infinity')
-                               then n.why else l.blocked_why end
-        from (
-            select j.lane,
-                   count(*) filter (where not j.holds)::int as left_lane,
-                   count(*) filter (where not j.holds and j.started_at is null)::int as left_unstarted,
-                   count(*) filter (where j.holds and j.started_at is not null)::int as held_again,
-                   count(*) filter (where j.kind = 'throttled' and not j.holds)::int as back,
-                   bool_or(j.started_at is null) as never_started,
-                   max(t + shoal.seconds(j.delay)) filter (where j.kind = 'throttled') as blocked_until,
-                   max(j.error) filter (where j.kind = 'throttled') as why
-            from judged j where j.lane is not null group by j.lane
-        ) n
-        where l.id = n.lane
-    ),
-    delta as (
-        insert into shoal.count_delta
-            (at, queue, worker, leased, done, dead, delayed, waiting, results, retried, throttled, seconds)
-        select t, j.queue, worker_no, -count(*),
-               count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
-               count(*) filter (where j.kind = 'retry' or (j.kind = 'throttled' and (j.lane is null or j.holds))),
-               count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
-               coalesce((select s.n from stored_per_queue s where s.queue = j.queue), 0),
-               count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind = 'throttled'), sum(j.seconds)
-        from judged j group by j.queue
-    )
-    select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done')
-    into committed, held_items, done_items from judged j;
+    if kinds is null then
+        with held as (
+            delete from shoal.lease s using unnest(items, epochs, took) as i(item, epoch, seconds)
+            where s.item = i.item and s.epoch = i.epoch
+            returning s.item, s.epoch, s.run, s.queue, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at, i.seconds
+        ),
+        ended as (
+            insert into shoal.outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues,
+                                       state, outcome)
+            select h.item, h.claimed_at, t, h.run, h.queue, h.epoch, worker_no, h.seconds, h.tries + 1, h.rescues,
+                   'done', 'done'
+            from held h
+        ),
+        delta as (
+            insert into shoal.count_delta (at, queue, worker, leased, done, seconds)
+            select t, h.queue, worker_no, -count(*), count(*), sum(h.seconds) from held h group by h.queue
+        )
+        select count(*), array_agg(h.item), array_agg(h.lane), array_agg(h.started_at is null),
+               array_agg(h.run), array_agg(h.queue)
+        into committed, held_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
+        done_items := held_items;
+        if lanes is not null then
+            update shoal.lane l
+            set taken = l.taken - n.left_lane, unstarted = l.unstarted - n.unstarted,
+                next_at = case when l.delay_max > 0 and n.unstarted > 0
+                               then greatest(l.next_at, t + shoal.lane_pause(l)) else l.next_at end
+            from (select h.lane, count(*)::int as left_lane, count(*) filter (where h.unstarted)::int as unstarted
+                  from unnest(held_lanes, held_unstarted) as h(lane, unstarted)
+                  where h.lane is not null group by h.lane) n
+            where l.id = n.lane;
+        end if;
+    else
+        with input as materialized (
+            select u.*
+            from unnest(items, epochs, kinds, outcomes, delays, errors, took, details)
+                as u(item, epoch, kind, outcome, delay, error, seconds, detail)
+        ),
+        held as (
+            delete from shoal.lease s using input i where s.item = i.item and s.epoch = i.epoch
+            returning s.item, s.epoch, s.run, s.queue, s.priority, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at,
+                      i.kind, i.outcome, i.delay, i.error, i.seconds, i.detail
+        ),
+        judged as materialized (
+            select h.*,
+                   -- The head of a sequential group keeps its place while it waits for its retry.
+                   coalesce(l.ordered, false) and h.kind in ('retry', 'throttled') as holds,
+                   l.next_at, l.delay_max
+            from held h left join shoal.lane l on l.id = h.lane
+        ),
+        ended as (
+            insert into shoal.outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues,
+                                       state, outcome, error, detail)
+            select j.item, j.claimed_at, t, j.run, j.queue, j.epoch, worker_no, j.seconds, j.tries + 1, j.rescues,
+                   j.kind, j.outcome, j.error, j.detail
+            from judged j where j.kind in ('done', 'dead')
+        ),
+        tried as (
+            insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
+            select j.item, j.claimed_at, t, j.run, j.epoch, worker_no, j.seconds, j.outcome, j.error, j.detail
+            from judged j where j.kind in ('retry', 'throttled')
+        ),
+        put_off as (
+            insert into shoal.delayed
+                (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
+            select j.item, j.lane,
+                   greatest(t + shoal.seconds(j.delay),
+                            case when j.holds then j.next_at end,
+                            case when j.holds and j.started_at is null then t + shoal.seconds(j.delay_max) end),
+                   t, j.run, j.queue, j.priority, j.epoch,
+                   j.tries + case when j.kind = 'retry' then 1 else 0 end, j.rescues, j.holds, j.kind
+            from judged j where j.kind = 'retry' or (j.kind = 'throttled' and (j.lane is null or j.holds))
+        ),
+        back_in_line as (
+            insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
+            select j.item, j.lane, t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues
+            from judged j where j.kind = 'throttled' and j.lane is not null and not j.holds
+        ),
+        freed as (
+            update shoal.lane l
+            set taken = l.taken - n.left_lane,
+                unstarted = l.unstarted - n.left_unstarted + n.held_again,
+                waiting = l.waiting + n.back,
+                next_at = case when l.delay_max > 0 and n.never_started
+                               then greatest(l.next_at, t + shoal.lane_pause(l)) else l.next_at end,
+                blocked_until = greatest(l.blocked_until, n.blocked_until),
+                blocked_why = case when n.blocked_until >= coalesce(l.blocked_until, '-infinity')
+                                   then n.why else l.blocked_why end
+            from (
+                select j.lane,
+                       count(*) filter (where not j.holds)::int as left_lane,
+                       count(*) filter (where not j.holds and j.started_at is null)::int as left_unstarted,
+                       count(*) filter (where j.holds and j.started_at is not null)::int as held_again,
+                       count(*) filter (where j.kind = 'throttled' and not j.holds)::int as back,
+                       bool_or(j.started_at is null) as never_started,
+                       max(t + shoal.seconds(j.delay)) filter (where j.kind = 'throttled') as blocked_until,
+                       max(j.error) filter (where j.kind = 'throttled') as why
+                from judged j where j.lane is not null group by j.lane
+            ) n
+            where l.id = n.lane
+        ),
+        delta as (
+            insert into shoal.count_delta
+                (at, queue, worker, leased, done, dead, delayed, waiting, retried, throttled, seconds)
+            select t, j.queue, worker_no, -count(*),
+                   count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
+                   count(*) filter (where j.kind = 'retry' or (j.kind = 'throttled' and (j.lane is null or j.holds))),
+                   count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
+                   count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind = 'throttled'), sum(j.seconds)
+            from judged j group by j.queue
+        )
+        select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done'),
+               array_agg(j.run) filter (where j.kind = 'done'), array_agg(j.queue) filter (where j.kind = 'done')
+        into committed, held_items, done_items, done_runs, done_queues from judged j;
+    end if;
+    if r_items is not null and done_items is not null then
+        with done as materialized (
+            select d.* from unnest(done_items, done_runs, done_queues) as d(item, run, queue)
+        ),
+        stored as (
+            insert into shoal.result (item, run, n, record)
+            select r.item, d.run, r.n, r.record
+            from unnest(r_items, r_ns, r_records) as r(item, n, record) join done d on d.item = r.item
+            returning item
+        )
+        insert into shoal.count_delta (at, queue, worker, results)
+        select t, d.queue, worker_no, count(*) from stored s join done d on d.item = s.item group by d.queue;
+    end if;
 
     if f_parents is not null and done_items is not null then
         select i.enqueued, i.duplicates into enqueued, duplicates
@@ -147,8 +189,12 @@ begin
                    or exists (select 1 from shoal.attempt a where a.run = u.run and a.item = u.item
                                 and a.epoch = u.epoch and a.worker = worker_no
                                 and a.outcome not in ('crashed', 'released', 'poison', 'cancelled')) as mine
-            from unnest(items, epochs, runs) as u(item, epoch, run)
-            where u.item not in (select h.item from unnest(held_items) as h(item))
+            from (
+                select n.item, n.epoch, i.run
+                from unnest(items, epochs) as n(item, epoch)
+                left join lateral (select i.run from shoal.item i where i.run = any (runs) and i.id = n.item) i on true
+                where n.item not in (select h.item from unnest(held_items) as h(item))
+            ) u
         ) u;
     end if;
     lost := coalesce(lost, '{}');

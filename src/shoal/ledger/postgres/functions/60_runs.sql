@@ -146,6 +146,40 @@ begin
         union all select s.item from shoal.lease s where s.run = run_no), reason);
 end $$;
 
+-- Drop whatever is open of a removed run. Nobody will ask what became of it, so nothing is written down.
+create or replace function shoal.drop_open_items(run_no int) returns void
+language plpgsql as $$
+declare
+    lanes bigint[];
+begin
+    perform shoal.own_run(run_no);
+    lanes := array(
+        select r.lane from shoal.ready r join shoal.queue k on k.id = r.queue
+        where k.run = run_no and r.lane is not null
+        union select w.lane from shoal.waiting w where w.run = run_no
+        union select d.lane from shoal.delayed d where d.run = run_no and d.lane is not null
+        union select s.lane from shoal.lease s where s.run = run_no and s.lane is not null);
+    perform shoal.lock_lanes(lanes);
+    with from_ready as (
+        delete from shoal.ready r using shoal.queue k where k.run = run_no and r.queue = k.id returning r.lane
+    ),
+    from_waiting as (delete from shoal.waiting w where w.run = run_no returning w.lane),
+    from_delayed as (delete from shoal.delayed d where d.run = run_no returning d.lane, d.slotted),
+    from_lease as (delete from shoal.lease s where s.run = run_no returning s.lane, s.started_at),
+    gone as (
+        select lane, 1 as taken, 1 as unstarted, 0 as waiting from from_ready
+        union all select lane, 0, 0, 1 from from_waiting
+        union all select lane, slotted::int, slotted::int, 0 from from_delayed
+        union all select lane, 1, (started_at is null)::int, 0 from from_lease
+    )
+    update shoal.lane l
+    set taken = l.taken - n.taken, unstarted = l.unstarted - n.unstarted, waiting = l.waiting - n.waiting
+    from (select g.lane, sum(g.taken)::int as taken, sum(g.unstarted)::int as unstarted, sum(g.waiting)::int as waiting
+          from gone g where g.lane is not null group by g.lane) n
+    where l.id = n.lane;
+    perform shoal.admit(lanes, shoal.clock());
+end $$;
+
 -- A paused run must not sit on places in lanes that other runs share: put what it has let out back in line.
 create or replace function shoal.yield_lanes(run_no int) returns int
 language plpgsql as $$

@@ -1,4 +1,4 @@
--- functions: f8fae2955c4fdb66
+-- functions: 812604e7011680fa
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -44,8 +44,9 @@ create table shoal.queue (
 create index queue_run on shoal.queue (run);
 
 -- Facts. (run, id) keeps a run's rows together, for keyset pages and for removing it.
+create sequence shoal.item_id;
 create table shoal.item (
-    id           bigint generated always as identity,
+    id           bigint not null,
     lane         bigint,
     parent       bigint,
     created_at   timestamptz not null,
@@ -198,14 +199,19 @@ create table shoal.worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
-    -- The number of its newest claim. A claim with a number that is not newer was given up by its caller: it must not
-    -- take anything when it reaches the server late.
-    last_claim    int not null default 0,
     started_at    timestamptz not null,
     beat_at       timestamptz not null,
     ended_at      timestamptz
 );
 create index worker_present on shoal.worker (beat_at) where state in ('live', 'draining');
+
+-- Claims that their callers gave up: they must not take anything should they reach the server after that.
+create table shoal.void_claim (
+    worker   int not null,
+    claim_no int not null,
+    at       timestamptz not null,
+    primary key (worker, claim_no)
+);
 
 -- Counts are written as deltas in the transaction that moves the rows, and folded into totals later.
 create table shoal.count_delta (

@@ -31,6 +31,9 @@ select shoal.yield_lanes($1::int)
 -- name: cancel_open_items
 select shoal.cancel_open_items($1::int, $2)
 
+-- name: drop_open_items
+select shoal.drop_open_items($1::int)
+
 -- name: truncate_if_alone
 select shoal.truncate_if_alone($1::int)
 
@@ -92,6 +95,7 @@ select r.no from shoal.run r where r.state = 'removed' order by r.no
 -- name: tidy
 -- Receipts matter for minutes, per-minute figures for days.
 with old_receipts as (delete from shoal.receipt where at < shoal.clock() - interval '1 day'),
+old_claims as (delete from shoal.void_claim where at < shoal.clock() - interval '1 day'),
 old_minutes as (delete from shoal.minute_count where minute < shoal.clock() - interval '8 days')
 select 1
 

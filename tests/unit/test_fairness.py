@@ -1,0 +1,58 @@
+"""Who goes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.ledger.fairness import QueueRow, in_turn
+
+
+def row(queue: int, run: int = 1, stage: str = "a", partition: str = "") -> QueueRow:
+    return QueueRow(queue, run, f"run{run}", stage, partition, 4)
+
+
+def firsts(rows: list[QueueRow], turns: int, own: frozenset[str] = frozenset()) -> list[int]:
+    return [in_turn(rows, own, turn)[0].id for turn in range(turns)]
+
+
+def test_runs_and_stages_take_turns() -> None:
+    rows = [row(1, run=1), row(2, run=2), row(3, run=2, stage="b")]
+    assert firsts(rows, 6) == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_run_with_many_partitions_has_no_more_turns_than_one_with_few() -> None:
+    rows = [row(n, run=1, partition=f"p{n}") for n in range(50)] + [row(99, run=2)]
+    assert Counter(queue == 99 for queue in firsts(rows, 100)) == {False: 50, True: 50}
+
+
+def test_partitions_of_a_run_take_turns_too() -> None:
+    rows = [row(n, partition=f"p{n}") for n in range(4)]
+    assert firsts(rows, 8) == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_own_partitions_come_before_all_others() -> None:
+    rows = [row(n, run=n % 3, partition=f"p{n}") for n in range(9)]
+    own = frozenset({"p4", "p7"})
+    for turn in range(12):
+        order = [found.partition for found in in_turn(rows, own, turn)]
+        assert set(order[:2]) == own
+        assert len(order) == 9
+
+
+def test_without_stealing_there_are_only_own_ones() -> None:
+    rows = [row(1, partition="x"), row(2, partition="y")]
+    assert [found.id for found in in_turn(rows, frozenset({"y"}), 0, steal=False)] == [2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from("ab"), st.sampled_from("xyz")), unique=True, max_size=20),
+    st.sets(st.sampled_from("xyz")),
+    st.integers(0, 1000),
+)
+def test_every_queue_is_visited_once(places: list[tuple[int, str, str]], own: set[str], turn: int) -> None:
+    rows = [row(n, run, stage, partition) for n, (run, stage, partition) in enumerate(places)]
+    order = in_turn(rows, frozenset(own), turn)
+    assert sorted(found.id for found in order) == list(range(len(rows)))
