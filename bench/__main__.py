@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import drivers, enqueue, growth, laned, memory, processes, removal, throughput
 from bench.figures import Report
 from bench.machine import machine_facts
-from bench.places import SERVER_SETTINGS, PostgresPlace, sqlite_place
+from bench.places import SERVER_SETTINGS, PostgresPlace, SqlitePlace
 from bench.plots import draw
 from bench.session import Session
 from bench.table import print_report, print_summary
@@ -38,11 +38,8 @@ def main() -> None:
     reports = []
     with PostgresServer(fsync=True, settings=SERVER_SETTINGS) as server:
         postgres = PostgresPlace(server)
-        sqlite = sqlite_place()
-        if sqlite is None:
-            print("SQLite skipped: there is no SQLite ledger yet.")
         facts = machine_facts(server.admin_url)
-        session = Session(postgres, sqlite, "full" if arguments.full else "quick")
+        session = Session(postgres, SqlitePlace(), "full" if arguments.full else "quick")
         for name in arguments.only or BENCHMARKS:
             began = time.monotonic()
             report = BENCHMARKS[name](session)

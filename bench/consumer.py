@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from bench.loops import pipelined, sequential
-from bench.places import BenchLedger, open_ledger
-from shoal.ledger.protocols import Entry
+from bench.places import open_ledger
+from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import Claimed
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import DONE, Finished
@@ -26,7 +26,7 @@ def urls(count: int, start: int = 0) -> Iterable[str]:
     return (f"https://example.com/catalogue/page/{i}?view=full" for i in range(start, start + count))
 
 
-async def new_run(ledger: BenchLedger, lane: LanePolicy | None = None) -> str:
+async def new_run(ledger: Ledger, lane: LanePolicy | None = None) -> str:
     stages = (StageSpec("page", lane=lane or LanePolicy()),)
     return (await ledger.runs.create(RunSpec(scraper=SCRAPER, stages=stages))).id
 
@@ -47,7 +47,7 @@ async def fill(address: str, entries: Iterable[Entry], lane: LanePolicy | None =
 class Consumer:
     """A registered worker whose items need no work."""
 
-    ledger: BenchLedger
+    ledger: Ledger
     worker: str
     batch: int = BATCH
     scope: Scope = field(default_factory=Scope)
@@ -89,7 +89,7 @@ async def consume(address: str, total: int, *, ahead: bool, batch: int = BATCH) 
         return await loop(shoal.claim, shoal.commit, total)
 
 
-async def _tend(ledger: BenchLedger) -> None:
+async def _tend(ledger: Ledger) -> None:
     while True:
         await ledger.upkeep.tend()
         await asyncio.sleep(TEND_SECONDS)

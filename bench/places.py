@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from shoal.ledger.postgres.ledger import open_postgres
-from shoal.ledger.protocols import Ledger, Schema
+from shoal.ledger.protocols import Ledger
+from shoal.ledger.sqlite.ledger import open_sqlite
 from tests.parts.postgres import PostgresServer, unique_name
 
 # Room for the data and no checkpoint in the middle of a measurement; everything else is PostgreSQL's default.
 SERVER_SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
 _TEMPLATE = "bench_template"
-
-
-class BenchLedger(Ledger, Protocol):
-    schema: Schema
 
 
 class Place(Protocol):
@@ -100,25 +96,10 @@ class SqlitePlace:
         """Closing the last connection has done it."""
 
 
-def sqlite_place() -> SqlitePlace | None:
-    """None while Shoal has no SQLite ledger."""
-    try:
-        _open_sqlite()
-    except ImportError:
-        return None
-    return SqlitePlace()
-
-
-async def open_ledger(address: str) -> BenchLedger:
+async def open_ledger(address: str) -> Ledger:
     if address.startswith("postgresql://"):
-        # mypy takes protocol attributes for mutable, so a ledger with concrete roles is no Ledger to it.
-        return cast(BenchLedger, await open_postgres(address))
-    return await _open_sqlite()(Path(address))
-
-
-def _open_sqlite() -> Callable[[Path], Awaitable[BenchLedger]]:
-    module = importlib.import_module("shoal.ledger.sqlite.ledger")
-    return cast("Callable[[Path], Awaitable[BenchLedger]]", module.open_sqlite)
+        return await open_postgres(address)
+    return await open_sqlite(Path(address))
 
 
 async def _migrate(address: str) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from bench import consumer
 from bench.figures import Report, percentile
-from bench.places import BenchLedger, Place, open_ledger
+from bench.places import Place, open_ledger
 from bench.session import Effort, Session
 from shoal.errors import NotFound
+from shoal.ledger.protocols import Ledger
 from shoal.model.worker import Scope
 
 ITEMS: dict[Effort, int] = {"quick": 200_000, "full": 1_000_000}
@@ -103,7 +104,7 @@ async def _claim(worker: consumer.Consumer) -> float:
     return seconds
 
 
-async def _seconds_until_hidden(ledger: BenchLedger, run_id: str, began: float) -> float:
+async def _seconds_until_hidden(ledger: Ledger, run_id: str, began: float) -> float:
     while True:
         try:
             await ledger.runs.get(run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from bench.places import Place, PostgresPlace, SqlitePlace
@@ -14,12 +14,11 @@ Effort = Literal["quick", "full"]
 
 @dataclass
 class Session:
-    """`sqlite` is None while Shoal has no SQLite ledger; `sqlite_files` serves bare loops all the same."""
+    """Both backends, and whether to measure quickly or in full."""
 
     postgres: PostgresPlace
-    sqlite: SqlitePlace | None
+    sqlite: SqlitePlace
     effort: Effort
-    sqlite_files: SqlitePlace = field(default_factory=SqlitePlace)
 
     @property
     def rounds(self) -> int:
@@ -27,8 +26,7 @@ class Session:
 
     @property
     def places(self) -> list[Place]:
-        """All backends there are."""
-        return [self.postgres] if self.sqlite is None else [self.postgres, self.sqlite]
+        return [self.postgres, self.sqlite]
 
     def size(self, sizes: Mapping[Effort, _T]) -> _T:
         return sizes[self.effort]

@@ -33,8 +33,7 @@ def run(session: Session) -> Report:
     by_round: dict[str, list[float]] = {}
     with ExitStack() as stack, LapTrack() as track:
         laps = _on_postgres(session.postgres, items, stack, track)
-        if session.sqlite is not None:
-            laps |= _on_sqlite(session.sqlite, items, stack, track)
+        laps |= _on_sqlite(session.sqlite, items, stack, track)
         contenders: dict[str, Contender] = {name: _rate(go, lap) for name, go in laps.items()}
         whole: dict[str, Contender] = {
             "PgQueuer": lambda: _pgqueuer(session.postgres, pgqueuer),
