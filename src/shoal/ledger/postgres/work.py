@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog, RunFacts
@@ -186,7 +187,13 @@ def _or_none(values: list[str | None]) -> list[str | None] | None:
     return values if any(value is not None for value in values) else None
 
 
-def _in_claim_order(rows: Sequence[Record], queues: Sequence[QueueRow]) -> list[ClaimRow]:
+def _in_claim_order(rows: list[Record], queues: Sequence[QueueRow]) -> list[ClaimRow]:
     """The server deletes and joins in whatever order suits it; sorting a batch is cheaper here."""
-    place = {queue.id: n for n, queue in enumerate(queues)}
-    return sorted((ClaimRow(*row) for row in rows), key=lambda row: (place[row.queue], row.priority, row.item))
+    rows.sort(key=_BY_PLACE)
+    if len(queues) > 1:
+        turn = {queue.id: n for n, queue in enumerate(queues)}
+        rows.sort(key=lambda row: turn[row["queue"]])  # keeps the order within each queue
+    return [ClaimRow(*row) for row in rows]
+
+
+_BY_PLACE = itemgetter("priority", "item")
