@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,8 +110,9 @@ def _print_next(session: Session, settings: Settings) -> None:
     flag = "" if origin.kind == "environment" else f" --ledger {shown}"
     file = sqlite_path(settings.ledger)
     session.note("\nNext:")
-    session.note(f"  shoal db show{flag}")
-    session.note(f"  shoal db check --deep{flag}")
+    program = _program()
+    session.note(f"  {program} db show{flag}")
+    session.note(f"  {program} db check --deep{flag}")
     if file is None:
         address = f"'{shown}'" if flag else '"$SHOAL_LEDGER"'
         session.note(f"  psql {address} -c 'select * from shoal.failed_items'")
@@ -116,6 +120,16 @@ def _print_next(session: Session, settings: Settings) -> None:
         session.note(f"  sqlite3 {file} 'select * from failed_items'")
     if origin.kind == "default":
         session.note(f"  rm -r {file and file.parent}")
+
+
+def _program() -> str:
+    """What to type for Shoal: its name, or where it lies when it is not on the path (as after `make demo`)."""
+    called = Path(sys.argv[0])
+    if called.name != "shoal":
+        return "python -m shoal"
+    if shutil.which("shoal") is not None:
+        return "shoal"
+    return os.path.relpath(called)
 
 
 def _title(session: Session, text: str) -> None:
