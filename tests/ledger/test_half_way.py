@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from shoal.ledger.postgres.ledger import PostgresLedger
 from shoal.ledger.sqlite.ledger import SqliteLedger
-from shoal.testing.lab import Lab
+from shoal.ledger.sqlite.orders import cancel_open_items
+from shoal.model.views import ItemFilter
+from shoal.testing.lab import Lab, dead, done
 from tests.ledger.labs import postgres_lab, sqlite_lab
 
 
@@ -59,3 +62,84 @@ async def test_a_removal_cut_short(lab: Lab) -> None:
     table = "item" if isinstance(lab.ledger, SqliteLedger) else "shoal.item"
     assert await lab.ledger.db.value(f"select count(*) from {table}") == 3
     assert [run.id for run in (await lab.ledger.runs.list()).rows] == [kept.id]
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+async def test_a_pause_cut_short(lab: Lab) -> None:
+    """The paused run must not keep its place in a lane that another run waits for. (One transaction on SQLite.)"""
+    first, second = await lab.run(), await lab.run()
+    await lab.put(first, "a", lane="host")
+    await lab.put(second, "b", lane="host")
+    await set_state(lab, first.no, "paused")
+    await lab.jump(61)
+    await lab.ledger.upkeep.tend()
+    worker = await lab.worker(lease_seconds=3600)
+    assert await lab.claim_keys(worker) == ["b"]
+    await lab.check()
+
+
+async def test_a_late_clean_up_leaves_a_resumed_run_alone(lab: Lab) -> None:
+    run = await lab.run()
+    await lab.ledger.runs.cancel(run.id)
+    await lab.ledger.runs.resume(run.id)
+    await lab.put(run, "new")
+    if isinstance(lab.ledger, SqliteLedger):
+        ended = await lab.ledger.db.write(lambda tx: cancel_open_items(tx, run.no, "late"))
+    else:
+        assert isinstance(lab.ledger, PostgresLedger)
+        ended = await lab.ledger.db.value("select shoal.cancel_open_items($1, 'late', 100)", run.no)
+    assert ended == 0
+    assert await lab.state(run, "new") == "ready"
+
+
+async def test_a_removed_run_cannot_be_brought_back_item_by_item(lab: Lab) -> None:
+    doomed, kept = await lab.run(), await lab.run()
+    await lab.put(doomed, "a", lane="host")
+    await lab.put(kept, "b", lane="host")
+    worker = await lab.worker(lease_seconds=3600)
+    (a,) = await lab.claim(worker)
+    await lab.commit(worker, dead(a))
+    other = await lab.another()
+    assert (await other.reads.stats(doomed.id)).dead == 1
+    await set_state(lab, doomed.no, "removed")
+    assert isinstance(other, SqliteLedger | PostgresLedger)
+    assert await other.steering.retry(doomed.id, ItemFilter()) == 0
+    await lab.check()
+
+
+async def test_two_purges_at_once_leave_nothing_behind(lab: Lab) -> None:
+    doomed, _ = await lab.run(), await lab.run()
+    await lab.put(doomed, *(f"k{n}" for n in range(10)))
+    worker = await lab.worker(lease_seconds=3600)
+    for item in await lab.claim(worker):
+        await lab.commit(worker, done(item, *('{"n":1}' for _ in range(10))))
+    await set_state(lab, doomed.no, "removed")
+
+    async def purge() -> None:
+        if isinstance(lab.ledger, PostgresLedger):
+            while await lab.ledger.db.value("select shoal.purge($1, 7)", doomed.no):
+                pass
+        else:
+            await lab.ledger.upkeep.tend()
+
+    await lab.jump(61)
+    await asyncio.gather(*(purge() for _ in range(4)))
+    await lab.check()
+    assert isinstance(lab.ledger, SqliteLedger | PostgresLedger)
+    table = "result" if isinstance(lab.ledger, SqliteLedger) else "shoal.result"
+    assert await lab.ledger.db.value(f"select count(*) from {table}") == 0
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+async def test_a_clock_set_back_does_not_give_the_dead_a_longer_life(lab: Lab) -> None:
+    """The clock of a SQLite ledger does not follow the wall clock."""
+    run = await lab.run()
+    await lab.put(run, "a")
+    dead_worker, live = await lab.worker(lease_seconds=30), await lab.worker(lease_seconds=86_400)
+    await lab.claim(dead_worker)
+    await lab.jump(-3600)
+    await lab.ledger.upkeep.tend()
+    await lab.jump(31)
+    tending = await lab.ledger.upkeep.tend()
+    assert tending.lost_workers == (dead_worker,)
+    assert await lab.claim_keys(live) == ["a"]

@@ -87,8 +87,8 @@ class QueueBook:
         for row in rows:
             self._rows.pop(row.id, None)
 
-    def as_claimed(self, row: ClaimRow) -> Claimed:
-        queue = self._rows[row.queue]
+    @staticmethod
+    def as_claimed(row: ClaimRow, queue: QueueRow) -> Claimed:
         return Claimed(
             row.item,
             row.epoch,
@@ -140,7 +140,8 @@ class QueueClaims(ABC):
             now = time.monotonic()
             queues = book.next_round(now)
             rows = await self._take(worker, queues, book.after(queues), limit) if queues else []
-            claimed = [book.as_claimed(row) for row in rows if not row.deflected]
+            by_id = {queue.id: queue for queue in queues}
+            claimed = [book.as_claimed(row, by_id[row.queue]) for row in rows if not row.deflected]
             book.learn(rows)
             if claimed:
                 if len(rows) < limit:

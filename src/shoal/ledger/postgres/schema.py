@@ -46,6 +46,8 @@ class PostgresSchema:
         before = await self.version() or 0
         if before > code_version():
             raise too_new(before, code_version())
+        if before == code_version():
+            return before, before  # and no right to change anything is needed
         # The lock is tied to the transaction: two machines may migrate at once, the second finds nothing to do.
         steps = [
             "select pg_advisory_xact_lock(21320, 0)",
@@ -75,6 +77,12 @@ class PostgresSchema:
             )
         if version > code_version():
             raise too_new(version, code_version())
+        isolation = await self._db.value("show default_transaction_isolation")
+        if isolation != "read committed":
+            raise LedgerError(
+                f"{self._db.shown_url} begins transactions as {isolation}; Shoal needs read committed.",
+                remedy="Reset default_transaction_isolation for this database and user.",
+            )
 
 
 def too_new(found: int, known: int) -> LedgerTooNew:

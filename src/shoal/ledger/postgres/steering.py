@@ -20,6 +20,8 @@ from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.urlkey import KEY_VERSION
 
 PURGE_AT_ONCE = 20_000
+CANCEL_AT_ONCE = 10_000
+SWEEP_AT_ONCE = 1_000
 
 
 class PostgresRuns(FoundRuns):
@@ -57,14 +59,16 @@ class PostgresRuns(FoundRuns):
         await self._db.fetch(self._sql["yield_lanes"], no)
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
-        await self._set_state(run_id, RunState.ACTIVE, NOT_REMOVED, by)
-        await self._db.fetch(self._sql["sweep_lanes"], 100_000)
+        no = await self._set_state(run_id, RunState.ACTIVE, NOT_REMOVED, by)
+        while await self._db.value(self._sql["sweep_lanes"], SWEEP_AT_ONCE, no):
+            pass
 
     async def cancel(self, run_id: str, *, by: str = "") -> int:
         no = await self._set_state(run_id, RunState.CANCELLED, NOT_REMOVED, by)
-        cancelled: int = await self._db.value(
-            self._sql["cancel_open_items"], no, f"The run was cancelled by {by or 'an operator'}."
-        )
+        reason = f"The run was cancelled by {by or 'an operator'}."
+        cancelled = 0
+        while ended := await self._db.value(self._sql["cancel_open_items"], no, reason, CANCEL_AT_ONCE):
+            cancelled += ended
         return cancelled
 
     async def remove(self, run_id: str, *, by: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.ledger.postgres.database import Database
-from shoal.ledger.postgres.steering import PURGE_AT_ONCE
+from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE, SWEEP_AT_ONCE
 from shoal.ledger.postgres.work import tending
 from shoal.model.views import Finding, Tending
 
@@ -15,7 +15,6 @@ LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
 FOLD_AT_ONCE = 50_000
 PURGES_AT_ONCE = 50
-SWEEP_AT_ONCE = 10_000
 
 
 class PostgresUpkeep:
@@ -31,7 +30,7 @@ class PostgresUpkeep:
         if await self._due("reap", REAP_SECONDS):
             reaped = tending(await self._db.row(self._sql["reap"], []))
         if await self._due("lanes", LANES_SECONDS):
-            await self._db.fetch(self._sql["sweep_lanes"], SWEEP_AT_ONCE)
+            await self._db.fetch(self._sql["sweep_lanes"], SWEEP_AT_ONCE, None)
         if await self._due("fold", FOLD_SECONDS):
             await self._db.fetch(self._sql["fold_counts"], FOLD_AT_ONCE)
         if await self._due("tidy", TIDY_SECONDS):
@@ -67,7 +66,12 @@ class PostgresUpkeep:
         await self._db.fetch(self._sql["tidy"])
         # What was interrupted half-way is taken up again by whoever comes by.
         for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
-            await self._db.fetch(self._sql["cancel_open_items"], row["no"], "The run was cancelled.")
+            while await self._db.value(
+                self._sql["cancel_open_items"], row["no"], "The run was cancelled.", CANCEL_AT_ONCE
+            ):
+                pass
+        for row in await self._db.fetch(self._sql["paused_runs"]):
+            await self._db.fetch(self._sql["yield_lanes"], row["no"])
         for row in await self._db.fetch(self._sql["removed_runs"]):
             await self._db.fetch(self._sql["drop_open_items"], row["no"])
             for _ in range(PURGES_AT_ONCE):

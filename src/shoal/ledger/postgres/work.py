@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog, RunFacts
-from shoal.ledger.checks import check_finished, detail_text
+from shoal.ledger.checks import check_finished, detail_text, joined, one_epoch_each
 from shoal.ledger.claiming import ClaimRow, QueueClaims
 from shoal.ledger.fairness import QueueRow
 from shoal.ledger.intake import ChunkedIntake, Placed, placed_follow_ups
@@ -81,6 +82,7 @@ class PostgresClaims(QueueClaims):
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
     ) -> list[ClaimRow]:
         no = await self._catalog.worker_no(worker)
+        give_up_at = time.monotonic() + self._db.patience
         while True:
             number = next(self._numbers)
             try:
@@ -92,6 +94,8 @@ class PostgresClaims(QueueClaims):
                 recalled = await self._db.fetch(self._sql["recall"], no, number)
                 if recalled:
                     return _in_claim_order(recalled, queues)
+                if time.monotonic() > give_up_at:
+                    raise
 
     async def _take_once(
         self, no: int, number: int, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
@@ -119,10 +123,11 @@ class PostgresCommits:
         self._catalog = catalog
 
     async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
-        if not finished:
-            return CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
         check_finished(finished)
         no = await self._catalog.worker_no(worker)
+        return joined([await self._commit(no, batch) for batch in one_epoch_each(finished)])
+
+    async def _commit(self, no: int, finished: Sequence[Finished]) -> CommitReport:
         plain = all(end.verdict is DONE or end.verdict == DONE for end in finished) and not any(
             end.detail for end in finished
         )

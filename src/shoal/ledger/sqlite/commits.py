@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_finished, detail_text
+from shoal.ledger.checks import check_finished, detail_text, joined, one_epoch_each
 from shoal.ledger.intake import placed_follow_ups
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.clock import micros
@@ -34,10 +34,11 @@ class SqliteCommits:
         self._catalog = catalog
 
     async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
-        if not finished:
-            return CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
         check_finished(finished)
         no = await self._catalog.worker_no(worker)
+        return joined([await self._commit(no, batch) for batch in one_epoch_each(finished)])
+
+    async def _commit(self, no: int, finished: Sequence[Finished]) -> CommitReport:
         all_done = all(end.verdict == DONE and end.detail is None for end in finished)
         results = {f"{end.lease.item}:{n}": record for end in finished for n, record in enumerate(end.records)}
         placed = await placed_follow_ups(self._catalog, finished)

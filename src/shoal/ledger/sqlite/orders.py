@@ -27,12 +27,16 @@ def cancel_items(tx: Transaction, no: int, items: str, reason: str) -> int:
 
 
 def cancel_open_items(tx: Transaction, no: int, reason: str) -> int:
-    """End some of a cancelled run's open items; 0 means that none is left. Nothing of it is claimed any more."""
+    """End some open items of a cancelled or removed run; 0 means that none is left. Nothing of it is claimed."""
+    if tx.value("run_state", no) not in ("cancelled", "removed"):
+        return 0
     return cancel_items(tx, no, tx.value("open_items", no, CANCEL_AT_ONCE), reason)
 
 
 def retry_items(tx: Transaction, no: int, items: str) -> int:
     """Give dead or cancelled items another life. A finished or cancelled run is active again."""
+    if tx.value("run_state", no) in (None, "removed"):
+        return 0
     revived = tx.run("revive_pick", no, items)
     if revived:
         tx.run("revive_leave")

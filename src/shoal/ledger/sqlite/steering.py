@@ -32,7 +32,7 @@ class SqliteLanes(SqlLanes):
             lane = _find_lane(tx, run_no, key)
             if lane is None:
                 return False
-            tx.run("set_lane", lane, limit, delay_min, delay_max, paused)
+            tx.run("set_lane", lane, limit, delay_min, delay_max, paused, tx.now)
             _changed(tx, lane)
             detail = {name: value for name, value in told.items() if value is not None}
             tx.note(run_no or None, by, "lane.set", key, detail)
@@ -61,6 +61,7 @@ def _find_lane(tx: Transaction, run_no: int, key: str) -> int | None:
 
 
 def _changed(tx: Transaction, lane: int) -> None:
+    tx.run("recall_delayed", lane, tx.now)
     admit_to(tx, json_text([lane]))
     tx.wakes = True
 

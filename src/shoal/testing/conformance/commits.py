@@ -80,6 +80,24 @@ class CommitsConformance:
         assert (await lab.ledger.reads.stats(run.id)).total == 2
         await lab.check()
 
+    async def test_a_worker_that_got_the_same_item_twice_commits_both_attempts(self, lab: Lab) -> None:
+        """Its lease was taken away and the item came back to it while the first attempt was still running."""
+        run = await lab.run()
+        await lab.put(run, "a", "b")
+        worker = await lab.worker()
+        old, other = await lab.claim(worker)
+        await lab.ledger.steering.release(older_than=0)
+        again = {item.name: item for item in await lab.claim(worker)}
+        report = await lab.commit(
+            worker, done(again["a"], '{"try":2}'), done(old, '{"try":1}'), done(again["b"], '{"try":2}')
+        )
+        assert (report.committed, report.lost) == (2, (old.item,))
+        records = [record for _, _, record in (await lab.ledger.reads.results(run.id)).rows]
+        assert len(records) == 2
+        assert all("2" in record for record in records)
+        assert other.name == "b"
+        await lab.check()
+
     async def test_one_lost_lease_in_a_batch_does_not_hurt_the_others(self, lab: Lab) -> None:
         run = await lab.run()
         await lab.put(run, "a", "b", "c")

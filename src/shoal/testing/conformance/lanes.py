@@ -136,6 +136,55 @@ class LanesConformance:
         assert sorted(await lab.claim_keys(worker)) == ["a", "b", "c"], "lifting the block needs no patience"
         await lab.check()
 
+    async def test_lifting_a_block_frees_items_that_were_waiting_for_its_end(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=1))
+        await lab.ledger.lanes.block("host", 3600, "Retry-After: 3600", by="me")
+        await lab.put(run, "a", "b", lane="host")
+        worker = await lab.worker(lease_seconds=7200)
+        assert await lab.claim(worker) == []
+        await lab.ledger.lanes.block("host", 0, "", by="me")
+        await lab.ledger.upkeep.tend()
+        assert await lab.claim_keys(worker) == ["a"]
+        await lab.check()
+
+    async def test_a_block_that_is_shortened_ends_sooner(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=1))
+        await lab.put(run, "a", lane="host")
+        worker = await lab.worker(lease_seconds=7200)
+        (a,) = await lab.claim(worker)
+        await lab.commit(worker, throttled(a, delay=3600))
+        await lab.ledger.lanes.block("host", 30, "a person knows better", by="me")
+        await lab.jump(31)
+        await lab.ledger.upkeep.tend()
+        assert await lab.claim_keys(worker) == ["a"]
+        await lab.check()
+
+    async def test_a_shorter_delay_holds_at_once(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=2, delay_min=3600, delay_max=3600))
+        await lab.put(run, "a", "b", lane="host")
+        worker = await lab.worker(lease_seconds=7200)
+        (a,) = await lab.claim(worker)
+        await lab.ledger.claims.started(worker, [a.lease])
+        assert await lab.claim(worker) == []
+        await lab.ledger.lanes.set("host", delay=(0, 5), by="me")
+        await lab.jump(6)
+        await lab.ledger.upkeep.tend()
+        assert await lab.claim_keys(worker) == ["b"]
+        await lab.check()
+
+    async def test_many_runs_behind_one_lane(self, lab: Lab) -> None:
+        runs = [await lab.run(lane=LanePolicy(limit=2)) for _ in range(12)]
+        for run in runs:
+            await lab.put(run, "a", lane="host")
+        worker = await lab.worker()
+        seen: set[str] = set()
+        while claimed := await lab.claim(worker):
+            assert len(claimed) <= 2
+            seen.update(item.run_id for item in claimed)
+            await lab.finish(worker, claimed)
+        assert seen == {run.id for run in runs}
+        await lab.check()
+
     async def test_a_paused_lane_hands_out_nothing_until_it_goes_on(self, lab: Lab) -> None:
         run = await lab.run(lane=LanePolicy(limit=2))
         await lab.put(run, "a", "b", "c", lane="host")

@@ -14,14 +14,33 @@ begin
     if lanes is null then
         return 0;
     end if;
-    runs := array(
-        select distinct r.no
-        from shoal.lane l
-        join shoal.run r on r.state = 'active' and (l.run = 0 or l.run = r.no)
-        -- Ordered, so that the index is the only sensible way to the first row.
-        cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = r.no
-                            order by w.priority, w.item limit 1) w
-        where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
+    -- With a handful of active runs, ask each lane for each of them; with many, ask each lane who waits behind it.
+    runs := array(select r.no from shoal.run r where r.state = 'active' limit 9);
+    if cardinality(runs) < 9 then
+        runs := array(
+            select distinct r.no
+            from shoal.lane l
+            join shoal.run r on r.no = any (runs) and (l.run = 0 or l.run = r.no)
+            -- Ordered, so that the index is the only sensible way to the first row.
+            cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = r.no
+                                order by w.priority, w.item limit 1) w
+            where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
+    else
+        runs := array(
+            select distinct x.run
+            from shoal.lane l
+            cross join lateral (
+                with recursive x(run) as (
+                    (select w.run from shoal.waiting w where w.lane = l.id order by w.run limit 1)
+                    union all
+                    select (select w.run from shoal.waiting w where w.lane = l.id and w.run > x.run
+                            order by w.run limit 1)
+                    from x where x.run is not null)
+                select x.run from x
+            ) x
+            join shoal.run r on r.no = x.run and r.state = 'active'
+            where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
+    end if;
     if runs = '{}' then
         return 0;
     end if;
@@ -53,7 +72,10 @@ begin
         delete from shoal.waiting w where w.ctid = any (places) returning w.*
     ),
     placed as materialized (
-        select p.*, greatest(l.next_at, l.blocked_until) as due from picked p join shoal.lane l on l.id = p.lane
+        -- A clock that was set back must not make the lane wait longer than its delay.
+        select p.*, greatest(case when l.next_at > t + shoal.seconds(l.delay_max) then t + shoal.seconds(l.delay_max)
+                                  else l.next_at end, l.blocked_until) as due
+        from picked p join shoal.lane l on l.id = p.lane
     ),
     to_ready as (
         insert into shoal.ready (item, lane, since, queue, priority, epoch, tries, rescues)

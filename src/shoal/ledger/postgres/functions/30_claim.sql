@@ -154,6 +154,7 @@ as $$
 declare
     t timestamptz := shoal.clock();
     due_items bigint[];
+    runs int[];
     lanes bigint[];
     moved int;
 begin
@@ -161,18 +162,22 @@ begin
     if due_items = '{}' then
         return 0;
     end if;
-    perform shoal.share_runs(array(select d.run from shoal.delayed d where d.item = any (due_items)));
+    -- A run whose lock is taken is being paused or cancelled: its rows come later, nobody waits for them.
+    runs := array(
+        with r as materialized (select distinct d.run as no from shoal.delayed d where d.item = any (due_items))
+        select r.no from r where pg_catalog.pg_try_advisory_xact_lock_shared(21320, r.no));
     lanes := array(
         select distinct d.lane from shoal.delayed d
         join shoal.lane l on l.id = d.lane join shoal.run r on r.no = d.run
-        where d.item = any (due_items) and not (d.slotted and (l.run <> 0 or r.state = 'active')));
+        where d.item = any (due_items) and d.run = any (runs) and not (d.slotted and (l.run <> 0 or r.state = 'active')));
     perform shoal.lock_lanes(lanes);
     with gone as (
         delete from shoal.delayed d
         where d.item in (
             -- due_at again: somebody else may have moved the row and put it back for later.
             select x.item from shoal.delayed x
-            where x.item = any (due_items) and x.due_at <= t and (x.lane is null or x.slotted or x.lane = any (lanes))
+            where x.item = any (due_items) and x.run = any (runs) and x.due_at <= t
+              and (x.lane is null or x.slotted or x.lane = any (lanes))
             for update skip locked)
         returning d.*
     ),

@@ -114,6 +114,15 @@ language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
 begin
+    -- Runs before workers, as claims do; lanes all at once, so that no two rounds wait for each other in a ring.
+    perform shoal.share_runs(array(
+        select s.run from shoal.lease s join shoal.worker w on w.no = s.worker
+        where w.state in ('stopped', 'lost') or w.no = any (corpses)
+           or w.beat_at < t - shoal.seconds(w.lease_seconds)));
+    -- A clock that was set back must not give a dead worker a longer life.
+    update shoal.worker w set beat_at = t
+    where w.state in ('live', 'draining') and w.beat_at > t + shoal.seconds(w.lease_seconds);
+
     with silent as (
         select w.no from shoal.worker w
         where w.state in ('live', 'draining')
@@ -125,6 +134,9 @@ begin
     )
     select coalesce(array_agg(b.id order by b.id), '{}') into lost_workers from buried b;
 
+    perform shoal.lock_lanes(array(
+        select distinct s.lane from shoal.lease s join shoal.worker w on w.no = s.worker
+        where w.state in ('stopped', 'lost') and s.lane is not null));
     -- All leases of workers that are gone, also those an earlier round missed.
     select coalesce(sum(u.back), 0), coalesce(sum(u.quarantined), 0) into rescued, quarantined
     from (
@@ -143,6 +155,7 @@ language plpgsql as $$
 declare
     returned int;
 begin
+    perform shoal.share_runs(array(select s.run from shoal.lease s where s.worker = worker_no));
     update shoal.worker w set state = 'stopped', ended_at = shoal.clock()
     where w.no = worker_no and w.state in ('live', 'draining');
     select u.back into returned

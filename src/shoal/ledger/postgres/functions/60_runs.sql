@@ -82,6 +82,9 @@ declare
     n int;
 begin
     perform shoal.own_run(run_no);
+    if not exists (select 1 from shoal.run r where r.no = run_no and r.state <> 'removed') then
+        return 0;
+    end if;
     select array_agg(distinct i.lane) into lanes
     from shoal.item i where i.run = run_no and i.id = any (items) and i.lane is not null;
     perform shoal.lock_lanes(lanes);
@@ -134,16 +137,22 @@ begin
     return n;
 end $$;
 
--- End everything of a run that is not ended, in one go.
-create or replace function shoal.cancel_open_items(run_no int, reason text) returns int
+-- End some of a cancelled run's open items; 0 means that none is left. In steps, so that no lock is held for long:
+-- nothing of a cancelled run is claimed or let out meanwhile.
+create or replace function shoal.cancel_open_items(run_no int, reason text, most int) returns int
 language plpgsql as $$
 begin
     perform shoal.own_run(run_no);
+    if not exists (select 1 from shoal.run r where r.no = run_no and r.state = 'cancelled') then
+        return 0;
+    end if;
     return shoal.cancel_items(run_no, array(
-        select r.item from shoal.ready r join shoal.queue k on k.id = r.queue where k.run = run_no
-        union all select w.item from shoal.waiting w where w.run = run_no
-        union all select d.item from shoal.delayed d where d.run = run_no
-        union all select s.item from shoal.lease s where s.run = run_no), reason);
+        select x.item from (
+            (select r.item from shoal.queue k join shoal.ready r on r.queue = k.id where k.run = run_no limit most)
+            union all (select w.item from shoal.waiting w where w.run = run_no limit most)
+            union all (select d.item from shoal.delayed d where d.run = run_no limit most)
+            union all (select s.item from shoal.lease s where s.run = run_no limit most)) x
+        limit most), reason);
 end $$;
 
 -- Drop whatever is open of a removed run. Nobody will ask what became of it, so nothing is written down.
@@ -236,20 +245,34 @@ begin
 end $$;
 
 -- Lanes that could let somebody out but were not asked: after a resume, a raised limit, a lock that was missed.
-create or replace function shoal.sweep_lanes(most int) returns int
+-- Given a run, only those that it waits for.
+create or replace function shoal.sweep_lanes(most int, only_run int) returns int
 language plpgsql as $$
 declare
     lanes bigint[];
 begin
-    lanes := array(
-        select l.id from shoal.lane l
-        where shoal.lane_allowance(l) > 0
-          and exists (
-              select 1 from shoal.run r
-              cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = r.no
-                                  order by w.priority, w.item limit 1) w
-              where r.state = 'active' and (l.run = 0 or l.run = r.no))
-        limit most);
+    if only_run is not null then
+        lanes := array(
+            select l.id from shoal.lane l
+            cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = only_run
+                                order by w.priority, w.item limit 1) w
+            where shoal.lane_allowance(l) > 0
+            limit most);
+    else
+        lanes := array(
+            select l.id from shoal.lane l
+            where shoal.lane_allowance(l) > 0
+              and exists (
+                  -- From run to run that waits here, along the index.
+                  with recursive x(run) as (
+                      (select w.run from shoal.waiting w where w.lane = l.id order by w.run limit 1)
+                      union all
+                      select (select w.run from shoal.waiting w where w.lane = l.id and w.run > x.run
+                              order by w.run limit 1)
+                      from x where x.run is not null)
+                  select 1 from x join shoal.run r on r.no = x.run and r.state = 'active')
+            limit most);
+    end if;
     if lanes = '{}' then
         return 0;
     end if;
@@ -309,12 +332,15 @@ declare
 begin
     for candidate in
         select r.no, r.id from shoal.run r
-        where r.state = 'active' and r.sealed and shoal.remaining(r.no) = 0
+        left join shoal.remaining_items m on m.run = r.no
+        where r.state = 'active' and r.sealed and coalesce(m.items, 0) = 0
+        order by r.no limit 100
     loop
         perform shoal.own_run(candidate.no);
         -- Asked again now that nothing of the run moves.
         update shoal.run r set state = 'finished', finished_at = shoal.clock(), changed_at = shoal.clock()
-        where r.no = candidate.no and r.state = 'active' and r.sealed and shoal.remaining(r.no) = 0;
+        where r.no = candidate.no and r.state = 'active' and r.sealed
+          and coalesce((select m.items from shoal.remaining_items m where m.run = r.no), 0) = 0;
         if found then
             finished := finished || candidate.id;
             insert into shoal.event (at, run, actor, action, subject, detail)
@@ -324,17 +350,16 @@ begin
     return finished;
 end $$;
 
--- Items of a run that are not ended, from the counts alone.
-create or replace function shoal.remaining(run_no int) returns bigint
-language sql stable as $$
-    select coalesce(sum(c.n), 0)::bigint from (
-        select c.ready + c.waiting + c.delayed + c.leased as n
-        from shoal.queue k join shoal.queue_count c on c.queue = k.id where k.run = run_no
-        union all
-        select d.ready + d.waiting + d.delayed + d.leased
-        from shoal.count_delta d join shoal.queue k on k.id = d.queue where k.run = run_no
-    ) c
-$$;
+-- Items that are not ended, per run that has not ended well, from the counts alone. The deltas are summed up once.
+create or replace view shoal.remaining_items as
+select k.run, sum(coalesce(c.ready + c.waiting + c.delayed + c.leased, 0) + coalesce(d.items, 0)) as items
+from shoal.run r
+join shoal.queue k on k.run = r.no
+left join shoal.queue_count c on c.queue = k.id
+left join (select x.queue, sum(x.ready + x.waiting + x.delayed + x.leased) as items
+           from shoal.count_delta x group by x.queue) d on d.queue = k.id
+where r.state = 'cancelled' or (r.state = 'active' and r.sealed)
+group by k.run;
 
 -- Delete some rows of a removed run; 0 means that it is gone.
 create or replace function shoal.purge(run_no int, most int) returns bigint
@@ -343,6 +368,8 @@ declare
     n bigint := 0;
     part bigint;
 begin
+    -- One at a time: two would wait for each other's rows and each think that nothing was left.
+    perform shoal.own_run(run_no);
     delete from shoal.result x where x.ctid = any (array(
         select y.ctid from shoal.result y where y.run = run_no limit most));
     get diagnostics part = row_count;
@@ -448,6 +475,6 @@ begin
              shoal.result, shoal.count_delta, shoal.queue_count, shoal.minute_count;
     update shoal.lane l set taken = 0, unstarted = 0, waiting = 0 where l.taken <> 0 or l.waiting <> 0;
     return true;
-exception when lock_not_available then
+exception when lock_not_available or insufficient_privilege then
     return false;
 end $$;

@@ -21,8 +21,11 @@ begin
         delay_min = coalesce(new_delay_min, l.delay_min),
         delay_max = coalesce(new_delay_max, l.delay_max),
         paused = coalesce(new_paused, l.paused),
-        by_operator = l.by_operator or new_limit is not null or new_delay_min is not null
+        by_operator = l.by_operator or new_limit is not null or new_delay_min is not null,
+        next_at = case when l.next_at > t + shoal.seconds(new_delay_max) then t + shoal.seconds(new_delay_max)
+                       else l.next_at end
     where l.id = lane_id;
+    perform shoal.recall_delayed(lane_id, t);
     perform shoal.admit(array[lane_id], t);
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, nullif(run_no, 0), actor, 'lane.set', lane_key, json_strip_nulls(json_build_object(
@@ -52,9 +55,19 @@ begin
     set blocked_until = case when wait > 0 then t + shoal.seconds(wait) end,
         blocked_why = case when wait > 0 then why end
     where l.id = lane_id;
+    perform shoal.recall_delayed(lane_id, t);
     perform shoal.admit(array[lane_id], t);
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, nullif(run_no, 0), actor, 'lane.blocked', lane_key, json_build_object('seconds', wait, 'why', why));
     perform shoal.wake();
     return lane_id;
 end $$;
+
+-- Items that were let out to wait for a time that no longer counts may start sooner.
+create or replace function shoal.recall_delayed(lane_id bigint, t timestamptz) returns void
+language sql as $$
+    update shoal.delayed d set due_at = greatest(t, l.next_at, l.blocked_until)
+    from shoal.lane l
+    where l.id = lane_id and d.lane = lane_id and d.slotted and d.reason = 'lane'
+      and d.due_at > greatest(t, l.next_at, l.blocked_until)
+$$;

@@ -1,4 +1,4 @@
--- functions: 812604e7011680fa
+-- functions: 98cdb79ad246b168
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -107,6 +107,8 @@ create table shoal.delayed (
     reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
 );
 create index delayed_due on shoal.delayed (due_at);
+-- For an operator who lifts a block or shortens a delay.
+create index delayed_lane on shoal.delayed (lane) where slotted;
 
 -- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
 create table shoal.lease (

@@ -29,7 +29,7 @@ select shoal.set_run_state($1::int, $2, $3::text[], $4)
 select shoal.yield_lanes($1::int)
 
 -- name: cancel_open_items
-select shoal.cancel_open_items($1::int, $2)
+select shoal.cancel_open_items($1::int, $2, $3::int)
 
 -- name: drop_open_items
 select shoal.drop_open_items($1::int)
@@ -80,14 +80,18 @@ select shoal.tick_due($1, $2::float8)
 select shoal.fold_counts($1::int)
 
 -- name: sweep_lanes
-select shoal.sweep_lanes($1::int)
+select shoal.sweep_lanes($1::int, $2::int)
 
 -- name: finish_runs
 select shoal.finish_runs()
 
 -- name: half_cancelled_runs
 -- A cancel that was interrupted between its two steps.
-select r.no from shoal.run r where r.state = 'cancelled' and shoal.remaining(r.no) > 0
+select r.no from shoal.run r join shoal.remaining_items m on m.run = r.no
+where r.state = 'cancelled' and m.items > 0
+
+-- name: paused_runs
+select r.no from shoal.run r where r.state = 'paused'
 
 -- name: removed_runs
 select r.no from shoal.run r where r.state = 'removed' order by r.no

@@ -27,17 +27,20 @@ select * from shoal.enqueue($1::uuid, $2::int, $3::int[], $4::bytea[], $5::text[
 -- name: open_queues
 -- Only queues that have something, by the counts. Deltas are few: they are folded every second.
 select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts)
-from shoal.run r
-join shoal.queue k on k.run = r.no
+from (
+    select x.queue
+    from (select queue, ready from shoal.queue_count where ready <> 0
+          union all select queue, ready from shoal.count_delta where ready <> 0) x
+    group by x.queue having sum(x.ready) > 0
+) c
+join shoal.queue k on k.id = c.queue
 join shoal.stage s on s.id = k.stage
-left join shoal.queue_count c on c.queue = k.id
-left join (select d.queue, sum(d.ready) as ready from shoal.count_delta d group by d.queue) d on d.queue = k.id
+join shoal.run r on r.no = k.run
 where r.state = 'active'
   and ($1::text is null or r.scraper = $1)
   and ($2::text[] is null or r.id = any ($2))
   and ($3::text[] is null or s.name = any ($3))
   and ($4::text[] is null or k.partition = any ($4))
-  and coalesce(c.ready, 0) + coalesce(d.ready, 0) > 0
 
 -- name: claim
 select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int)
@@ -94,8 +97,9 @@ select * from shoal.reap($1::int[])
 -- name: list_workers
 select w.id, w.node, w.pid, w.version, w.state, w.started_at, w.lease_seconds, w.scope,
        extract(epoch from shoal.clock() - w.beat_at)::float8 as silent_seconds,
-       (select count(*) from shoal.lease s where s.worker = w.no) as leased
+       coalesce(s.leased, 0) as leased
 from shoal.worker w
+left join (select x.worker, count(*) as leased from shoal.lease x group by x.worker) s on s.worker = w.no
 where not $1 or w.state in ('live', 'draining')
 order by w.no desc
 limit 10000

@@ -115,6 +115,8 @@ create table delayed (
     reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
 ) strict;
 create index delayed_due on delayed (due_at);
+-- For an operator who lifts a block or shortens a delay.
+create index delayed_lane on delayed (lane) where slotted;
 
 -- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
 create table lease (

@@ -139,8 +139,16 @@ select l.id from lane l where l.run = ?1 and l.key = ?2
 -- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
 update lane
 set max_active = coalesce(?2, max_active), delay_min = coalesce(?3, delay_min), delay_max = coalesce(?4, delay_max),
-    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
+    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null,
+    next_at = case when ?4 is null then next_at else min(next_at, ?6 + cast(1e6 * ?4 as integer)) end
 where id = ?1
+
+-- name: recall_delayed
+-- Items that were let out to wait for a time that no longer counts may start sooner.
+update delayed as d set due_at = max(?2, coalesce(l.next_at, 0), coalesce(l.blocked_until, 0))
+from lane l
+where l.id = ?1 and d.lane = ?1 and d.slotted and d.reason = 'lane'
+  and d.due_at > max(?2, coalesce(l.next_at, 0), coalesce(l.blocked_until, 0))
 
 -- name: block_lane
 update lane set blocked_until = ?2, blocked_why = ?3 where id = ?1
