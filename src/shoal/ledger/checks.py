@@ -14,6 +14,28 @@ from shoal.model.views import CommitReport
 from shoal.model.worker import WorkerSpec
 
 MAX_DETAIL_BYTES = 64 << 10
+MAX_PAGE = 100_000
+
+
+def check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+        raise InvalidSetting(
+            f"The limit is {limit!r}; it must be from 1 to {MAX_PAGE}.", remedy="Ask for less at once."
+        )
+
+
+def whole_cursor(cursor: str | None) -> int | None:
+    """A cursor that is one number."""
+    if cursor is None:
+        return None
+    return cursor_parts(cursor, 1)[0]
+
+
+def cursor_parts(cursor: str, count: int) -> list[int]:
+    parts = cursor.split(".")
+    if len(parts) != count or not all(part.isdecimal() and len(part) < 19 for part in parts):
+        raise UsageError(f"{cursor!r} is no cursor of this list.", remedy="Use the cursor of the page before, or none.")
+    return [int(part) for part in parts]
 
 
 def check_worker(spec: WorkerSpec) -> None:

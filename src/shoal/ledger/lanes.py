@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from shoal.errors import NotFound
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_lane_change
+from shoal.ledger.checks import check_lane_change, check_limit
 from shoal.ledger.rows import Queryable, lane_from
 from shoal.model.lane import LaneView
 from shoal.model.views import Page
@@ -37,6 +37,7 @@ class SqlLanes(ABC):
         return lane_from(rows[0])
 
     async def list(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[LaneView]:
+        check_limit(limit)
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), None, cursor, limit)
         lanes = tuple(lane_from(row) for row in rows)
         return Page(lanes, lanes[-1].key if len(lanes) == limit else None)

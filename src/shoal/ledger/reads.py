@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.checks import check_limit, cursor_parts, whole_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
 from shoal.ledger.rows import Queryable, Row, attempt_from, event_from, item_from, lane_from
 from shoal.model.item import ItemState
@@ -69,7 +70,8 @@ class SqlReads:
         run = await self._catalog.run(run_id)
         if which.stage is not None:
             run.stage_id(which.stage)
-        after = int(cursor) if cursor else 0
+        check_limit(limit)
+        after = whole_cursor(cursor) or 0
         window = max(limit, SCAN_WINDOW)
         states = set(which.states)
         if states and states <= _ENDED_BADLY:
@@ -100,23 +102,27 @@ class SqlReads:
 
     async def failed(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> Page[FailedItem]:
         run = await self._catalog.run(run_id)
-        found = await self._db.fetch(self._sql["failed"], run.no, int(cursor) if cursor else 0, limit)
+        check_limit(limit)
+        found = await self._db.fetch(self._sql["failed"], run.no, whole_cursor(cursor) or 0, limit)
         rows = tuple(FailedItem(**dict(row)) for row in found)
         return Page(rows, str(rows[-1].item) if len(rows) == limit else None)
 
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]:
+        check_limit(limit)
         return [StaleClaim(**dict(row)) for row in await self._db.fetch(self._sql["stale"], older_than, limit)]
 
     async def results(self, run_id: str, *, cursor: str | None = None, limit: int = 1000) -> Page[tuple[int, int, str]]:
         run = await self._catalog.run(run_id)
-        item, n = (int(part) for part in cursor.split(".")) if cursor else (0, -1)
+        check_limit(limit)
+        item, n = cursor_parts(cursor, 2) if cursor else (0, -1)
         found = await self._db.fetch(self._sql["results"], run.no, item, n, limit)
         rows = tuple((row["item"], row["n"], row["record"]) for row in found)
         return Page(rows, f"{rows[-1][0]}.{rows[-1][1]}" if len(rows) == limit else None)
 
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
+        check_limit(limit)
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no
-        found = await self._db.fetch(self._sql["events"], run_no, int(cursor) if cursor else None, limit)
+        found = await self._db.fetch(self._sql["events"], run_no, whole_cursor(cursor), limit)
         rows = tuple(event_from(row) for row in found)
         return Page(rows, str(rows[-1].id) if len(rows) == limit else None)
 

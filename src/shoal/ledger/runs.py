@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shoal.errors import NotFound, WrongState
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.checks import check_limit, whole_cursor
 from shoal.ledger.rows import Queryable, run_from
 from shoal.model.run import Run, RunState
 from shoal.model.views import Page
@@ -32,7 +33,8 @@ class FoundRuns:
         return await self.get(rows[0]["id"]) if rows else None
 
     async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Run]:
-        rows = await self._queryable.fetch(self._sql["list_runs"], scraper, int(cursor) if cursor else None, limit)
+        check_limit(limit)
+        rows = await self._queryable.fetch(self._sql["list_runs"], scraper, whole_cursor(cursor), limit)
         runs = tuple(run_from(row) for row in rows)
         return Page(runs, str(runs[-1].no) if len(runs) == limit else None)
 

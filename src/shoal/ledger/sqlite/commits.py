@@ -28,6 +28,16 @@ class _Ends(msgspec.Struct, frozen=True):
     follow_ups: ItemBatch | None
 
 
+class _Facts(msgspec.Struct, frozen=True):
+    """What commit_facts tells of the leases that still stand."""
+
+    count: int
+    done: int
+    laned: int
+    queue: int | None
+    seconds: float
+
+
 class SqliteCommits:
     def __init__(self, db: Database, catalog: Catalog) -> None:
         self._db = db
@@ -57,11 +67,12 @@ def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finish
     before (`repeated`) or the lease went to somebody else (`lost`)."""
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
-    count, done, laned = tx.json("commit_facts")
+    facts = _Facts(*tx.json("commit_facts"))
+    count, done, laned = facts.count, facts.done, facts.laned
     enqueued = duplicates = 0
     if count:
         tx.run("commit_leave")
-        _move(tx, worker, ends, laned)
+        _move(tx, worker, ends, facts)
         if ends.follow_ups is not None and done:
             accepted = set(tx.json("commit_done_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
@@ -73,17 +84,21 @@ def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finish
     return CommitReport(committed=count, lost=lost, repeated=repeated, enqueued=enqueued, duplicates=duplicates)
 
 
-def _move(tx: Transaction, worker: int, ends: _Ends, laned: int) -> None:
+def _move(tx: Transaction, worker: int, ends: _Ends, facts: _Facts) -> None:
     tx.run("commit_outcomes", tx.now, worker)
     if not ends.all_done:
         tx.run("commit_attempts", tx.now, worker)
         tx.run("commit_delayed", tx.now)
         tx.run("commit_waiting", tx.now)
-    if laned:
+    if facts.laned:
         tx.run("commit_lanes", tx.now)
         tx.run("commit_touch")
-    tx.run("commit_counts")
-    tx.run("commit_minutes", tx.now, worker)
+    if ends.all_done and facts.queue is not None:
+        tx.run("commit_count_done", facts.queue, facts.count)
+        tx.run("commit_minute_done", tx.now, facts.queue, worker, facts.count, facts.seconds)
+    else:
+        tx.run("commit_counts")
+        tx.run("commit_minutes", tx.now, worker)
     if ends.results is not None:
         tx.run("commit_results", ends.results)
         tx.run("commit_result_counts", ends.results)

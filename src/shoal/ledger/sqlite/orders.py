@@ -5,7 +5,8 @@ from __future__ import annotations
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.transaction import Transaction
 
-CANCEL_AT_ONCE = 20_000
+# Other runs wait for the lock while a step lasts: some milliseconds.
+STEP = 1_000
 
 
 def cancel_items(tx: Transaction, no: int, items: str, reason: str) -> int:
@@ -30,7 +31,7 @@ def cancel_open_items(tx: Transaction, no: int, reason: str) -> int:
     """End some open items of a cancelled or removed run; 0 means that none is left. Nothing of it is claimed."""
     if tx.value("run_state", no) not in ("cancelled", "removed"):
         return 0
-    return cancel_items(tx, no, tx.value("open_items", no, CANCEL_AT_ONCE), reason)
+    return cancel_items(tx, no, tx.value("open_items", no, STEP), reason)
 
 
 def retry_items(tx: Transaction, no: int, items: str) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from shoal.ledger.sqlite.orders import cancel_open_items
+from shoal.ledger.sqlite.orders import STEP, cancel_open_items
 from shoal.ledger.sqlite.transaction import Transaction
-
-PURGE_AT_ONCE = 2_000
 
 
 def purge(tx: Transaction, no: int) -> int:
     """Delete some items of a removed run with all that belongs to them; 0 means that the run is gone."""
     if dropped := cancel_open_items(tx, no, "The run was removed."):
         return dropped
-    items = tx.value("purge_pick", no, PURGE_AT_ONCE)
+    items = tx.value("purge_pick", no, STEP)
     tx.run("purge_results", no, items)
     tx.run("purge_attempts", items)
     tx.run("purge_outcomes", items)

@@ -18,7 +18,7 @@ from shoal.model.views import Finding, Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
 SWEEP_AT_ONCE = 10_000
-STEPS_AT_ONCE = 500
+STEPS_AT_ONCE = 1_000
 MINUTES_KEPT = 8 * 24 * 60
 
 

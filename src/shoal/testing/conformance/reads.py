@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shoal.errors import NotFound, UnknownStage, UsageError
+from shoal.errors import InvalidSetting, NotFound, UnknownStage, UsageError
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.views import ItemFilter, ItemView
@@ -149,6 +149,31 @@ class ReadsConformance:
                 break
         assert len(seen) == len(set(seen)) == 10
         assert seen == sorted(seen)
+
+    async def test_senseless_pages_are_refused(self, lab: Lab) -> None:
+        run = await lab.run()
+        reads = lab.ledger.reads
+        for limit in (0, -1, 10**9):
+            for call in (
+                reads.items(run.id, limit=limit),
+                reads.failed(run.id, limit=limit),
+                reads.results(run.id, limit=limit),
+                reads.events(limit=limit),
+                reads.stale(limit=limit),
+                lab.ledger.runs.list(limit=limit),
+                lab.ledger.lanes.list(limit=limit),
+            ):
+                with pytest.raises(InvalidSetting, match="limit"):
+                    await call
+        for call in (
+            reads.items(run.id, cursor="x"),
+            reads.failed(run.id, cursor="-1"),
+            reads.results(run.id, cursor="7"),
+            reads.events(cursor="1.2"),
+            lab.ledger.runs.list(cursor="9" * 30),
+        ):
+            with pytest.raises(UsageError, match="cursor"):
+                await call
 
     async def test_why_an_item_is_not_running(self, lab: Lab) -> None:
         run = await lab.run(lane=LanePolicy(limit=1))

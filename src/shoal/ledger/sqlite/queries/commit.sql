@@ -116,8 +116,19 @@ set done = done + excluded.done, dead = dead + excluded.dead, retried = retried 
     throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
 
 -- name: commit_facts
--- [how many, how many done, how many in lanes].
-select json_array(count(*), coalesce(sum(e.kind = 'done'), 0), count(e.lane)) from temp.ended e
+-- [how many, how many done, how many in lanes, the queue if it is one, seconds in all].
+select json_array(count(*), coalesce(sum(e.kind = 'done'), 0), count(e.lane),
+                  case when min(e.queue) = max(e.queue) then min(e.queue) end, total(e.seconds))
+from temp.ended e
+
+-- name: commit_count_done
+-- The usual batch again: all done, all of one queue. Two rows are changed and nothing is summed up.
+update queue_count set leased = leased - ?2, done = done + ?2 where queue = ?1
+
+-- name: commit_minute_done
+insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)
+values (?1 - ?1 % 60000000, ?2, ?3, ?4, 0, 0, 0, ?5)
+on conflict (minute, queue, worker) do update set done = done + excluded.done, seconds = seconds + excluded.seconds
 
 -- name: commit_done_items
 select json_group_array(e.item) from temp.ended e where e.kind = 'done'
