@@ -23,7 +23,10 @@ async def copy_seconds(shoal_url: str, rows: Iterable[Row]) -> float:
     """COPY into a twin of shoal.item, indexes included; `shoal_url` is a migrated database."""
     connection = await asyncpg.connect(shoal_url)
     try:
-        await connection.execute("create table public.bare_item (like shoal.item including all)")
+        await connection.execute(
+            "create table public.bare_item (like shoal.item including all);"
+            "alter table public.bare_item alter id set default nextval('shoal.item_id')"
+        )
         now = dt.datetime.now(dt.UTC)
         began = time.perf_counter()
         await connection.copy_records_to_table(

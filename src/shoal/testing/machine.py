@@ -69,6 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.workers: list[str] = []
         self.silent: dict[str, float] = {}
+        self.earliest: dict[str, float] = {}
         self.expected_results = 0
         self.paused = False
         self.paused_lanes: set[str] = set()
@@ -126,14 +127,17 @@ class LedgerMachine(RuleBasedStateMachine):
         assume(len(self.workers) < 4)
         worker = self.wait(self.lab.worker(lease_seconds=LEASE_SECONDS))
         self.workers.append(worker)
-        self.silent[worker] = 0.0
+        self.heard_of(worker)
+
+    def heard_of(self, worker: str) -> None:
+        self.silent[worker] = self.earliest[worker] = 0.0
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
     def beat(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.workers))
         self.wait(self.ledger.workers.beat(worker))
-        self.silent[worker] = 0.0
+        self.heard_of(worker)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), limit=st.integers(1, 6), partition=st.sampled_from([(), ("x",)]))
@@ -143,7 +147,7 @@ class LedgerMachine(RuleBasedStateMachine):
         note(f"claimed {[item.name for item in claimed]}")
         assert len(claimed) <= limit
         if claimed:
-            self.silent[worker] = 0.0
+            self.heard_of(worker)
         assert not (claimed and self.paused), "a paused run hands out nothing"
         for item in claimed:
             known = self.items[item.stage, item.name]
@@ -247,12 +251,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def absorb(self, tending: Tending) -> None:
         for worker in tending.lost_workers:
-            assert self.silent[worker] > LEASE_SECONDS - 1, "reaped before its time"
+            # A ledger whose clock was set back may count from the moment it noticed.
+            silent = self.silent[worker] - self.earliest[worker]
+            assert silent > LEASE_SECONDS - 1, "reaped before its time"
             self.bury(worker)
 
     def bury(self, worker: str) -> None:
         self.workers.remove(worker)
-        del self.silent[worker]
+        del self.silent[worker], self.earliest[worker]
         for held in self.held:
             if held.worker == worker and held.valid:
                 held.valid = False
@@ -272,6 +278,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.wait(self.lab.jump(seconds))
         for worker in self.silent:
             self.silent[worker] += seconds
+            self.earliest[worker] = min(self.earliest[worker], self.silent[worker])
 
     @rule()
     def tend(self) -> None:
