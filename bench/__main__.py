@@ -15,6 +15,7 @@ from bench.machine import machine_facts
 from bench.places import SERVER_SETTINGS, PostgresPlace, SqlitePlace
 from bench.plots import draw
 from bench.session import Session
+from bench.summary import write_summary
 from bench.table import print_report, print_summary
 from tests.parts.postgres import PostgresServer
 
@@ -49,6 +50,7 @@ def main() -> None:
             (out / f"{name}.json").write_text(json.dumps(report.as_json(facts), indent=1) + "\n")
             draw(report, out)
             reports.append(report)
+    write_summary(out)
     print_summary(reports)
 
 

@@ -1,0 +1,51 @@
+"""All targets of all stored results on one page, hits and misses alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HEAD = """# Results
+
+Written by `python -m bench` from the JSON files beside it; `bench/README.md` says what is compared and how to read it.
+Ratios are from contenders taking turns in one run; absolute figures are those of two shared cores.
+
+"""
+
+
+def write_summary(out: Path) -> None:
+    reports = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    page = HEAD + _targets(reports) + "".join(_figures(report, out) for report in reports)
+    (out / "README.md").write_text(page)
+
+
+def _targets(reports: list[dict[str, Any]]) -> str:
+    lines = ["| benchmark | claim | value | wanted | |", "|---|---|---|---|---|"]
+    for report in reports:
+        for target in report["targets"]:
+            verdict = "hit" if target["hit"] else "**MISS**"
+            lines.append(
+                f"| {report['name']} | {target['claim']} | {target['value']:.2f} | {target['wanted']} | {verdict} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _figures(report: dict[str, Any], out: Path) -> str:
+    name = report["name"]
+    plots = [f"![{name}]({path.name})" for path in sorted(out.glob(f"{name}*.svg"))]
+    lines = [
+        "",
+        f"## {name}",
+        "",
+        report["question"],
+        "",
+        *plots,
+        "",
+        "| what | median | spread | unit |",
+        "|---|---|---|---|",
+    ]
+    for figure in report["figures"]:
+        value = f"{figure['median']:,.0f}" if figure["median"] >= 1000 else f"{figure['median']:.3g}"
+        lines.append(f"| {figure['name']} | {value} | {figure['spread']:.0%} | {figure['unit']} |")
+    return "\n".join(lines) + "\n"
