@@ -1,11 +1,13 @@
 """A migrated template database, copied for each test."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.ledger.labs import prepare_template
+from shoal.testing.lab import Lab
+from tests.ledger.labs import postgres_lab, prepare_template, sqlite_lab
 from tests.parts.postgres import PostgresDatabases, unique_name
 
 
@@ -16,3 +18,16 @@ def postgres_template(postgres_server: PostgresDatabases) -> Iterator[str]:
     asyncio.run(prepare_template(postgres_server.url(name)))
     yield name
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
+    """Where a ledger is: a path or the URL of a database. Tests that ask for it run on both backends."""
+    return sqlite_path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def either_lab(place: Path | str) -> AsyncIterator[Lab]:
+    """A lab on both backends, one after the other."""
+    async with sqlite_lab(place) if isinstance(place, Path) else postgres_lab(place) as lab:
+        yield lab

@@ -6,8 +6,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,6 @@ from shoal.model.run import RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.faults import InjectedFault, faulty, insist
 from shoal.testing.lab import Lab, done, retry
-from tests.ledger.labs import postgres_lab, sqlite_lab
 
 ITEMS = 250
 SPEC = RunSpec(
@@ -31,15 +28,9 @@ SPEC = RunSpec(
 )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
-    return sqlite_path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-
-
 @pytest.fixture
-async def lab(place: Path | str) -> AsyncIterator[Lab]:
-    async with sqlite_lab(place) if isinstance(place, Path) else postgres_lab(place) as lab:
-        yield lab
+def lab(either_lab: Lab) -> Lab:
+    return either_lab
 
 
 def ends_of(claimed: list[Claimed], rng: random.Random) -> list[Finished]:

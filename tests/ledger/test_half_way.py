@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -13,18 +11,11 @@ from shoal.ledger.sqlite.ledger import SqliteLedger
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.model.views import ItemFilter
 from shoal.testing.lab import Lab, dead, done
-from tests.ledger.labs import postgres_lab, sqlite_lab
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
-    return sqlite_path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture
-async def lab(place: Path | str) -> AsyncIterator[Lab]:
-    async with sqlite_lab(place) if isinstance(place, Path) else postgres_lab(place) as lab:
-        yield lab
+def lab(either_lab: Lab) -> Lab:
+    return either_lab
 
 
 async def set_state(lab: Lab, run_no: int, state: str) -> None:

@@ -30,11 +30,6 @@ def postgres_template() -> None:
     """Here the databases start empty."""
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
-    return sqlite_path if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-
-
 async def open_at(place: Path | str) -> Ledger:
     return await open_sqlite(place) if isinstance(place, Path) else await open_postgres(place)
 

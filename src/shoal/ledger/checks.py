@@ -10,7 +10,6 @@ from shoal.model.jsontext import json_text
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import Finished
 from shoal.model.urlkey import check_text
-from shoal.model.views import CommitReport
 from shoal.model.worker import WorkerSpec
 
 MAX_DETAIL_BYTES = 64 << 10
@@ -55,37 +54,6 @@ def check_finished(finished: Sequence[Finished]) -> None:
         for record in end.records:
             if not record.startswith("{"):
                 raise InvalidRecord("A record must be the JSON text of an object: use record_text(value).")
-
-
-def one_epoch_each(finished: Sequence[Finished]) -> list[list[Finished]]:
-    """Batches in which each item appears once, older epochs first.
-
-    A worker whose lease was taken away may get the same item again while its first attempt still runs.
-    """
-    batches: list[list[Finished]] = []
-    times: dict[int, int] = {}
-    for end in finished if len({e.lease.item for e in finished}) == len(finished) else _by_epoch(finished):
-        n = times[end.lease.item] = times.get(end.lease.item, 0) + 1
-        if n > len(batches):
-            batches.append([])
-        batches[n - 1].append(end)
-    return batches
-
-
-def _by_epoch(finished: Sequence[Finished]) -> list[Finished]:
-    return sorted(finished, key=lambda end: end.lease.epoch)
-
-
-def joined(reports: Sequence[CommitReport]) -> CommitReport:
-    if len(reports) == 1:
-        return reports[0]
-    return CommitReport(
-        committed=sum(report.committed for report in reports),
-        lost=tuple(item for report in reports for item in report.lost),
-        repeated=tuple(item for report in reports for item in report.repeated),
-        enqueued=sum(report.enqueued for report in reports),
-        duplicates=sum(report.duplicates for report in reports),
-    )
 
 
 def detail_text(end: Finished) -> str | None:

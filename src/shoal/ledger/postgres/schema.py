@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 
-from shoal.errors import LedgerError, LedgerNotMigrated, LedgerTooNew
+from shoal.errors import LedgerError
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.sqltext import load_scripts
+from shoal.ledger.versions import check_version, load_migrations, refuse_newer
 
 _PACKAGE = __package__
 
 
 def migrations() -> list[tuple[int, str, str]]:
-    """(version, name, text), oldest first."""
-    return [(int(name[:4]), name[5:], text) for name, text in load_scripts(f"{_PACKAGE}.migrations")]
+    return load_migrations(_PACKAGE)
 
 
 def functions() -> list[str]:
@@ -44,8 +44,7 @@ class PostgresSchema:
 
     async def migrate(self) -> tuple[int, int]:
         before = await self.version() or 0
-        if before > code_version():
-            raise too_new(before, code_version())
+        refuse_newer(before, code_version())
         if before == code_version():
             return before, before  # and no right to change anything is needed
         # The lock is tied to the transaction: two machines may migrate at once, the second finds nothing to do.
@@ -68,22 +67,10 @@ class PostgresSchema:
         return before, code_version()
 
     async def require_current(self) -> None:
-        version = await self.version()
-        if version is None:
-            raise LedgerNotMigrated(f"{self._db.shown_url} has no Shoal schema yet.")
-        if version < code_version():
-            raise LedgerNotMigrated(
-                f"{self._db.shown_url} has schema version {version}; this code needs {code_version()}."
-            )
-        if version > code_version():
-            raise too_new(version, code_version())
+        check_version(await self.version(), code_version(), self._db.shown_url)
         isolation = await self._db.value("show default_transaction_isolation")
         if isolation != "read committed":
             raise LedgerError(
                 f"{self._db.shown_url} begins transactions as {isolation}; Shoal needs read committed.",
                 remedy="Reset default_transaction_isolation for this database and user.",
             )
-
-
-def too_new(found: int, known: int) -> LedgerTooNew:
-    return LedgerTooNew(f"The ledger has schema version {found}; this Shoal knows versions up to {known}.")

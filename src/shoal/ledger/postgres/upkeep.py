@@ -1,4 +1,4 @@
-"""What any worker does now and then, and the audit."""
+"""What any worker does now and then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE, SWEEP_AT_ONCE
 from shoal.ledger.postgres.work import tending
-from shoal.model.views import Finding, Tending
+from shoal.ledger.upkeep import AuditedUpkeep
+from shoal.model.views import Tending
 
 REAP_SECONDS = 1.0
 FOLD_SECONDS = 1.0
@@ -17,10 +18,10 @@ FOLD_AT_ONCE = 50_000
 PURGES_AT_ONCE = 50
 
 
-class PostgresUpkeep:
+class PostgresUpkeep(AuditedUpkeep):
     def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        super().__init__(db, queries)
         self._db = db
-        self._sql = queries
 
     async def tend(self) -> Tending:
         woken = 0
@@ -43,20 +44,8 @@ class PostgresUpkeep:
             finished=tuple(await self._db.value(self._sql["finish_runs"])),
         )
 
-    async def next_due(self) -> float | None:
-        seconds: float | None = await self._db.value(self._sql["next_due"])
-        return None if seconds is None else max(0.0, seconds)
-
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)
-
-    async def audit(self) -> list[Finding]:
-        return [
-            Finding(name, row["detail"])
-            for name in sorted(self._sql)
-            if name.startswith("audit_")
-            for row in await self._db.fetch(self._sql[name])
-        ]
 
     async def _due(self, name: str, every: float) -> bool:
         due: bool = await self._db.value(self._sql["tick_due"], name, every)

@@ -10,8 +10,9 @@ from operator import itemgetter
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog, RunFacts
-from shoal.ledger.checks import check_finished, detail_text, joined, one_epoch_each
+from shoal.ledger.checks import detail_text
 from shoal.ledger.claiming import ClaimRow, QueueClaims
+from shoal.ledger.commits import CheckedCommits
 from shoal.ledger.fairness import QueueRow
 from shoal.ledger.intake import ChunkedIntake, Placed, placed_follow_ups
 from shoal.ledger.postgres.columns import as_columns
@@ -116,25 +117,20 @@ class PostgresClaims(QueueClaims):
         return moved
 
 
-class PostgresCommits:
+class PostgresCommits(CheckedCommits):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+        super().__init__(catalog)
         self._db = db
         self._sql = queries
-        self._catalog = catalog
 
-    async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
-        check_finished(finished)
-        no = await self._catalog.worker_no(worker)
-        return joined([await self._commit(no, batch) for batch in one_epoch_each(finished)])
-
-    async def _commit(self, no: int, finished: Sequence[Finished]) -> CommitReport:
+    async def _commit(self, worker_no: int, finished: Sequence[Finished]) -> CommitReport:
         plain = all(end.verdict is DONE or end.verdict == DONE for end in finished) and not any(
             end.detail for end in finished
         )
         results = [(end.lease.item, n, record) for end in finished for n, record in enumerate(end.records)]
         row = await self._db.row(
             self._sql["commit"],
-            no,
+            worker_no,
             [end.lease.item for end in finished],
             [end.lease.epoch for end in finished],
             list({end.lease.run_no for end in finished}),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_finished, detail_text, joined, one_epoch_each
+from shoal.ledger.checks import detail_text
+from shoal.ledger.commits import CheckedCommits
 from shoal.ledger.intake import placed_follow_ups
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.clock import micros
@@ -38,17 +39,12 @@ class _Facts(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class SqliteCommits:
+class SqliteCommits(CheckedCommits):
     def __init__(self, db: Database, catalog: Catalog) -> None:
+        super().__init__(catalog)
         self._db = db
-        self._catalog = catalog
 
-    async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
-        check_finished(finished)
-        no = await self._catalog.worker_no(worker)
-        return joined([await self._commit(no, batch) for batch in one_epoch_each(finished)])
-
-    async def _commit(self, no: int, finished: Sequence[Finished]) -> CommitReport:
+    async def _commit(self, worker_no: int, finished: Sequence[Finished]) -> CommitReport:
         all_done = all(end.verdict == DONE and end.detail is None for end in finished)
         results = {f"{end.lease.item}:{n}": record for end in finished for n, record in enumerate(end.records)}
         placed = await placed_follow_ups(self._catalog, finished)
@@ -59,7 +55,7 @@ class SqliteCommits:
             json_text(results) if results else None,
             None if placed is None else as_batch(placed),
         )
-        return await self._db.write(lambda tx: _commit(tx, no, ends, finished))
+        return await self._db.write(lambda tx: _commit(tx, worker_no, ends, finished))
 
 
 def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finished]) -> CommitReport:

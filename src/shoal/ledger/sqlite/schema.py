@@ -6,15 +6,13 @@ import sqlite3
 from collections.abc import Iterator
 from functools import cache
 
-from shoal.errors import LedgerNotMigrated, LedgerTooNew
 from shoal.ledger.sqlite.database import APPLICATION_ID, Database
-from shoal.ledger.sqltext import load_scripts
+from shoal.ledger.versions import check_version, load_migrations, refuse_newer
 
 
 @cache
 def migrations() -> list[tuple[int, str, str]]:
-    """(version, name, text), oldest first."""
-    return [(int(name[:4]), name[5:], text) for name, text in load_scripts(f"{__package__}.migrations")]
+    return load_migrations(__package__)
 
 
 def code_version() -> int:
@@ -30,27 +28,14 @@ class SqliteSchema:
 
     async def migrate(self) -> tuple[int, int]:
         found = await self.version() or 0
-        if found > code_version():
-            raise too_new(found, code_version())
+        refuse_newer(found, code_version())
         if found == code_version():
             return found, found
         # The version is read again under the write lock: of two processes, the second finds nothing to do.
         return await self._db.alter(_migrate), code_version()
 
     async def require_current(self) -> None:
-        version = await self.version()
-        if version is None:
-            raise LedgerNotMigrated(f"{self._db.shown_url} has no Shoal schema yet.")
-        if version < code_version():
-            raise LedgerNotMigrated(
-                f"{self._db.shown_url} has schema version {version}; this code needs {code_version()}."
-            )
-        if version > code_version():
-            raise too_new(version, code_version())
-
-
-def too_new(found: int, known: int) -> LedgerTooNew:
-    return LedgerTooNew(f"The ledger has schema version {found}; this Shoal knows versions up to {known}.")
+        check_version(await self.version(), code_version(), self._db.shown_url)
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -60,8 +45,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _migrate(connection: sqlite3.Connection) -> int:
     before = _version(connection)
-    if before > code_version():
-        raise too_new(before, code_version())
+    refuse_newer(before, code_version())
     for version, _, text in migrations():
         if version > before:
             for statement in _statements(text):

@@ -1,4 +1,4 @@
-"""What any worker does now and then, and the audit. The reading connection looks first: most rounds write nothing."""
+"""What any worker does now and then. The reading connection looks first: most rounds write nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import reap
+from shoal.ledger.upkeep import AuditedUpkeep
 from shoal.model.run import RunState
-from shoal.model.views import Finding, Tending
+from shoal.model.views import Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
 SWEEP_AT_ONCE = 10_000
@@ -22,10 +23,10 @@ STEPS_AT_ONCE = 1_000
 MINUTES_KEPT = 8 * 24 * 60
 
 
-class SqliteUpkeep:
+class SqliteUpkeep(AuditedUpkeep):
     def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        super().__init__(db, queries)
         self._db = db
-        self._sql = queries
 
     async def tend(self) -> Tending:
         woken = 0
@@ -52,20 +53,8 @@ class SqliteUpkeep:
             finished=finished,
         )
 
-    async def next_due(self) -> float | None:
-        seconds: float | None = await self._db.value(self._sql["next_due"])
-        return None if seconds is None else max(0.0, seconds)
-
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)
-
-    async def audit(self) -> list[Finding]:
-        return [
-            Finding(name, row["detail"])
-            for name in sorted(self._sql)
-            if name.startswith("audit_")
-            for row in await self._db.fetch(self._sql[name])
-        ]
 
     async def _sweep_lanes(self) -> None:
         """Ask lanes that could let somebody out but were not asked."""

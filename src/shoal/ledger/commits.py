@@ -1,0 +1,54 @@
+"""Commits: what is the same on both ledgers. The transaction is the backends' own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.checks import check_finished
+from shoal.model.outcome import Finished
+from shoal.model.views import CommitReport
+
+
+class CheckedCommits(ABC):
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    @abstractmethod
+    async def _commit(self, worker_no: int, finished: Sequence[Finished]) -> CommitReport:
+        """One transaction. Each item appears once, and everything has been checked."""
+
+    async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
+        check_finished(finished)
+        no = await self._catalog.worker_no(worker)
+        return _joined([await self._commit(no, batch) for batch in _one_epoch_each(finished)])
+
+
+def _one_epoch_each(finished: Sequence[Finished]) -> list[list[Finished]]:
+    """Batches in which each item appears once, older epochs first.
+
+    A worker whose lease was taken away may get the same item again while its first attempt still runs.
+    """
+    if len({end.lease.item for end in finished}) == len(finished):
+        return [list(finished)] if finished else []
+    batches: list[list[Finished]] = []
+    times: dict[int, int] = {}
+    for end in sorted(finished, key=lambda end: end.lease.epoch):
+        n = times[end.lease.item] = times.get(end.lease.item, 0) + 1
+        if n > len(batches):
+            batches.append([])
+        batches[n - 1].append(end)
+    return batches
+
+
+def _joined(reports: Sequence[CommitReport]) -> CommitReport:
+    if len(reports) == 1:
+        return reports[0]
+    return CommitReport(
+        committed=sum(report.committed for report in reports),
+        lost=tuple(item for report in reports for item in report.lost),
+        repeated=tuple(item for report in reports for item in report.repeated),
+        enqueued=sum(report.enqueued for report in reports),
+        duplicates=sum(report.duplicates for report in reports),
+    )
