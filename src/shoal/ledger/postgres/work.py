@@ -197,4 +197,4 @@ def _in_claim_order(rows: list[Record], queues: Sequence[QueueRow]) -> list[Clai
     return [ClaimRow(*row) for row in rows]
 
 
-_BY_PLACE = itemgetter("priority", "item")
+_BY_PLACE = itemgetter(3, 0)  # priority, item: as shoal.claim returns them
