@@ -1,3 +1,17 @@
+-- Lock a lane for an order; a shared one is made if need be. Null when the run has none of that name.
+create or replace function shoal.take_lane(run_no int, lane_key text) returns bigint
+language plpgsql as $$
+declare
+    lane_id bigint;
+begin
+    if run_no = 0 then
+        insert into shoal.lane (run, key, max_active, delay_min, delay_max, ordered)
+        values (0, lane_key, 1, 0, 0, false) on conflict (run, key) do nothing;
+    end if;
+    select l.id into lane_id from shoal.lane l where l.run = run_no and l.key = lane_key for update;
+    return lane_id;
+end $$;
+
 -- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
 create or replace function shoal.set_lane(
     run_no int, lane_key text, new_limit int, new_delay_min real, new_delay_max real, new_paused boolean, actor text)
@@ -7,11 +21,7 @@ declare
     t timestamptz;
     lane_id bigint;
 begin
-    if run_no = 0 then
-        insert into shoal.lane (run, key, max_active, delay_min, delay_max, ordered)
-        values (0, lane_key, 1, 0, 0, false) on conflict (run, key) do nothing;
-    end if;
-    select l.id into lane_id from shoal.lane l where l.run = run_no and l.key = lane_key for update;
+    lane_id := shoal.take_lane(run_no, lane_key);
     if lane_id is null then
         return null;
     end if;
@@ -42,11 +52,7 @@ declare
     t timestamptz;
     lane_id bigint;
 begin
-    if run_no = 0 then
-        insert into shoal.lane (run, key, max_active, delay_min, delay_max, ordered)
-        values (0, lane_key, 1, 0, 0, false) on conflict (run, key) do nothing;
-    end if;
-    select l.id into lane_id from shoal.lane l where l.run = run_no and l.key = lane_key for update;
+    lane_id := shoal.take_lane(run_no, lane_key);
     if lane_id is null then
         return null;
     end if;
