@@ -5,9 +5,16 @@ ShoalError
 │   ├── InvalidItem            an item that cannot be enqueued (URL, key, payload, delay ...)
 │   ├── InvalidRecord          a result that cannot be stored
 │   ├── InvalidSetting         a limit, a delay, a batch size out of range
+│   ├── InvalidScraper         the author's code cannot be loaded, or asks for what Shoal cannot give
 │   ├── UnknownStage           the run has no such stage
 │   └── WrongState             the run is finished, cancelled ...: the operation makes no sense now
+├── NotAllowed                 somebody else has it: a run that another process works on
 ├── NotFound                   no such run, item, lane, worker
+├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
+│   ├── Permanent              the page is gone or never was: dead at once
+│   ├── Transient              it may work next time: tried again later
+│   ├── Throttled              the site asks to wait: nobody visits the lane until then, nothing is charged
+│   └── Blocked                the site refuses us: tried again later, with another identity where there is one
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address cannot be understood
@@ -57,12 +64,21 @@ class InvalidSetting(UsageError):
     remedy = "Choose a value in the range; the old value stays in force."
 
 
+class InvalidScraper(UsageError):
+    remedy = "Correct the scraper's code; nothing was started."
+
+
 class UnknownStage(UsageError):
     remedy = "Name one of the stages the run was created with."
 
 
 class WrongState(UsageError):
     remedy = "See `shoal db show` for the run's state."
+
+
+class NotAllowed(ShoalError):
+    remedy = "Wait until it is free, or join the run with `shoal worker`."
+    exit_code = 4
 
 
 class NotFound(ShoalError):
@@ -72,6 +88,38 @@ class NotFound(ShoalError):
 
 class WorkerLost(ShoalError):
     remedy = "Register again under a new worker id; its leases were given to others."
+
+
+class AttemptEnded(ShoalError):
+    """What an author raises to say how an attempt ended, and what the fetcher raises for a bad answer."""
+
+    remedy = ""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__name__)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Permanent(AttemptEnded):
+    """There is nothing to get here, now or later."""
+
+
+class Transient(AttemptEnded):
+    """It did not work this time."""
+
+
+class Throttled(AttemptEnded):
+    """The site asks to wait; `retry_after` says how many seconds, if it did."""
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Blocked(AttemptEnded):
+    """The site took us for what it does not want: a 403, a captcha, an empty page."""
 
 
 class LedgerError(ShoalError):
