@@ -1,7 +1,61 @@
 """Shoal runs scrapers in parallel and across machines on a ledger that loses nothing."""
 
+from __future__ import annotations
 
-def __getattr__(name: str) -> str:
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.define.follow import Follow
+    from shoal.define.http import Http
+    from shoal.define.item import Item
+    from shoal.define.scraper import Scraper
+    from shoal.define.stage import Stage
+    from shoal.errors import Blocked, Permanent, Throttled, Transient
+    from shoal.fetch.page import Page
+    from shoal.model.log import Log
+    from shoal.model.run import Run
+    from shoal.model.views import Counts
+
+    __version__: str
+
+__all__ = [
+    "Blocked",
+    "Counts",
+    "Follow",
+    "Http",
+    "Item",
+    "Log",
+    "Page",
+    "Permanent",
+    "Run",
+    "Scraper",
+    "Stage",
+    "Throttled",
+    "Transient",
+]
+# Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
+_HOMES = {
+    "Blocked": "errors",
+    "Counts": "model.views",
+    "Follow": "define.follow",
+    "Http": "define.http",
+    "Item": "define.item",
+    "Log": "model.log",
+    "Page": "fetch.page",
+    "Permanent": "errors",
+    "Run": "model.run",
+    "Scraper": "define.scraper",
+    "Stage": "define.stage",
+    "Throttled": "errors",
+    "Transient": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"shoal.{_HOMES[name]}"), name)
     if name == "__version__":
         # Asked for rarely, and slow to find out: not at import.
         from importlib.metadata import version

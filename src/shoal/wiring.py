@@ -6,11 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from shoal.config import Settings, redacted
-from shoal.errors import BadLedgerUrl, LedgerNotMigrated, LedgerUnreachable
+from shoal.errors import BadLedgerUrl, LedgerNotMigrated, LedgerUnreachable, UsageError
 from shoal.ledger.protocols import Ledger
+
+if TYPE_CHECKING:
+    from shoal.define.scraper import Scraper
+    from shoal.fetch.protocols import Fetcher
+    from shoal.model.log import Log
+    from shoal.worker.attempt import Attempts
+    from shoal.worker.options import WorkerOptions
+    from shoal.worker.worker import Worker
 
 # A server that accepts the connection and then says nothing is given at least this long.
 LEAST_CONNECT_SECONDS = 1.0
@@ -60,6 +71,77 @@ async def opened(settings: Settings, *, migrate: bool | None = None) -> AsyncIte
         yield ledger
     finally:
         await ledger.close()
+
+
+def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
+    """What gets pages: from the network, through the store if there is one, or from the store alone."""
+    store = None
+    if settings.store:
+        from shoal.fetch.store import FileStore
+
+        store = FileStore(Path(settings.store).expanduser())
+    if from_store:
+        if store is None:
+            raise UsageError("--from-store needs a store.", remedy="Name the folder with --store, or set `store`.")
+        from shoal.fetch.conditional import StoreOnlyFetcher
+
+        return StoreOnlyFetcher(store)
+    from shoal.fetch.client import HttpFetcher
+
+    fetcher = HttpFetcher(connections=settings.concurrency, user_agent=settings.agent, max_body=settings.max_body)
+    if store is None:
+        return fetcher
+    from shoal.fetch.conditional import StoringFetcher
+
+    return StoringFetcher(fetcher, store)
+
+
+def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> Attempts:
+    """Attempts without a ledger, for a single try: robots.txt is obeyed, nobody else needs to be spared."""
+    from shoal.fetch.robots import Robots
+    from shoal.worker.attempt import Attempts
+    from shoal.worker.gate import Politeness
+    from shoal.worker.starter import Starter
+
+    robots = Robots(fetcher, settings.agent) if _obeys_robots(scraper, settings) else None
+    return Attempts(scraper, fetcher, Politeness(None, robots, Starter()), log=log)
+
+
+def build_worker(
+    scraper: Scraper,
+    settings: Settings,
+    ledger: Ledger,
+    fetcher: Fetcher,
+    options: WorkerOptions,
+    *,
+    log: Log,
+    from_store: bool = False,
+) -> Worker:
+    """A worker on this ledger. Its heart opens the ledger a second time, in its own thread."""
+    from shoal.fetch.robots import Robots
+    from shoal.worker.attempt import Attempts
+    from shoal.worker.gate import Politeness
+    from shoal.worker.starter import Starter
+    from shoal.worker.worker import Worker
+
+    robots = Robots(fetcher, settings.agent) if _obeys_robots(scraper, settings) and not from_store else None
+    starter = Starter()
+    attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
+    heart_settings = msgspec.structs.replace(settings, pool_size=1)
+    longest = max(stage.policy.timeout for stage in scraper.stages.values())
+    return Worker(
+        ledger,
+        attempts,
+        starter,
+        options,
+        open_heart=lambda: connect_ledger(heart_settings, create=False),
+        give_up=longest + settings.lease,
+        log=log,
+    )
+
+
+def _obeys_robots(scraper: Scraper, settings: Settings) -> bool:
+    return settings.robots if scraper.robots is None else scraper.robots
 
 
 def sqlite_path(ledger: str) -> Path | None:

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.cli.session import Session
+from shoal.config import NAMES
 from tests.acceptance.conftest import COMMAND, Shoal, clean_environment
 
 COMMANDS = [["demo"], ["db", "migrate"], ["db", "check"], ["db", "show"], ["config", "show"]]
@@ -73,14 +74,36 @@ def test_config_show_says_where_values_come_from(shoal: Shoal, tmp_path: Path) -
     (tmp_path / "shoal.toml").write_text("busy_timeout = 2\n")
     said = shoal("config", "show", "--origin", "--json", "--set", "pool-size=7", SHOAL_LEDGER="a.db")
     rows = {row["name"]: (row["value"], row["origin"]) for row in map(json.loads, said.stdout.splitlines())}
-    assert rows == {
+    expected = {
         "ledger": ("a.db", "SHOAL_LEDGER"),
         "pool_size": (7, "--set pool_size"),
         "patience": (60.0, "default"),
-        "command_timeout": (60.0, "default"),
         "busy_timeout": (2.0, "busy_timeout in shoal.toml"),
+        "robots": (True, "default"),
+        "max_dead": ("10%", "default"),
     }
+    assert {name: rows[name] for name in expected} == expected
+    assert tuple(rows) == NAMES
     assert "ORIGIN" not in shoal("config", "show").stdout
+
+
+def test_config_show_of_a_scraper(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text(
+        "lease = 9\n[scrapers.books]\nrobots = false\nsettings.service_key = 'k3y'\nstages.listing.rate = '2/s'\n"
+    )
+    said = shoal("config", "show", "books", "--origin").stdout.splitlines()
+    rows = {name: (value, " ".join(origin)) for name, value, *origin in map(str.split, said)}
+    assert rows["mode"] == ("single", "default for a SQLite ledger")
+    assert rows["lease"] == ("9.0", "lease in shoal.toml")
+    assert rows["robots"] == ("false", "scrapers.books.robots in shoal.toml")
+    assert rows["stages.listing.rate"] == ("2/s", "scrapers.books.stages.listing.rate in shoal.toml")
+    everything = shoal("config", "show").stdout
+    assert "scrapers.books.robots" in everything
+    assert "settings.service_key" in everything
+    assert "k3y" not in everything
+    unknown = shoal("config", "show", "bokos")
+    assert (unknown.returncode, unknown.stdout) == (5, "")
+    assert "those with a table: books" in unknown.stderr
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -15,7 +15,9 @@ import pytest
 import typer
 
 from shoal.cli.main import app
-from shoal.config.settings import ENV_PREFIX, NAMES, RANGES, Settings
+from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
+from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
+from shoal.config.values import Choice, Dead, Number, Value, YesNo
 from shoal.errors import LedgerError, NotFound, ShoalError, UsageError
 from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
@@ -86,11 +88,45 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_every_setting_is_documented_with_its_default() -> None:
     text = text_of("configuration.md")
+    defaults = Settings()
     for name in NAMES:
-        default = getattr(Settings(), name)
-        shown = f"`{default}`" if isinstance(default, str) else f"{default:g}"
-        assert f"| `{name}` | `{ENV_PREFIX}{name.upper()}` | {shown} |" in text
-    assert set(RANGES) | {"ledger"} == set(NAMES)
+        row = re.search(rf"^\| `{name}` \| `{ENV_PREFIX}{name.upper()}` \| (.*?) \| (.+) \|$", text, re.MULTILINE)
+        assert row, f"{name} has no row"
+        default, meaning = row.groups()
+        assert default == written(getattr(defaults, name)), name
+        for word in words_of(VALUES[name]):
+            assert word in meaning, f"the row of {name} does not say {word}"
+    assert {*NAMES, "scrapers", "mode", "origins"} == set(Settings.__struct_fields__)
+
+
+def written(default: object) -> str:
+    """A default as the table shows it."""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, int | float):
+        return f"{default:.10g}"
+    return f"`{default}`" if str(default) else "empty"
+
+
+def words_of(value: Value) -> list[str]:
+    """What a reader must be told about the values that are allowed."""
+    match value:
+        case Number():
+            return [f"{value.low:.10g} to {value.high:.10g}"]
+        case Choice():
+            return [f"`{option}`" for option in value.options]
+        case YesNo():
+            return ["`true`", "`false`"]
+        case Dead():
+            return ["`1%`", "`25`", "`100%`"]
+        case _:
+            return []
+
+
+def test_every_setting_of_scrapers_and_stages_is_documented() -> None:
+    text = text_of("configuration.md")
+    for name in [*OWN_VALUES, *SCRAPER_VALUES, *STAGE_VALUES]:
+        assert f"`{name}`" in text.partition("## Settings of one scraper")[2], name
 
 
 def test_every_command_is_documented() -> None:

@@ -111,8 +111,8 @@ async def prove(ledger: Ledger, run: Run, items: int) -> None:
     cursor = None
     while True:
         page = await ledger.reads.results(run.id, cursor=cursor)
-        for _, _, text in page.rows:
-            record = json.loads(text)
+        for row in page.rows:
+            record = json.loads(row.record)
             seen[record["stage"], record["key"]] += 1
         cursor = page.cursor
         if cursor is None:

@@ -71,7 +71,7 @@ async def prove(ledger: Ledger, run_id: str) -> None:
     counts = await ledger.reads.stats(run_id)
     assert (counts.done, counts.dead, counts.remaining) == (2 * ITEMS, 0, 0), counts
     page = await ledger.reads.results(run_id, limit=10_000)
-    seen = Counter((record["stage"], record["key"]) for record in (json.loads(text) for _, _, text in page.rows))
+    seen = Counter((record["stage"], record["key"]) for record in (json.loads(row.record) for row in page.rows))
     assert len(seen) == 2 * ITEMS
     assert set(seen.values()) == {1}
     assert await ledger.upkeep.audit() == []
@@ -123,6 +123,26 @@ class BrokenWire:
             await self.real(sql, *args)
         except Exception as error:
             self.met[f"late {type(error).__name__}"] += 1
+
+
+async def test_a_claim_asked_for_again_says_who_must_report_a_start(postgres_url: str) -> None:
+    ledger = await open_postgres(postgres_url)
+    spaced = LanePolicy(limit=2, delay_min=10, delay_max=10)
+    run = await ledger.runs.create(RunSpec(scraper="faults", stages=(StageSpec("page", lane=spaced),)))
+    await ledger.intake.enqueue(run.id, [NewItem(key="paced", lane="host"), NewItem(key="free")])
+    await ledger.workers.register(WorkerSpec(id="w", node="n", pid=1))
+    real = ledger.db.fetch_once
+
+    async def lost(sql: str, *args: object) -> list[Record]:
+        ledger.db.fetch_once = real  # type: ignore[method-assign]
+        await real(sql, *args)
+        raise ConnectionBroke("the answer got lost")
+
+    ledger.db.fetch_once = lost  # type: ignore[method-assign]
+    claimed = await ledger.claims.claim("w", Scope(), 10)
+    assert ledger.db.fetch_once == real, "the fault was met"
+    assert {item.name: item.paced for item in claimed} == {"paced": True, "free": False}
+    await ledger.close()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

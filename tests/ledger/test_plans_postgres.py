@@ -13,17 +13,17 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
+from shoal.ledger.postgres.ledger import PostgresLedger, named_queries, open_postgres
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import WorkerSpec
-from tests.ledger.fill import fill_done, fill_ready, fill_waiting, settle
+from tests.ledger.fill import fill_done, fill_ready, fill_results, fill_waiting, settle
 
 BATCH = 50
 BACKLOG = 300_000
 BUSY_LANE = 500_000
-BIG_TABLES = ("item", "ready", "waiting", "outcome", "delayed", "result", "attempt")
+BIG_TABLES = ("item", "ready", "waiting", "outcome", "delayed", "result", "attempt", "lease")
 CLAIM = "select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int)"
 COMMIT = """select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[],
     $7::float8[], null, $8::real[], null, null, null, null,
@@ -160,3 +160,49 @@ async def test_fifty_one_partitions_cost_as_much_as_one(ledger: PostgresLedger, 
     rare, scans = await many.claim_cost(queues)
     assert scans == dict.fromkeys(scans, 0)
     assert rare < single + 51 * 12, (single, rare)
+
+
+@pytest.mark.parametrize("of_one_stage", [False, True])
+async def test_a_page_of_results_costs_the_same_however_many_there_are(
+    ledger: PostgresLedger, bench: Bench, of_one_stage: bool
+) -> None:
+    costs = []
+    for size in (1_000, 100_000):
+        filled = await make_bench(ledger, bench.probe)
+        queue = await filled.queue()
+        await fill_done(ledger, queue, size)
+        await fill_results(ledger, filled.run.no)
+        await settle(ledger)
+        stage = (
+            await ledger.db.value("select id from shoal.stage where run = $1", filled.run.no) if of_one_stage else None
+        )
+        first = await ledger.db.value("select min(item) from shoal.result where run = $1", filled.run.no)
+        args = (filled.run.no, first + size // 2, 0, BATCH, stage, BATCH)
+        page, scans = await bench.probe.pages(named_queries()["results"], *args)
+        end, _ = await bench.probe.pages(named_queries()["results_window_end"], *args[:4])
+        assert scans == dict.fromkeys(scans, 0), "a page read a big table from end to end"
+        costs.append(page + end)
+    small, big = costs
+    assert big < 2 * small, costs
+    assert big < 20 * BATCH
+
+
+async def test_a_turn_costs_the_same_whatever_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
+    await ledger.lanes.slow("host", 10, "robots.txt")
+    turn = "select shoal.turn(0, 'host')"
+    small = min([(await bench.probe.pages(turn))[0] for _ in range(4)])
+    queue = await bench.queue()
+    lane = await ledger.db.value("select id from shoal.lane where key = 'host'")
+    await fill_waiting(ledger, queue, 50_000, lane, 0)
+    await fill_ready(ledger, queue, 50_000)
+    await ledger.db.fetch(
+        "insert into shoal.lease (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues, "
+        "paced) select item, $1, shoal.clock(), 1, $2, 1, $3, queue, 0, 0, 0, false from shoal.ready",
+        lane,
+        bench.worker,
+        bench.run.no,
+    )
+    await settle(ledger)
+    costs = [await bench.probe.pages(turn) for _ in range(4)]
+    assert all(scans == dict.fromkeys(scans, 0) for _, scans in costs)
+    assert min(pages for pages, _ in costs) < 2 * small + 20, (small, costs)

@@ -20,8 +20,11 @@ from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.lab import done
 
 BATCH = 50
-GROWING = "ready|waiting|delayed|outcome|item|result|attempt"
-HOT = re.compile(r"^(claim|commit|admit|begun|promote|unlease|intake|store|reserve|touch|leases_held)")
+GROWING = "ready|waiting|delayed|outcome|item|result|attempt|lease"
+HOT = re.compile(
+    r"^(claim|commit|admit|begun|promote|unlease|intake|store|reserve|touch|leases_held|results|lane_starts|take_turn"
+    r"|retime_delayed)"
+)
 SCAN = re.compile(r"^SCAN (\w+)")
 PART = re.compile(r"^(?:CO-ROUTINE|MATERIALIZE) (\w+)")
 
@@ -121,3 +124,30 @@ async def test_a_batch_costs_the_same_whatever_stands_around(ledger: SqliteLedge
         await ledger.intake.enqueue(crowd.id, [NewItem(key=f"p{n}-{m}", partition=f"p{n}") for m in range(100)])
     big = await steps_of_a_batch(ledger, mine)
     assert big < 1.5 * small, (small, big)
+
+
+async def steps_of_a_page(ledger: SqliteLedger, run: Run, stage: str | None) -> int:
+    """On the writing connection, which counts: the reading one has the same plans."""
+    steps = Steps(ledger)
+    await steps.begin()
+    middle = await ledger.db.value("select max(item) / 2 from result where run = ?1", run.no)
+    stage_id = None if stage is None else await ledger.db.value("select id from stage where run = ?1", run.no)
+    args = (run.no, middle, 0, BATCH, stage_id, BATCH)
+    for name, count in (("results", 6), ("results_window_end", 4)):
+        await ledger.db.alter(
+            lambda c, name=name, count=count: c.execute(named_queries()[name], args[:count]).fetchall()
+        )
+    return steps.count
+
+
+@pytest.mark.parametrize("stage", [None, "page"])
+async def test_a_page_of_results_costs_the_same_however_many_there_are(ledger: SqliteLedger, stage: str | None) -> None:
+    run = await new_run(ledger)
+    costs = []
+    for size in (500, 20_000):
+        await ledger.intake.enqueue(run.id, (f"https://example.com/{size}/{n}" for n in range(size)))
+        while claimed := await ledger.claims.claim("w", Scope(), 1_000):
+            await ledger.commits.commit("w", [done(item, '{"a":1}') for item in claimed])
+        costs.append(await steps_of_a_page(ledger, run, stage))
+    small, big = costs
+    assert big < 1.5 * small, costs

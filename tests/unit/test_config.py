@@ -6,8 +6,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import shoal
 from shoal.config import NAMES, Origin, Settings, load_settings, redacted
-from shoal.config.settings import RANGES
+from shoal.config.settings import VALUES
+from shoal.config.values import Number
 from shoal.errors import InvalidSetting
 
 PLACES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
@@ -51,7 +53,8 @@ def test_origins_name_the_place_a_person_must_go_to(tmp_path: Path) -> None:
     (tmp_path / "shoal.toml").write_text("patience = 5\n")
     (tmp_path / ".env").write_text("SHOAL_BUSY_TIMEOUT=2\n")
     settings = load(tmp_path, {"ledger": "a.db", "pool_size": "2"}, SHOAL_COMMAND_TIMEOUT="3")
-    assert {name: str(origin) for name, origin in settings.origins.items()} == {
+    named = {name: str(origin) for name, origin in settings.origins.items() if origin != Origin("default")}
+    assert named == {
         "ledger": "--ledger",
         "pool_size": "--set pool_size",
         "patience": "patience in shoal.toml",
@@ -79,6 +82,27 @@ def test_settings_are_frozen(tmp_path: Path) -> None:
         ("busy_timeout", "3601"),
         ("ledger", " "),
         ("ledger", "a\0b"),
+        ("concurrency", "0"),
+        ("concurrency", "10001"),
+        ("batch_size", "10001"),
+        ("lease", "0.5"),
+        ("drain", "86401"),
+        ("max_body", "1023"),
+        ("max_body", "2147483649"),
+        ("max_body", "9" * 5000),
+        ("user_agent", "me\r\nX-Forged: 1"),
+        ("user_agent", "m\xe9"),
+        ("user_agent", "x" * 501),
+        ("robots", "maybe"),
+        ("robots", ""),
+        ("max_dead", "101%"),
+        ("max_dead", "-1"),
+        ("max_dead", "0.5"),
+        ("max_dead", "few"),
+        ("store", "a\0b"),
+        ("log_format", "xml"),
+        ("log_level", "trace"),
+        ("log_dir", "a\0b"),
     ],
 )
 def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str, value: str) -> None:
@@ -88,11 +112,81 @@ def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str,
     assert error.exit_code == 2
 
 
-def test_every_number_has_a_range_and_both_ends_are_allowed(tmp_path: Path) -> None:
-    assert set(RANGES) == set(NAMES) - {"ledger"}
-    for name, allowed in RANGES.items():
+def test_both_ends_of_every_range_are_allowed(tmp_path: Path) -> None:
+    ranges = {name: value for name, value in VALUES.items() if isinstance(value, Number)}
+    assert len(ranges) == 9
+    for name, allowed in ranges.items():
         for end in (allowed.low, allowed.high):
-            assert getattr(load(tmp_path, {name: f"{end:g}"}), name) == end
+            assert getattr(load(tmp_path, {name: f"{end:.10g}"}), name) == end
+
+
+def test_a_range_is_told_in_full(tmp_path: Path) -> None:
+    error = refusal(tmp_path, SHOAL_MAX_BODY="12")
+    assert error.message == (
+        "max_body is '12' (from SHOAL_MAX_BODY); it must be a whole number of bytes from 1024 to 2147483648."
+    )
+    error = refusal(tmp_path, {"log_level": "loud"})
+    assert error.message == "log_level is 'loud' (from --set log_level); it must be debug, info, warning or error."
+
+
+@pytest.mark.parametrize(
+    ("texts", "meant"),
+    [(["true", "yes", "1", "on", "True", " ON "], True), (["false", "no", "0", "off", "FALSE"], False)],
+)
+def test_yes_and_no_in_every_spelling(tmp_path: Path, texts: list[str], meant: bool) -> None:
+    for text in texts:
+        assert load(tmp_path, SHOAL_ROBOTS=text).robots is meant
+    (tmp_path / "shoal.toml").write_text(f"robots = {str(meant).lower()}\n")
+    assert load(tmp_path).robots is meant
+
+
+@pytest.mark.parametrize("value", ["1.0", "2", "[true]", '"maybe"'])
+def test_what_is_neither_yes_nor_no(tmp_path: Path, value: str) -> None:
+    (tmp_path / "shoal.toml").write_text(f"robots = {value}\n")
+    assert "it must be true or false" in refusal(tmp_path).message
+
+
+def test_choices_do_not_depend_on_case(tmp_path: Path) -> None:
+    settings = load(tmp_path, SHOAL_LOG_FORMAT="JSON", SHOAL_LOG_LEVEL=" Debug ")
+    assert (settings.log_format, settings.log_level) == ("json", "debug")
+
+
+def test_empty_texts_switch_things_off(tmp_path: Path) -> None:
+    settings = load(tmp_path, SHOAL_STORE="", SHOAL_LOG_DIR=" ", SHOAL_USER_AGENT="")
+    assert (settings.store, settings.log_dir, settings.user_agent) == ("", "", "")
+
+
+def test_sites_are_always_told_who_asks(tmp_path: Path) -> None:
+    assert load(tmp_path).agent == f"shoal/{shoal.__version__}"
+    assert load(tmp_path, SHOAL_USER_AGENT="books/1 (me@example.com)").agent == "books/1 (me@example.com)"
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed", "too_many"),
+    [
+        ("10%", (10, 100), (11, 100)),
+        ("1%", (3, 300), (4, 300)),
+        ("1%", (0, 50), (1, 50)),
+        ("0.5%", (1, 200), (1, 199)),
+        ("33.3%", (333, 1000), (334, 1000)),
+        ("0%", (0, 100), (1, 1_000_000_000)),
+        ("25", (25, 30), (26, 1_000_000)),
+        ("0", (0, 0), (1, 1)),
+    ],
+)
+def test_dead_limits(tmp_path: Path, limit: str, allowed: tuple[int, int], too_many: tuple[int, int]) -> None:
+    max_dead = load(tmp_path, SHOAL_MAX_DEAD=limit).max_dead
+    assert not max_dead.exceeded(*allowed)
+    assert max_dead.exceeded(*too_many)
+    assert str(max_dead) == limit
+
+
+def test_a_hundred_percent_is_never_exceeded_and_a_whole_number_is_a_count(tmp_path: Path) -> None:
+    assert not load(tmp_path, SHOAL_MAX_DEAD="100%").max_dead.exceeded(7, 7)
+    (tmp_path / "shoal.toml").write_text("max_dead = 3\n")
+    assert str(load(tmp_path).max_dead) == "3"
+    (tmp_path / "shoal.toml").write_text("max_dead = 0.1\n")
+    assert "a share from 0% to 100%, or a count" in refusal(tmp_path).message
 
 
 @pytest.mark.parametrize("value", ["true", '"4x"', "[4]", "1.0"])

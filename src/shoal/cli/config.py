@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.options import with_options
 from shoal.cli.session import Session
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+
+    Row = tuple[str, Any, str]
 
 app = typer.Typer(help="Show the configuration.", no_args_is_help=True)
 
@@ -21,14 +27,53 @@ def config() -> None:
 @with_options
 def show(
     session: Session,
+    scraper: Annotated[
+        str | None, typer.Argument(help="A scraper with a table of its own: show what holds for it.")
+    ] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value came from.")] = False,
 ) -> None:
     """Print every setting with its value, passwords blotted out."""
     settings = session.settings
-    rows = [(name, value, str(settings.origins[name])) for name, value in settings.shown().items()]
+    rows = list(_rows(settings)) if scraper is None else list(_rows_for(settings, scraper))
     columns = ("name", "value", "origin") if origin else ("name", "value")
     if session.json:
         for row in rows:
             session.record(dict(zip(columns, row, strict=False)))
     else:
-        session.table([column.upper() for column in columns], [row[: len(columns)] for row in rows])
+        headers = [column.upper() for column in columns]
+        session.table(headers, [(name, _text(value), place)[: len(columns)] for name, value, place in rows])
+
+
+def _rows(settings: Settings) -> Iterator[Row]:
+    """Every setting, then what the files say about single scrapers."""
+    for name, value in settings.shown().items():
+        yield name, value, str(settings.origins[name])
+    for table in settings.scrapers.values():
+        for name, value in table.shown().items():
+            yield f"scrapers.{table.name}.{name}", value, str(table.origins[name])
+
+
+def _rows_for(settings: Settings, scraper: str) -> Iterator[Row]:
+    """What holds for one scraper."""
+    from shoal.errors import NotFound
+
+    if scraper not in settings.scrapers:
+        known = ", ".join(settings.scrapers) or "none"
+        raise NotFound(
+            f"No configuration file has a table [scrapers.{scraper}].",
+            remedy=f"Leave the name out to see what holds for every other scraper; those with a table: {known}.",
+        )
+    table, effective = settings.scrapers[scraper], settings.for_scraper(scraper)
+    yield "mode", effective.mode, str(effective.origins["mode"])
+    for name, value in effective.shown().items():
+        yield name, value, str(effective.origins[name])
+    for name, value in table.shown().items():
+        if name not in effective.origins:
+            yield name, value, str(table.origins[name])
+
+
+def _text(value: Any) -> Any:
+    """The value as it would be written into a file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return list(value) if isinstance(value, tuple) else value

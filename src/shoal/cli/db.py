@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.options import with_options
+from shoal.cli.records import STATES, per_state, run_record
 from shoal.cli.session import Session
 from shoal.errors import LedgerCorrupt, LedgerError, LedgerNotMigrated, LedgerTooNew
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from shoal.model.run import Run
     from shoal.model.views import Counts, Finding
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
 LATENCY_SAMPLES = 5
 PAGE = 50
 
@@ -78,16 +79,33 @@ def show(
     found, more = session.wait(_show(session.settings, scraper, limit))
     if session.json:
         for run, counts in found:
-            session.record(_run_record(run, counts))
+            session.record(run_record(run, counts))
     elif found:
         session.table(
             ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RESULTS"],
-            [(run.id, run.scraper, run.state, *_per_state(counts).values(), counts.results) for run, counts in found],
+            [(run.id, run.scraper, run.state, *per_state(counts).values(), counts.results) for run, counts in found],
         )
     else:
         session.note("The ledger has no runs yet." if scraper is None else f"There is no run of {scraper}.")
     if more:
         session.note(f"Older runs are not shown: use --limit {limit * 10}.")
+
+
+@app.command()
+@with_options
+def backup(
+    session: Session,
+    file: Annotated[Path, typer.Argument(help="The new file; it must not exist yet.")],
+) -> None:
+    """Copy a SQLite ledger while workers use it. For PostgreSQL: say which command does it."""
+    from shoal.cli.backup import back_up
+
+    session.wait(back_up(session, file))
+    size = file.stat().st_size
+    if session.json:
+        session.record({"ledger": session.settings.shown()["ledger"], "file": str(file), "bytes": size})
+    else:
+        session.data(f"Wrote {file}, {size / (1 << 20):.1f} MiB.")
 
 
 async def _migrate(settings: Settings) -> tuple[int, int]:
@@ -149,22 +167,3 @@ def _print_check(session: Session, facts: Mapping[str, Any]) -> None:
         session.data(f"audit    {len(findings) or 'no'} findings")
         for finding in findings:
             session.data(f"  {finding.rule}: {finding.detail}")
-
-
-def _per_state(counts: Counts) -> dict[str, int]:
-    return {state: getattr(counts, state) for state in STATES}
-
-
-def _run_record(run: Run, counts: Counts) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "scraper": run.scraper,
-        "state": run.state,
-        "sealed": run.sealed,
-        "created_at": run.created_at,
-        "finished_at": run.finished_at,
-        "total": counts.total,
-        **_per_state(counts),
-        "results": counts.results,
-        "duplicates": counts.duplicates,
-    }

@@ -1,7 +1,7 @@
 """The entry of the command line: which verbs there are, and how it ends.
 
-Exit codes: 0 ok; 1 finished, but something is not as it should be; 2 usage or configuration; 3 ledger; 5 not found;
-70 a bug; 130 interrupted.
+Exit codes: 0 ok; 1 finished, but something is not as it should be; 2 usage or configuration; 3 ledger; 4 not allowed;
+5 not found; 70 a bug; 124 out of time; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import config, db, demo
+from shoal.cli import completion, demo, doctor, enqueue, export, release, run, stats, status, watch, worker
+from shoal.cli.groups import lazy_group
 from shoal.cli.session import RED, Session
 from shoal.errors import ShoalError
 
@@ -29,8 +30,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
-app.add_typer(db.app, name="db")
-app.add_typer(config.app, name="config")
+app.command("run")(run.run)
+app.command("enqueue")(enqueue.enqueue)
+app.command("worker")(worker.worker)
+app.command("status")(status.status)
+app.command("watch")(watch.watch)
+app.command("stats")(stats.stats)
+app.add_typer(lazy_group("shoal.cli.runs", "List, show, pause, resume, cancel, remove and compare runs."), name="runs")
+app.add_typer(lazy_group("shoal.cli.items", "Find items, ask why, retry, cancel, replay."), name="items")
+app.add_typer(lazy_group("shoal.cli.lanes", "See and change limits and delays while it runs."), name="lanes")
+app.add_typer(lazy_group("shoal.cli.workers", "List workers, send them home."), name="workers")
+app.command("release")(release.release)
+app.command("export")(export.export)
+app.add_typer(lazy_group("shoal.cli.results", "Look at records, and export them."), name="results")
+app.add_typer(lazy_group("shoal.cli.db", "Migrate, check, back up and look into the ledger."), name="db")
+app.add_typer(lazy_group("shoal.cli.config", "Show the configuration."), name="config")
+app.command("doctor")(doctor.doctor)
+app.command("completion")(completion.completion)
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No exception leaves it, and no secret does."""
     session = Session()
     code = BUG
+    completion.prepare_answers()
     try:
         app(args=arguments, prog_name="shoal", obj=session)
     except SystemExit as end:

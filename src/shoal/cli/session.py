@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from shoal.config import Settings
 
 T = TypeVar("T")
@@ -35,11 +37,11 @@ class Session:
 
         return load_settings(self.flags, environ=os.environ, folder=Path.cwd())
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something asynchronous to its end."""
+    def wait(self, work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
+        """Run something asynchronous to its end; `fast` takes the faster loop, which takes longer to load."""
         import asyncio
 
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
             runner.get_loop().set_exception_handler(lambda _, context: self._afterthought(context))
             return runner.run(work)
 
@@ -89,6 +91,14 @@ class Session:
         # Only settings that were read can have put a password into a message.
         known = self.__dict__.get("settings")
         return redacted(text, known.secrets() if known is not None else ())
+
+
+def _fast_loop() -> Callable[[], AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return None
+    return uvloop.new_event_loop
 
 
 def has_colour(stream: TextIO) -> bool:

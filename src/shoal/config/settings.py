@@ -1,24 +1,23 @@
-"""The settings, their limits, and which place wins."""
+"""The settings, their limits, and what holds for one scraper."""
 
 from __future__ import annotations
 
-import difflib
-import math
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, cast
 
 import msgspec
 
-from shoal.config.parts import PART_VARIABLES, Parts, flag_of
-from shoal.config.sources import Given, Kind, Origin, Variables, read_dotenv, read_toml
+import shoal
+from shoal.config.deadlimit import DeadLimit
+from shoal.config.scrapers import OWN_VALUES, Mode, ScraperConfig
+from shoal.config.sources import Given, Origin
+from shoal.config.values import Agent, Choice, Dead, Number, Text, Value, YesNo, shown_value
 from shoal.errors import InvalidSetting
-from shoal.model.redaction import redacted, secrets_of
+from shoal.model.redaction import POSTGRES_SCHEMES, secrets_of
 
 ENV_PREFIX = "SHOAL_"
-# Read by the test suite, not by Shoal itself.
-FOREIGN_VARIABLES = re.compile(r"SHOAL_TEST_.*|SHOAL_CHAOS|SHOAL_CHROMIUM")
+SQLITE_LEDGER = ".shoal/ledger.db"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,118 +25,144 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `ledger`: a path, a `sqlite:///` or a `postgresql://` URL. `pool_size`: connections to PostgreSQL.
     `patience`: seconds that a call to the ledger survives an outage. `command_timeout`: seconds one statement may take
-    on PostgreSQL. `busy_timeout`: seconds to wait for other writers of a SQLite file. `origins`: where each came from.
+    on PostgreSQL. `busy_timeout`: seconds to wait for other writers of a SQLite file.
+
+    `concurrency`: items one process works on at once. `batch_size`: items per claim. `lease`: seconds without a
+    heartbeat after which a worker's items go to others. `drain`: seconds that running items get after a stop signal.
+    `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `max_body`: bytes of a
+    page. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept bodies, empty
+    for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is empty.
+
+    `scrapers`: what the files say about single scrapers. `mode` is known only to the settings that `for_scraper` gives.
+    `origins`: where each value came from.
     """
 
-    ledger: str = ".shoal/ledger.db"
+    ledger: str = SQLITE_LEDGER
     pool_size: int = 4
     patience: float = 60.0
     command_timeout: float = 60.0
     busy_timeout: float = 30.0
+    concurrency: int = 16
+    batch_size: int = 50
+    lease: float = 30.0
+    drain: float = 30.0
+    user_agent: str = ""
+    robots: bool = True
+    max_body: int = 32 << 20
+    max_dead: DeadLimit = DeadLimit(Decimal(10), True)
+    store: str = ""
+    log_format: str = "console"
+    log_level: str = "info"
+    log_dir: str = ".shoal/logs"
+    scrapers: Mapping[str, ScraperConfig] = {}
+    mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
+
+    @property
+    def agent(self) -> str:
+        """What sites are told, with the default filled in."""
+        return self.user_agent or f"shoal/{shoal.__version__}"
+
+    def scraper(self, name: str) -> ScraperConfig:
+        """What the files say about a scraper, which may be nothing."""
+        return self.scrapers.get(name) or ScraperConfig(name=name)
+
+    def for_scraper(self, name: str, *, mode: str | None = None) -> Settings:
+        """The settings that hold for one scraper, with `mode` and a ledger that fits it.
+
+        Flags and `SHOAL_*` variables outrank the scraper's table, which outranks the rest. `mode` is what the
+        scraper's code asks for; its table outranks that. Raises InvalidSetting when mode and ledger do not go together.
+        """
+        table = self.scraper(name)
+        own = {key: value for key, value in table.values.items() if not _is_personal(self.origins.get(key))}
+        origins = {**self.origins, **{key: table.origins[key] for key in own}}
+        merged = msgspec.structs.replace(self, **own, origins=origins)
+        chosen, why = _mode(table, mode, merged.ledger)
+        merged = msgspec.structs.replace(merged, mode=chosen, origins={**origins, "mode": why})
+        return _on_fitting_ledger(merged, table, name)
 
     def shown(self) -> dict[str, Any]:
         """The values by name, fit for printing: no password in them."""
-        return {name: redacted(v) if isinstance(v := getattr(self, name), str) else v for name in NAMES}
+        return {name: shown_value(getattr(self, name)) for name in NAMES}
 
     def secrets(self) -> tuple[str, ...]:
         """What must never be printed."""
-        return secrets_of(self.ledger)
+        ledgers = [self.ledger, *(table.values.get("ledger", "") for table in self.scrapers.values())]
+        return tuple(secret for ledger in ledgers for secret in secrets_of(ledger))
 
 
-class Range(NamedTuple):
-    kind: type[int] | type[float]
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        what = "a whole number" if self.kind is int else "a number of seconds"
-        return f"{what} from {self.low:g} to {self.high:g}"
-
-
-NAMES = tuple(name for name in Settings.__struct_fields__ if name != "origins")
-RANGES = {
-    "pool_size": Range(int, 1, 100),
-    "patience": Range(float, 0, 86_400),
-    "command_timeout": Range(float, 0.1, 86_400),
-    "busy_timeout": Range(float, 0, 3_600),
+VALUES: dict[str, Value] = {
+    "ledger": Text("a path or a URL"),
+    "pool_size": Number(int, 1, 100),
+    "patience": Number(float, 0, 86_400, "seconds"),
+    "command_timeout": Number(float, 0.1, 86_400, "seconds"),
+    "busy_timeout": Number(float, 0, 3_600, "seconds"),
+    "concurrency": Number(int, 1, 10_000),
+    "batch_size": Number(int, 1, 10_000),
+    "lease": Number(float, 1, 86_400, "seconds"),
+    "drain": Number(float, 0, 86_400, "seconds"),
+    "user_agent": Agent(),
+    "robots": YesNo(),
+    "max_body": Number(int, 1_024, 1 << 31, "bytes"),
+    "max_dead": Dead(),
+    "store": Text("the path of a folder, or empty for no store", empty=True),
+    "log_format": Choice(("console", "json")),
+    "log_level": Choice(("debug", "info", "warning", "error")),
+    "log_dir": Text("the path of a folder, or empty for no log files", empty=True),
 }
+NAMES = tuple(VALUES)
+_OF_THE_PROCESS = {
+    "pool_size",
+    "patience",
+    "command_timeout",
+    "busy_timeout",
+    "log_format",
+    "log_level",
+    "log_dir",
+}
+SCRAPER_VALUES = {name: value for name, value in VALUES.items() if name not in _OF_THE_PROCESS}
 
 
-def load_settings(flags: Mapping[str, str | None], *, environ: Mapping[str, str], folder: Path) -> Settings:
-    """The settings of one process. Raises InvalidSetting for the first thing that is wrong.
-
-    `flags` holds what the command line gave: settings by name, and `db_host`, `db_port`, `db_name`, `db_user`; None
-    means not given. `environ` and `folder` are the environment and the current folder; nothing else is read.
-    """
-    said = {name: value for name, value in flags.items() if value is not None}
-    variables = Variables(environ, read_dotenv(folder / ".env"))
-    given = {
-        **_from_table(read_toml(folder / "pyproject.toml").get("tool", {}).get("shoal", {}), "pyproject.toml"),
-        **_from_table(read_toml(folder / "shoal.toml"), "shoal.toml"),
-        **_from_variables(variables),
-        **_from_flags(said),
-    }
-    ledger = _ledger(given.get("ledger"), Parts(said, variables, folder))
-    if ledger is not None:
-        given["ledger"] = ledger
-    values = {name: _checked(name, found) for name, found in given.items()}
-    origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
-    return Settings(**values, origins=origins)
+def _is_personal(origin: Origin | None) -> bool:
+    """Whether somebody said it for this one call, by a flag or a variable of Shoal's own."""
+    return origin is not None and (origin.kind == "flag" or origin.name.startswith(ENV_PREFIX))
 
 
-def _ledger(given: Given | None, parts: Parts) -> Given | None:
-    if given is None:
-        return parts.ledger()
-    parts.refuse_flags_beside(given)
-    return Given(parts.completed(given.text("ledger", "a path or a URL")), given.origin)
+def _mode(table: ScraperConfig, by_code: str | None, ledger: str) -> tuple[Mode, Origin]:
+    if table.mode is not None:
+        return table.mode, table.origins["mode"]
+    if by_code is not None:
+        origin = Origin("code", f"the code of {table.name}")
+        return cast("Mode", OWN_VALUES["mode"].read("mode", Given(by_code, origin))), origin
+    if _is_postgres(ledger):
+        return "distributed", Origin("default", "a PostgreSQL ledger")
+    return "single", Origin("default", "a SQLite ledger")
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, Given]:
-    return {
-        _known(name, NAMES, f"{name!r}"): Given(value, Origin("flag", flag_of(name)))
-        for name, value in flags.items()
-        if name not in PART_VARIABLES
-    }
-
-
-def _from_variables(variables: Variables) -> dict[str, Given]:
-    known = {ENV_PREFIX + name.upper(): name for name in NAMES}
-    return {
-        known[_known(name, known, str(given.origin))]: given
-        for name, given in variables.starting(ENV_PREFIX).items()
-        if not FOREIGN_VARIABLES.fullmatch(name)
-    }
-
-
-def _from_table(table: Any, file: Kind) -> dict[str, Given]:
-    if not isinstance(table, dict):
+def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> Settings:
+    """The settings with a ledger that the mode can work on."""
+    origin, on_postgres = settings.origins.get("ledger", Origin("default")), _is_postgres(settings.ledger)
+    if settings.mode == "distributed" and not on_postgres:
         raise InvalidSetting(
-            f"tool.shoal in {file} is not a table.", remedy="Write [tool.shoal] and one setting a line below it."
+            f"{name} has the mode distributed (from {settings.origins['mode']}), which needs PostgreSQL, "
+            f"but the ledger is {settings.ledger} (from {origin}).",
+            remedy="Set SHOAL_LEDGER=postgresql://user@host/database, or change the mode to single.",
         )
-    return {_known(name, NAMES, f"{name} in {file}"): Given(value, Origin(file, name)) for name, value in table.items()}
+    if settings.mode == "distributed" or not on_postgres:
+        return settings
+    if origin.kind == "flag" or origin == table.origins.get("ledger"):
+        raise InvalidSetting(
+            f"{name} has the mode single (from {settings.origins['mode']}), which works on a SQLite file, "
+            f"but {origin} names a PostgreSQL ledger.",
+            remedy="Name a file or leave the ledger out, or change the mode to distributed.",
+        )
+    # Single and distributed scrapers live in one project: the PostgreSQL that all share is not meant for this one.
+    file = table.values.get("ledger", SQLITE_LEDGER)
+    why = table.origins["ledger"] if "ledger" in table.values else Origin("default", "the mode single")
+    if _is_postgres(file):
+        file, why = SQLITE_LEDGER, Origin("default", "the mode single")
+    return msgspec.structs.replace(settings, ledger=file, origins={**settings.origins, "ledger": why})
 
 
-def _known(name: str, known: Iterable[str], shown: str) -> str:
-    if name in known:
-        return name
-    close = difflib.get_close_matches(name, known, n=1)
-    raise InvalidSetting(
-        f"{shown} is not a setting" + (f"; did you mean {close[0]}?" if close else "."),
-        remedy="Correct or remove it; `shoal config show` lists every setting.",
-    )
-
-
-def _checked(name: str, given: Given) -> Any:
-    if name not in RANGES:
-        return given.text(name)
-    wanted = RANGES[name]
-    value = given.value
-    try:
-        # True is an int to Python, but nobody means a number by it.
-        number = wanted.kind(value) if type(value) in (str, int, wanted.kind) else math.nan
-    except ValueError:
-        number = math.nan
-    if not wanted.low <= number <= wanted.high:
-        raise given.wrong(name, str(wanted))
-    return number
+def _is_postgres(ledger: str) -> bool:
+    return ledger.lower().startswith(POSTGRES_SCHEMES)

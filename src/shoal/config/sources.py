@@ -13,7 +13,7 @@ import msgspec
 from shoal.errors import InvalidSetting
 from shoal.model.redaction import redacted
 
-Kind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "default"]
+Kind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "default"]
 _NAME = r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*"
 _VALUE = r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)"|([^'"\s](?:[^#]|(?<!\s)#)*|))"""
 _DOTENV_LINE = re.compile(_NAME + _VALUE + r"\s*(?:#.*)?")
@@ -29,8 +29,8 @@ class Origin(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.kind == "default":
-            return "default"
-        return self.name if self.kind in ("flag", "environment") else f"{self.name} in {self.kind}"
+            return f"default for {self.name}" if self.name else "default"
+        return self.name if self.kind in ("flag", "environment", "code") else f"{self.name} in {self.kind}"
 
 
 class Given(NamedTuple):

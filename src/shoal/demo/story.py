@@ -172,8 +172,8 @@ async def _summary(ledger: Ledger, run: Run, intake: IntakeReport, waiting_item:
         waiting_item=waiting_item,
         rescued_item=rescued_item,
         records=[
-            msgspec.json.decode(text, type=dict[str, Any])
-            for _, _, text in (await ledger.reads.results(run.id, limit=SAMPLE)).rows
+            msgspec.json.decode(row.record, type=dict[str, Any])
+            for row in (await ledger.reads.results(run.id, limit=SAMPLE)).rows
         ],
         findings=await ledger.upkeep.audit(),
     )

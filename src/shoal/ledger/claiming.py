@@ -23,7 +23,7 @@ FROM_START = (-(1 << 31), 0)
 
 
 class ClaimRow(msgspec.Struct, gc=False):
-    """One row as a backend claims it. A deflected row was not leased: its lane is paused or blocked."""
+    """One row as a backend claims it. A deflected row was not leased: its lane does not let it start now."""
 
     item: int
     epoch: int
@@ -37,6 +37,7 @@ class ClaimRow(msgspec.Struct, gc=False):
     key: str | None
     payload: str | None
     deflected: bool
+    paced: bool
 
 
 class QueueBook:
@@ -104,6 +105,7 @@ class QueueBook:
             row.tries,
             row.rescues,
             row.max_attempts if row.max_attempts is not None else queue.max_attempts,
+            row.paced,
         )
 
 

@@ -180,6 +180,8 @@ def _lane_gates(lane: LaneView, item: ItemView | None) -> list[Gate]:
         elif policy.delay_max > 0:
             text = f"The lane {lane.key} starts one item every {policy.delay_min:g} to {policy.delay_max:g} s"
             text += f", the next in {lane.next_seconds:.1f} s." if lane.next_seconds > 0 else "."
+            if 0 < lane.floor <= policy.delay_min and lane.floor_why:
+                text += f" At least {lane.floor:g} s: {lane.floor_why}."
             gates.append(Gate(code="lane_delay", text=text, items=waiting))
     return gates
 

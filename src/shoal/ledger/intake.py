@@ -43,7 +43,7 @@ async def placed_follow_ups(catalog: Catalog, finished: Sequence[Finished]) -> P
             continue
         run = await catalog.run_by_no(end.lease.run_no)
         for new in end.follow_ups:
-            item = prepare(new, run.first_stage)
+            item = new if isinstance(new, PreparedItem) else prepare(new, run.first_stage)
             items.append(item)
             stage_ids.append(run.stage_id(item.stage))
             parents.append(end.lease.item)

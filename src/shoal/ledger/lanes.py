@@ -30,6 +30,12 @@ class SqlLanes(ABC):
     @abstractmethod
     async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool: ...
 
+    @abstractmethod
+    async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool: ...
+
+    @abstractmethod
+    async def _turn(self, run_no: int, key: str) -> float: ...
+
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView:
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
         if not rows:
@@ -60,6 +66,20 @@ class SqlLanes(ABC):
     async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
         check_lane_change(key, None, (0.0, seconds))
         if not await self._block(await self._run_no(run_id), key, seconds, why, by):
+            raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
+        return await self.get(key, run_id=run_id)
+
+    async def turn(self, key: str, *, run_id: str | None = None) -> float:
+        return await self._turn(await self._run_no(run_id), key)
+
+    async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
+        check_lane_change(key, None, (0.0, delay))
+        run_no = await self._run_no(run_id)
+        # Every worker that reads robots.txt says so: as a rule it is known, and nothing need be locked.
+        for row in await self._queryable.fetch(self._sql["get_lanes"], run_no, key, None, 1):
+            if row["floor"] == delay and (delay == 0 or row["floor_why"] == why):
+                return lane_from(row)
+        if not await self._slow(run_no, key, delay, why):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
 

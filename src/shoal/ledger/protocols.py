@@ -5,8 +5,9 @@ All calls are safe to make again after an error: they either took effect once or
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from shoal.model.item import Claimed, Lease, NewItem
 from shoal.model.lane import LaneView
@@ -25,8 +26,10 @@ from shoal.model.views import (
     ItemView,
     Page,
     PartitionProgress,
+    ResultRow,
     StaleClaim,
     Tending,
+    Vitals,
     WorkerProgress,
 )
 from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerView
@@ -83,8 +86,8 @@ class Claims(Protocol):
     async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
         """Say that the requests of these items have left. Returns the items whose lease was lost.
 
-        Call it right AFTER the request went out, for lanes with a delay (it times the next start), and before
-        running an item that has been rescued (it tells poison from bystanders).
+        Call it right AFTER the request went out for items that are `paced` (it times the lane's next start), and
+        before running an item that has been rescued (it tells poison from bystanders). Others need no call.
         """
 
     async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
@@ -141,6 +144,22 @@ class Lanes(Protocol):
     async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
         """Nothing of the lane starts for so long; 0 lifts a block."""
 
+    async def turn(self, key: str, *, run_id: str | None = None) -> float:
+        """One more start on a lane, beyond an item's own first request: a redirect, robots.txt, a second page.
+
+        0 or more: the start is yours after so many seconds; sleep them and send. Less than 0: nothing was reserved,
+        ask again after that many seconds; so it is while an item of the lane is leased and has not reported its start.
+        So do not ask while you hold such an item: its own start is there to be used first. A lane that does not exist
+        or has no delay costs no wait, except for what is left of a block. A turn that is not used delays the others.
+        """
+
+    async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
+        """From now on the lane's delay is at least so many seconds (robots.txt's crawl-delay); 0 lifts it.
+
+        A floor under what stages declare; what an operator set outranks it. Makes a shared lane if there is none.
+        Saying the same again is cheap.
+        """
+
 
 class Settings(Protocol):
     async def put(self, scope: str, value: Mapping[str, Any], *, by: str = "") -> int:
@@ -185,8 +204,10 @@ class Reads(Protocol):
 
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]: ...
 
-    async def results(self, run_id: str, *, cursor: str | None = None, limit: int = 1000) -> Page[tuple[int, int, str]]:
-        """(item, n, JSON text) in a stable order."""
+    async def results(
+        self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
+    ) -> Page[ResultRow]:
+        """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
 
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         """Newest first."""
@@ -221,6 +242,19 @@ class Schema(Protocol):
         """Raise LedgerNotMigrated or LedgerTooNew unless schema and code have the same version."""
 
 
+class Health(Protocol):
+    async def examine(self) -> Vitals:
+        """The ledger's clock and the state of its server, for `shoal doctor`."""
+
+
+@runtime_checkable
+class Backup(Protocol):
+    """A ledger that copies itself. A database server has its own tools for that."""
+
+    async def back_up(self, target: Path, progress: Callable[[int, int], None]) -> None:
+        """A consistent copy in a new file while others work on. `progress` hears of pages left and pages in all."""
+
+
 class Ledger(Protocol):
     """All roles on one database."""
 
@@ -246,5 +280,7 @@ class Ledger(Protocol):
     def upkeep(self) -> Upkeep: ...
     @property
     def schema(self) -> Schema: ...
+    @property
+    def health(self) -> Health: ...
 
     async def close(self) -> None: ...

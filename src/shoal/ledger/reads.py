@@ -22,6 +22,7 @@ from shoal.model.views import (
     ItemView,
     Page,
     PartitionProgress,
+    ResultRow,
     StaleClaim,
     WorkerProgress,
 )
@@ -73,15 +74,9 @@ class SqlReads:
         check_limit(limit)
         after = whole_cursor(cursor) or 0
         window = max(limit, SCAN_WINDOW)
-        states = set(which.states)
-        if states and states <= _ENDED_BADLY:
-            ids = await self._db.fetch(self._sql["scan_ended"], run.no, after, window, [s.value for s in states])
-        elif states == {ItemState.LEASED}:
-            ids = await self._db.fetch(self._sql["scan_leased"], run.no, after, window)
-        else:
-            ids = await self._db.fetch(self._sql["scan_items"], run.no, after, window)
+        ids = await self._scan(run.no, which, after, window)
         rows: list[ItemView] = []
-        for row in await self._db.fetch(self._sql["item_views"], run.no, [found["id"] for found in ids]):
+        for row in await self._db.fetch(self._sql["item_views"], run.no, ids):
             view = item_from(row)
             if _matches(view, which):
                 rows.append(view)
@@ -89,7 +84,7 @@ class SqlReads:
                     break
         if len(rows) == limit:
             return Page(tuple(rows), str(rows[-1].id))
-        return Page(tuple(rows), str(ids[-1]["id"]) if len(ids) == window else None)
+        return Page(tuple(rows), str(ids[-1]) if len(ids) == window else None)
 
     async def item(
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
@@ -111,13 +106,24 @@ class SqlReads:
         check_limit(limit)
         return [StaleClaim(**dict(row)) for row in await self._db.fetch(self._sql["stale"], older_than, limit)]
 
-    async def results(self, run_id: str, *, cursor: str | None = None, limit: int = 1000) -> Page[tuple[int, int, str]]:
+    async def results(
+        self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
+    ) -> Page[ResultRow]:
         run = await self._catalog.run(run_id)
+        stage_id = None if stage is None else run.stage_id(stage)
         check_limit(limit)
         item, n = cursor_parts(cursor, 2) if cursor else (0, -1)
-        found = await self._db.fetch(self._sql["results"], run.no, item, n, limit)
-        rows = tuple((row["item"], row["n"], row["record"]) for row in found)
-        return Page(rows, f"{rows[-1][0]}.{rows[-1][1]}" if len(rows) == limit else None)
+        window = limit if stage_id is None else max(limit, SCAN_WINDOW)
+        found = await self._db.fetch(self._sql["results"], run.no, item, n, window, stage_id, limit)
+        rows = tuple(ResultRow(*row) for row in found)
+        if len(rows) == limit:
+            return Page(rows, f"{rows[-1].item}.{rows[-1].n}")
+        if stage_id is None:
+            return Page(rows, None)
+        ends = await self._db.fetch(self._sql["results_window_end"], run.no, item, n, window)
+        # Records may have come in between the two queries: never go back behind what this page holds.
+        places = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
+        return Page(rows, "{}.{}".format(*max(places)) if ends else None)
 
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         check_limit(limit)
@@ -156,6 +162,19 @@ class SqlReads:
                 workers=await self._workers.list(),
             )
         )
+
+    async def _scan(self, run_no: int, which: ItemFilter, after: int, window: int) -> list[int]:
+        """Items that may match, from the narrowest place that holds them all."""
+        states = set(which.states)
+        if which.ids:
+            return sorted(id for id in set(which.ids) if id > after)[:window]
+        if states and states <= _ENDED_BADLY:
+            found = await self._db.fetch(self._sql["scan_ended"], run_no, after, window, [s.value for s in states])
+        elif states == {ItemState.LEASED}:
+            found = await self._db.fetch(self._sql["scan_leased"], run_no, after, window)
+        else:
+            found = await self._db.fetch(self._sql["scan_items"], run_no, after, window)
+        return [row["id"] for row in found]
 
     async def _item_row(self, run_id: str, id: int | None, key: str | None, stage: str | None) -> Row:
         run = await self._catalog.run(run_id)

@@ -66,6 +66,8 @@ def lane_from(row: Row) -> LaneView:
         unstarted=row["unstarted"],
         waiting=row["waiting"],
         set_by_operator=bool(row["by_operator"]),
+        floor=row["floor"],
+        floor_why=row["floor_why"],
     )
 
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.protocols import Reads
@@ -45,7 +47,7 @@ class FilteredSteering(ABC):
 
     async def retry(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
         no = (await self._catalog.run(run_id)).no
-        which = _in_states(which, which.states or (ItemState.DEAD,))
+        which = replace(which, states=which.states or (ItemState.DEAD,))
         if not set(which.states) <= set(RETRYABLE):
             raise InvalidSetting(
                 f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled ones ended badly."
@@ -56,7 +58,7 @@ class FilteredSteering(ABC):
 
     async def cancel(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
         no = (await self._catalog.run(run_id)).no
-        which = _in_states(which, which.states or OPEN_STATES)
+        which = replace(which, states=which.states or OPEN_STATES)
         if set(which.states) & set(FINAL_STATES):
             raise InvalidSetting("Items that have ended cannot be cancelled: name open states only.")
         reason = f"Cancelled by {by or 'an operator'}."
@@ -79,9 +81,3 @@ class FilteredSteering(ABC):
             cursor = page.cursor
             if cursor is None or (limit is not None and changed >= limit):
                 return changed
-
-
-def _in_states(which: ItemFilter, states: tuple[ItemState, ...]) -> ItemFilter:
-    return ItemFilter(
-        states=states, stage=which.stage, partition=which.partition, outcome=which.outcome, error=which.error
-    )

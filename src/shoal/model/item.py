@@ -74,7 +74,10 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """An item handed to a worker, with the lease that fences it."""
+    """An item handed to a worker, with the lease that fences it.
+
+    `paced`: its lane keeps a distance between starts, so `Claims.started` must be told when its request has left.
+    """
 
     item: int
     epoch: int
@@ -90,6 +93,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     tries: int
     rescues: int
     max_attempts: int
+    paced: bool = False
 
     @property
     def lease(self) -> Lease:

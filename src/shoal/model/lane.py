@@ -43,7 +43,10 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane as it stands."""
+    """A lane as it stands. `policy` has the delay that holds now.
+
+    `floor`: the delay is at least so many seconds, because of `floor_why`, unless an operator set it.
+    """
 
     key: str
     run_id: str | None
@@ -56,3 +59,5 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     unstarted: int
     waiting: int
     set_by_operator: bool
+    floor: float = 0.0
+    floor_why: str | None = None

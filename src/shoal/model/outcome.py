@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.model.item import Lease, NewItem
+from shoal.model.item import Lease, NewItem, PreparedItem
 
 
 class OutcomeClass(StrEnum):
@@ -75,12 +75,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt's end, as a worker reports it. `records` are JSON texts (see `record_text`)."""
+    """One attempt's end, as a worker reports it.
+
+    `records` are JSON texts (see `record_text`). Follow-ups that were checked already are not checked again.
+    """
 
     lease: Lease
     verdict: Verdict
     records: tuple[str, ...] = ()
-    follow_ups: tuple[NewItem, ...] = ()
+    follow_ups: tuple[NewItem | PreparedItem, ...] = ()
     seconds: float = 0.0
     detail: Mapping[str, Any] | None = None
 

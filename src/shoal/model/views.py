@@ -78,8 +78,9 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items of a run are meant. `error` matches a part of the message."""
+    """Which items of a run are meant. `error` matches a part of the message; `ids` names them one by one."""
 
+    ids: tuple[int, ...] = ()
     states: tuple[ItemState, ...] = ()
     stage: str | None = None
     partition: str | None = None
@@ -141,6 +142,17 @@ class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
     minutes_ago: float
 
 
+class ResultRow(msgspec.Struct, frozen=True, gc=False):
+    """The `n`-th record of an item, as JSON text, with what names the item."""
+
+    item: int
+    n: int
+    stage: str
+    key: str | None
+    url: str | None
+    record: str
+
+
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     leased: int
@@ -189,3 +201,16 @@ class Finding(msgspec.Struct, frozen=True):
 
     rule: str
     detail: str
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """A ledger's own state. `clock`: its time. The rest is about a database server, None where there is none.
+
+    `lock_waits`: sessions that wait for a lock (S0.20). `longest_transaction`: seconds that one has been open.
+    """
+
+    clock: dt.datetime
+    sessions: int | None = None
+    most_sessions: int | None = None
+    lock_waits: int | None = None
+    longest_transaction: float | None = None

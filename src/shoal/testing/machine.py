@@ -7,6 +7,7 @@ hold, what was committed. It does not know how lanes are laid out in tables; it 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, TypeVar
@@ -28,6 +29,8 @@ from shoal.testing.lab import Lab, dead, done, retry, throttled
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
 HOST_LIMIT = 2
+SPACED_SECONDS = 5.0
+FLOOR_SECONDS = 8.0
 KEYS = [f"k{n}" for n in range(12)]
 LANES = [None, "host-a", "host-b"]
 
@@ -48,6 +51,7 @@ class Held(msgspec.Struct):
     claimed: Claimed
     worker: str
     valid: bool = True
+    started: bool = False
     committed: Finished | None = None
 
 
@@ -73,6 +77,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.expected_results = 0
         self.paused = False
         self.paused_lanes: set[str] = set()
+        self.floors: dict[str, float] = {}
+        self.jumped = 0.0
+        # Nothing of these lanes may start before then: somebody started or took a turn.
+        self.not_before: dict[str, float] = {}
+
+    def now(self) -> float:
+        """The ledger's time, counted from no matter when."""
+        return time.monotonic() + self.jumped
 
     def wait(self, coroutine: Awaitable[T]) -> T:
         async def run() -> T:
@@ -83,7 +95,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def create_run(self) -> None:
         hosts = LanePolicy(limit=HOST_LIMIT)
-        spaced = LanePolicy(limit=HOST_LIMIT, delay_min=5, delay_max=5)
+        spaced = LanePolicy(limit=HOST_LIMIT, delay_min=SPACED_SECONDS, delay_max=SPACED_SECONDS)
         group = LanePolicy(limit=1, ordered=True, shared=False)
         spec = RunSpec(
             scraper="machine",
@@ -156,7 +168,29 @@ class LedgerMachine(RuleBasedStateMachine):
             assert item.lane not in self.paused_lanes
             assert item.epoch > known.epochs, "epochs only grow"
             known.epochs = item.epoch
+            assert item.paced == (self.delay_of(item.lane) > 0), item
+            if item.paced:
+                assert item.lane is not None
+                assert self.may_start(item.lane) is None, "two items of a lane that keeps a distance may start now"
+                assert self.now() >= self.not_before.get(item.lane, float("-inf")), "too early after the last start"
             self.held.append(Held(item, worker))
+
+    def delay_of(self, lane: str | None) -> float:
+        if lane is None:
+            return 0.0
+        declared = lane.startswith("polite") and any(item.lane == lane for item in self.items.values())
+        return max(SPACED_SECONDS if declared else 0.0, self.floors.get(lane, 0.0))
+
+    def may_start(self, lane: str) -> Held | None:
+        """An item of the lane whose request leaves any moment, as far as the ledger knows."""
+        paced = (held for held in self.held if held.claimed.paced and held.claimed.lane == lane)
+        return next((held for held in paced if held.valid and not held.started), None)
+
+    def begin(self, lane: str | None, wait: float = 0.0) -> None:
+        """A request of this lane leaves after so long; the next one keeps its distance."""
+        delay = self.delay_of(lane)
+        if lane is not None and delay > 0:
+            self.not_before[lane] = max(self.not_before.get(lane, float("-inf")), self.now() + wait + delay)
 
     @precondition(lambda self: any(not h.committed for h in self.held))
     @rule(data=st.data())
@@ -170,6 +204,7 @@ class LedgerMachine(RuleBasedStateMachine):
             kind = data.draw(st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead"]))
             ends.append(self.end_of(held, kind))
             held.committed = ends[-1]
+        before = self.now()
         report = self.wait(self.ledger.commits.commit(worker, ends))
         valid = [h for h in chosen if h.valid]
         assert report.committed == len(valid)
@@ -177,6 +212,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert report.repeated == ()
         for held, end in zip(chosen, ends, strict=True):
             if held.valid:
+                if not held.started:
+                    self.begin(held.claimed.lane, before - self.now())
                 self.settle(held, end)
             else:
                 self.held.remove(held)
@@ -223,8 +260,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        before = self.now()
         lost = self.wait(self.ledger.claims.started(held.worker, [held.claimed.lease]))
         assert lost == (set() if held.valid else {held.claimed.item})
+        if held.valid and not held.started:
+            held.started = True
+            self.begin(held.claimed.lane, before - self.now())
 
     @precondition(lambda self: any(not h.committed for h in self.held))
     @rule(data=st.data())
@@ -276,6 +317,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 6.0, 21.0, 31.0, 100.0, -5.0, -40.0]))
     def jump(self, seconds: float) -> None:
         self.wait(self.lab.jump(seconds))
+        self.jumped += seconds
+        if seconds < 0:
+            self.not_before.clear()  # the ledger may notice, and then waits no longer than the delay
         for worker in self.silent:
             self.silent[worker] += seconds
             self.earliest[worker] = min(self.earliest[worker], self.silent[worker])
@@ -320,6 +364,33 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.wait(lanes.block(name, 60, "429"))
             case "unblock":
                 self.wait(lanes.block(name, 0, ""))
+
+    @rule(
+        stage=st.sampled_from(["page", "polite"]),
+        lane=st.sampled_from(["host-a", "host-b"]),
+        floor=st.sampled_from([0.0, FLOOR_SECONDS]),
+    )
+    def slow_lane(self, stage: str, lane: str, floor: float) -> None:
+        name = f"{stage}-{lane}"
+        view = self.wait(self.ledger.lanes.slow(name, floor, "robots.txt"))
+        assert view.floor == floor
+        if floor < self.floors.get(name, 0.0):
+            self.not_before.pop(name, None)  # a shorter delay counts at once
+        self.floors[name] = floor
+
+    @rule(stage=st.sampled_from(["page", "polite"]), lane=st.sampled_from(["host-a", "host-b"]))
+    def take_turn(self, stage: str, lane: str) -> None:
+        name = f"{stage}-{lane}"
+        before = self.now()
+        wait = self.wait(self.ledger.lanes.turn(name))
+        if self.delay_of(name) == 0:
+            assert wait >= 0, "nothing to wait for but a block"
+            return
+        if self.may_start(name):
+            assert wait < 0, "a turn while an item may start any moment"
+        if wait >= 0:
+            assert before + wait >= self.not_before.get(name, float("-inf")) - 0.001, "too early after the last start"
+            self.begin(name, wait - (self.now() - before))
 
     @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))
     def cancel_one(self, state: ItemState) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.health import SqlHealth
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.schema import PostgresSchema
 from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSteering
@@ -35,6 +36,7 @@ class PostgresLedger:
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql)
+        self.health = SqlHealth(db, sql)
 
     async def close(self) -> None:
         await self.db.close()

@@ -101,6 +101,13 @@ class PostgresLanes(SqlLanes):
     async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool:
         return await self._db.value(self._sql["block_lane"], run_no, key, seconds, why, by) is not None
 
+    async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool:
+        return await self._db.value(self._sql["slow_lane"], run_no, key, delay, why) is not None
+
+    async def _turn(self, run_no: int, key: str) -> float:
+        seconds: float = await self._db.value(self._sql["turn"], run_no, key)
+        return seconds
+
 
 class PostgresSteering(FilteredSteering):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, reads: Reads) -> None:

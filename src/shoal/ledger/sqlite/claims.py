@@ -71,7 +71,7 @@ class SqliteClaims(QueueClaims):
 def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], limit: int) -> list[ClaimRow]:
     """Up to `limit` ready rows of these queues, in the order given.
 
-    A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot.
+    A row whose lane does not let it start now is not leased but sent to `delayed` with its slot: see claim_pick.
     """
     if not tx.run("claim_beat", worker, tx.now):
         raise WorkerLost("This worker was declared dead, or never registered.")
@@ -81,9 +81,10 @@ def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], limit: int) -
         if not rows:
             continue
         count = len(rows)
-        leased = tx.run("claim_lease", queue.id, count, tx.now, worker, queue.run_no)
+        deflected = json_text([row.item for row in rows if row.deflected])
+        leased = tx.run("claim_lease", queue.id, count, tx.now, worker, queue.run_no, deflected)
         if leased < count:
-            tx.run("claim_deflect", queue.id, count, tx.now, queue.run_no)
+            tx.run("claim_deflect", queue.id, count, tx.now, queue.run_no, deflected)
         tx.run("claim_leave", queue.id, rows[-1].priority, rows[-1].item)
         tx.run("claim_counts", queue.id, count, leased, count - leased)
         taken.extend(rows)
@@ -95,11 +96,23 @@ def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], limit: int) -
 def _pick(tx: Transaction, queue: int, limit: int) -> list[_Picked]:
     while True:
         try:
-            return _decode_picked(tx.value("claim_pick", queue, limit, tx.now))
+            rows = _decode_picked(tx.value("claim_pick", queue, limit, tx.now))
         except sqlite3.DataError:  # payloads of a billion bytes in all: too much for one answer
             if limit == 1:
                 raise
             limit //= 2
+        else:
+            _deflect_neighbours(rows)
+            return rows
+
+
+def _deflect_neighbours(rows: list[_Picked]) -> None:
+    """Of a lane that keeps a distance one item is enough."""
+    starting: set[str | None] = set()
+    for row in rows:
+        if row.paced and not row.deflected:
+            row.deflected = row.lane in starting
+            starting.add(row.lane)
 
 
 def start(tx: Transaction, pairs: str) -> list[int]:

@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.health import SqlHealth
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.settings import SqlSettings
+from shoal.ledger.sqlite.backup import Progress, back_up
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.clock import Clock
 from shoal.ledger.sqlite.commits import SqliteCommits
@@ -40,6 +42,10 @@ class SqliteLedger:
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql)
+        self.health = SqlHealth(db, sql)
+
+    async def back_up(self, target: Path, progress: Progress) -> None:
+        await back_up(self.db, target, progress)
 
     async def close(self) -> None:
         await self.db.close()

@@ -9,6 +9,7 @@ from shoal.testing.conformance.claims import ClaimsConformance
 from shoal.testing.conformance.commits import CommitsConformance
 from shoal.testing.conformance.intake import IntakeConformance
 from shoal.testing.conformance.lanes import LanesConformance
+from shoal.testing.conformance.pace import PaceConformance
 from shoal.testing.conformance.reads import ReadsConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.steering import SteeringConformance
@@ -22,6 +23,7 @@ class LedgerConformance(
     CommitsConformance,
     WorkersConformance,
     LanesConformance,
+    PaceConformance,
     SteeringConformance,
     ReadsConformance,
 ):

@@ -20,7 +20,7 @@ class CommitsConformance:
         report = await lab.commit(worker, done(claimed, '{"a":1}', '{"a":2}', follow_ups=new))
         assert (report.committed, report.enqueued, report.duplicates) == (1, 2, 1)
         page = await lab.ledger.reads.results(run.id)
-        assert [(item, n, record.replace(" ", "")) for item, n, record in page.rows] == [
+        assert [(row.item, row.n, row.record.replace(" ", "")) for row in page.rows] == [
             (claimed.item, 0, '{"a":1}'),
             (claimed.item, 1, '{"a":2}'),
         ]
@@ -74,7 +74,7 @@ class CommitsConformance:
         report = await lab.commit(slow, *ends)
         assert (report.committed, set(report.lost), report.enqueued) == (0, {a.item, b.item}, 0)
         await lab.commit(quick, *(done(item, '{"by":"quick"}') for item in again))
-        records = [record for _, _, record in (await lab.ledger.reads.results(run.id)).rows]
+        records = [row.record for row in (await lab.ledger.reads.results(run.id)).rows]
         assert len(records) == 2
         assert all("quick" in record for record in records)
         assert (await lab.ledger.reads.stats(run.id)).total == 2
@@ -92,7 +92,7 @@ class CommitsConformance:
             worker, done(again["a"], '{"try":2}'), done(old, '{"try":1}'), done(again["b"], '{"try":2}')
         )
         assert (report.committed, report.lost) == (2, (old.item,))
-        records = [record for _, _, record in (await lab.ledger.reads.results(run.id)).rows]
+        records = [row.record for row in (await lab.ledger.reads.results(run.id)).rows]
         assert len(records) == 2
         assert all("2" in record for record in records)
         assert other.name == "b"

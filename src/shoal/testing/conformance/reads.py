@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -143,12 +144,53 @@ class ReadsConformance:
         cursor = None
         while True:
             page = await lab.ledger.reads.results(run.id, cursor=cursor, limit=3)
-            seen += [(item, n) for item, n, _ in page.rows]
+            seen += [(row.item, row.n) for row in page.rows]
             cursor = page.cursor
             if cursor is None:
                 break
         assert len(seen) == len(set(seen)) == 10
         assert seen == sorted(seen)
+
+    async def test_results_name_their_items(self, lab: Lab) -> None:
+        run = await lab.run("list", "page")
+        await lab.put(run, "a", url="https://example.com/a")
+        await lab.ledger.intake.enqueue(run.id, ["https://example.com/b"], stage="page")
+        worker = await lab.worker()
+        for item in [*await lab.claim(worker), *await lab.claim(worker)]:
+            await lab.commit(worker, done(item, '{"n":1}'))
+        rows = (await lab.ledger.reads.results(run.id)).rows
+        assert [(row.stage, row.key, row.url) for row in rows] == [
+            ("list", "a", "https://example.com/a"),
+            ("page", None, "https://example.com/b"),
+        ]
+        assert [(row.n, json.loads(row.record)) for row in rows] == [(0, {"n": 1})] * 2
+
+    async def test_results_of_one_stage(self, lab: Lab) -> None:
+        run = await lab.run("list", "page")
+        await lab.put(run, *(f"l{n}" for n in range(3)))
+        await lab.put(run, "p", stage="page")
+        await lab.put(run, "last")
+        worker = await lab.worker()
+        for _ in range(2):
+            for item in await lab.claim(worker):
+                many = 1 if item.stage == "page" else 600
+                await lab.commit(worker, done(item, *(f'{{"n":{n}}}' for n in range(many))))
+
+        async def pages(stage: str, limit: int) -> list[list[str | None]]:
+            found: list[list[str | None]] = []
+            cursor = None
+            while True:
+                page = await lab.ledger.reads.results(run.id, stage=stage, cursor=cursor, limit=limit)
+                found.append([row.key for row in page.rows])
+                cursor = page.cursor
+                if cursor is None:
+                    return found
+
+        assert [key for keys in await pages("page", 5) for key in keys] == ["p"]
+        assert (await pages("page", 5))[0] == [], "a page may be empty while more follow"
+        assert [len(keys) for keys in await pages("list", 700)] == [700, 700, 700, 300]
+        with pytest.raises(UnknownStage):
+            await lab.ledger.reads.results(run.id, stage="nope")
 
     async def test_senseless_pages_are_refused(self, lab: Lab) -> None:
         run = await lab.run()

@@ -72,9 +72,7 @@ begin
         delete from shoal.waiting w where w.ctid = any (places) returning w.*
     ),
     placed as materialized (
-        -- A clock that was set back must not make the lane wait longer than its delay.
-        select p.*, greatest(case when l.next_at > t + shoal.seconds(l.delay_max) then t + shoal.seconds(l.delay_max)
-                                  else l.next_at end, l.blocked_until) as due
+        select p.*, greatest(shoal.lane_next_at(l, t), l.blocked_until) as due
         from picked p join shoal.lane l on l.id = p.lane
     ),
     to_ready as (
@@ -90,7 +88,8 @@ begin
     ),
     counted as (
         update shoal.lane l
-        set taken = l.taken + n.n, unstarted = l.unstarted + n.n, waiting = l.waiting - n.n
+        set taken = l.taken + n.n, unstarted = l.unstarted + n.n, waiting = l.waiting - n.n,
+            next_at = shoal.lane_next_at(l, t)
         from (select p.lane, count(*)::int as n from placed p group by p.lane) n
         where l.id = n.lane
     )
@@ -109,6 +108,14 @@ language sql immutable as $$
         when l.delay_max > 0 then case when l.unstarted = 0 then 1 else 0 end
         else l.max_active - l.taken
     end
+$$;
+
+-- When the lane may start again. Turns are reserved at most a minute ahead (see shoal.turn), so what lies farther off
+-- was written before the clock was set back, and must not hold up the lane.
+create or replace function shoal.lane_next_at(l shoal.lane, t timestamptz) returns timestamptz
+language sql immutable as $$
+    select case when l.next_at > t + interval '1 minute' + shoal.seconds(2 * l.delay_max)
+                then t + shoal.seconds(l.delay_max) else l.next_at end
 $$;
 
 -- A random wait within a lane's range.

@@ -10,17 +10,22 @@
 --
 -- A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot; it is
 -- returned with deflected = true so that the caller claims again. There are never more of these than the lane's limit.
+--
+-- So is a row of a lane with a delay when somebody has taken a turn meanwhile, or when another item of the lane is on its
+-- way to its start (the lane had no delay when both became ready). Turns and claims of one lane exclude each other by a
+-- lock that both only try to take: nobody waits for anybody, and the lane's own lock is left to those who change it.
 create or replace function shoal.claim(
     worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most int)
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
-    lane text, url text, key text, payload json, deflected boolean)
+    lane text, url text, key text, payload json, deflected boolean, paced boolean)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     t timestamptz;
     places tid[];
+    paced_lanes bigint[];
 begin
     perform shoal.share_runs(array(select k.run from shoal.queue k where k.id = any (queues)));
     t := shoal.clock();
@@ -36,8 +41,10 @@ begin
     -- A claim is a sign of life; one a second is enough.
     update shoal.worker w set beat_at = t where w.no = worker_no and w.beat_at < t - interval '1 second';
 
-    places := array(
-        select x.ctid
+    select array_agg(x.ctid), array_agg(distinct x.paced_lane) filter (where x.paced_lane is not null)
+    into places, paced_lanes
+    from (
+        select x.ctid, (select l.id from shoal.lane l where l.id = x.lane and l.delay_max > 0) as paced_lane
         from (
             select u.queue, u.priority, u.item
             from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
@@ -46,16 +53,23 @@ begin
             order by u.ord
         ) q
         cross join lateral (
-            select r.ctid
+            select r.ctid, r.lane
             from shoal.ready r
             where r.queue = q.queue and (r.priority, r.item) > (q.priority, q.item)
             order by r.priority, r.item
             limit most
             for update skip locked
         ) x
-        limit most);
-    if places = '{}' then
+        limit most
+    ) x;
+    if places is null then
         return;
+    end if;
+    -- Before the next statement, so that it sees what those who had the locks before have written.
+    if paced_lanes is null then
+        paced_lanes := '{}';
+    else
+        paced_lanes := array(select u.lane from unnest(paced_lanes) as u(lane) where shoal.try_start(u.lane));
     end if;
 
     return query
@@ -63,24 +77,37 @@ begin
         delete from shoal.ready r where r.ctid = any (places)
         returning r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
     ),
-    judged as materialized (
-        select g.*, k.run, l.key as lane_key, l.blocked_until, coalesce(l.paused, false) as lane_paused,
-               coalesce(l.paused or l.blocked_until > t, false) as deflect
+    met as materialized (
+        -- due: when to look at a row again that may not start now. Within seconds, so that an operator who lifts a
+        -- block need not touch these rows.
+        select g.*, k.run, l.key as lane_key, coalesce(l.delay_max > 0, false) as paced,
+               case when l.paused then t + interval '2 seconds'
+                    when l.blocked_until > t then least(l.blocked_until, t + interval '10 seconds')
+                    when l.delay_max > 0 then
+                        case when l.next_at > t then least(l.next_at, t + interval '10 seconds')
+                             when l.id <> all (paced_lanes) or exists (
+                                 select 1 from shoal.lease s where s.lane = l.id and s.paced and s.started_at is null)
+                             then t + interval '50 milliseconds' end
+               end as due
         from gone g join shoal.queue k on k.id = g.queue left join shoal.lane l on l.id = g.lane
+    ),
+    firsts as materialized (
+        select distinct on (m.lane) m.item from met m where m.paced and m.due is null order by m.lane, m.priority, m.item
+    ),
+    judged as materialized (
+        select m.*, m.due is not null or (m.paced and m.item not in (select f.item from firsts f)) as deflect
+        from met m
     ),
     leased as (
         insert into shoal.lease
-            (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues)
-        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues
+            (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues, paced)
+        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues, j.paced
         from judged j where not j.deflect
     ),
     sent_back as (
-        -- Looked at again within seconds, so that an operator who lifts the block need not touch these rows.
         insert into shoal.delayed
             (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
-        select j.item, j.lane,
-               case when j.lane_paused then t + interval '2 seconds'
-                    else least(j.blocked_until, t + interval '10 seconds') end,
+        select j.item, j.lane, coalesce(j.due, t + interval '50 milliseconds'),
                t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues, true, 'lane'
         from judged j where j.deflect
     ),
@@ -90,15 +117,19 @@ begin
         from judged j group by j.queue
     )
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
-           j.lane_key, i.url, i.key, i.payload, j.deflect
+           j.lane_key, i.url, i.key, i.payload, j.deflect, j.paced
     from judged j join shoal.item i on i.run = j.run and i.id = j.item;
 end $$;
+
+-- Who lets an item or a turn of a lane start holds this until its transaction ends. False: somebody else does.
+create or replace function shoal.try_start(lane bigint) returns boolean
+language sql as 'select pg_catalog.pg_try_advisory_xact_lock(21321, (lane % 2147483648)::int)';
 
 -- What a claim took whose answer never arrived. If it has not reached the server yet, it is void from now on.
 create or replace function shoal.recall(worker_no int, claim int)
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
-    lane text, url text, key text, payload json, deflected boolean)
+    lane text, url text, key text, payload json, deflected boolean, paced boolean)
 language plpgsql as $$
 begin
     -- Waits for the claim if it is being carried out at this moment.
@@ -106,7 +137,7 @@ begin
     insert into shoal.void_claim (worker, claim_no, at) values (worker_no, claim, shoal.clock()) on conflict do nothing;
     return query
     select s.item, s.epoch, s.queue, s.priority, s.tries, s.rescues, i.max_attempts,
-           l.key, i.url, i.key, i.payload, false
+           l.key, i.url, i.key, i.payload, false, s.paced
     from shoal.lease s
     join shoal.item i on i.run = s.run and i.id = s.item
     left join shoal.lane l on l.id = s.lane
@@ -145,8 +176,15 @@ begin
     return coalesce(held, '{}');
 end $$;
 
+-- Whether a delayed item that comes due goes behind its lane instead of to ready.
+create or replace function shoal.gives_up_slot(slotted boolean, l shoal.lane, run_state text) returns boolean
+language sql immutable as $$
+    select not slotted or (l.run = 0 and run_state <> 'active') or (l.delay_max > 0 and l.unstarted > 1)
+$$;
+
 -- Move what has come due: with its slot, or without a lane, to ready; the rest to its place behind the lane. A paused
--- run gives up its slot in a lane that other runs share.
+-- run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that has several
+-- unstarted ones outside, from the time before it had a delay: they are let out again one at a time.
 create or replace function shoal.promote_due() returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -169,7 +207,7 @@ begin
     lanes := array(
         select distinct d.lane from shoal.delayed d
         join shoal.lane l on l.id = d.lane join shoal.run r on r.no = d.run
-        where d.item = any (due_items) and d.run = any (runs) and not (d.slotted and (l.run <> 0 or r.state = 'active')));
+        where d.item = any (due_items) and d.run = any (runs) and shoal.gives_up_slot(d.slotted, l, r.state));
     perform shoal.lock_lanes(lanes);
     with gone as (
         delete from shoal.delayed d
@@ -182,7 +220,7 @@ begin
         returning d.*
     ),
     judged as materialized (
-        select g.*, g.lane is not null and not (g.slotted and (l.run <> 0 or r.state = 'active')) as in_line
+        select g.*, coalesce(g.lane = any (lanes), false) and shoal.gives_up_slot(g.slotted, l, r.state) as in_line
         from gone g join shoal.run r on r.no = g.run left join shoal.lane l on l.id = g.lane
     ),
     to_ready as (

@@ -5,7 +5,7 @@ declare
     lane_id bigint;
 begin
     if run_no = 0 then
-        insert into shoal.lane (run, key, max_active, delay_min, delay_max, ordered)
+        insert into shoal.lane (run, key, max_active, own_delay_min, own_delay_max, ordered)
         values (0, lane_key, 1, 0, 0, false) on conflict (run, key) do nothing;
     end if;
     select l.id into lane_id from shoal.lane l where l.run = run_no and l.key = lane_key for update;
@@ -20,22 +20,26 @@ language plpgsql as $$
 declare
     t timestamptz;
     lane_id bigint;
+    was_paced boolean;
 begin
     lane_id := shoal.take_lane(run_no, lane_key);
     if lane_id is null then
         return null;
     end if;
     t := shoal.clock();
+    select l.delay_max > 0 into was_paced from shoal.lane l where l.id = lane_id;
     update shoal.lane l
     set max_active = coalesce(new_limit, l.max_active),
-        delay_min = coalesce(new_delay_min, l.delay_min),
-        delay_max = coalesce(new_delay_max, l.delay_max),
+        own_delay_min = coalesce(new_delay_min, l.own_delay_min),
+        own_delay_max = coalesce(new_delay_max, l.own_delay_max),
+        delay_fixed = l.delay_fixed or new_delay_min is not null,
         paused = coalesce(new_paused, l.paused),
-        by_operator = l.by_operator or new_limit is not null or new_delay_min is not null,
-        next_at = case when l.next_at > t + shoal.seconds(new_delay_max) then t + shoal.seconds(new_delay_max)
-                       else l.next_at end
+        by_operator = l.by_operator or new_limit is not null or new_delay_min is not null
     where l.id = lane_id;
-    perform shoal.recall_delayed(lane_id, t);
+    if new_delay_min is not null then
+        perform shoal.retime(lane_id, was_paced, t);
+    end if;
+    perform shoal.retime_delayed(lane_id, t);
     perform shoal.admit(array[lane_id], t);
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, nullif(run_no, 0), actor, 'lane.set', lane_key, json_strip_nulls(json_build_object(
@@ -61,7 +65,7 @@ begin
     set blocked_until = case when wait > 0 then t + shoal.seconds(wait) end,
         blocked_why = case when wait > 0 then why end
     where l.id = lane_id;
-    perform shoal.recall_delayed(lane_id, t);
+    perform shoal.retime_delayed(lane_id, t);
     perform shoal.admit(array[lane_id], t);
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, nullif(run_no, 0), actor, 'lane.blocked', lane_key, json_build_object('seconds', wait, 'why', why));
@@ -69,11 +73,89 @@ begin
     return lane_id;
 end $$;
 
--- Items that were let out to wait for a time that no longer counts may start sooner.
-create or replace function shoal.recall_delayed(lane_id bigint, t timestamptz) returns void
+-- At least so many seconds between two starts, whatever stages declare; 0 lifts it.
+create or replace function shoal.slow_lane(run_no int, lane_key text, new_floor double precision, why text)
+returns bigint
+language plpgsql as $$
+declare
+    t timestamptz;
+    lane_id bigint;
+    was_paced boolean;
+begin
+    lane_id := shoal.take_lane(run_no, lane_key);
+    if lane_id is null then
+        return null;
+    end if;
+    t := shoal.clock();
+    select l.delay_max > 0 into was_paced from shoal.lane l where l.id = lane_id;
+    update shoal.lane l set floor = new_floor, floor_why = case when new_floor > 0 then why end
+    where l.id = lane_id and (l.floor <> new_floor or l.floor_why is distinct from case when new_floor > 0 then why end);
+    if not found then
+        return lane_id;
+    end if;
+    perform shoal.retime(lane_id, was_paced, t);
+    perform shoal.retime_delayed(lane_id, t);
+    perform shoal.admit(array[lane_id], t);
+    insert into shoal.event (at, run, actor, action, subject, detail)
+    values (t, nullif(run_no, 0), 'ledger', 'lane.slowed', lane_key, json_build_object('floor', new_floor, 'why', why));
+    perform shoal.wake();
+    return lane_id;
+end $$;
+
+-- A lane's delay was changed. A shorter one counts at once. One that is new counts from now if items of the lane are
+-- leased: their requests leave unheard of, any moment. What was let out before is held back when it is claimed.
+create or replace function shoal.retime(lane_id bigint, was_paced boolean, t timestamptz) returns void
+language sql as $$
+    update shoal.lane l
+    set next_at = case
+        when l.next_at > t + shoal.seconds(l.delay_max) then t + shoal.seconds(l.delay_max)
+        when l.delay_max > 0 and not was_paced and exists (select 1 from shoal.lease s where s.lane = l.id)
+        then greatest(l.next_at, t + shoal.lane_pause(l))
+        else l.next_at end
+    where l.id = lane_id
+$$;
+
+-- Items that were let out to wait for their lane wait until it may start again: sooner or later than before.
+create or replace function shoal.retime_delayed(lane_id bigint, t timestamptz) returns void
 language sql as $$
     update shoal.delayed d set due_at = greatest(t, l.next_at, l.blocked_until)
     from shoal.lane l
     where l.id = lane_id and d.lane = lane_id and d.slotted and d.reason = 'lane'
-      and d.due_at > greatest(t, l.next_at, l.blocked_until)
+      and d.due_at <> greatest(t, l.next_at, l.blocked_until)
 $$;
+
+-- One more start on a lane, beyond an item's own: seconds until it may leave. Below 0: nothing was reserved, ask again
+-- after so long. That is so while an item of the lane may start any moment, and when others have reserved more than a
+-- minute ahead already: a block that is lifted then does not leave the lane waiting for hours.
+create or replace function shoal.turn(run_no int, lane_key text) returns double precision
+language plpgsql as $$
+declare
+    t timestamptz := shoal.clock();
+    l shoal.lane;
+    starts_at timestamptz;
+    too_early double precision;
+begin
+    select x.* into l from shoal.lane x where x.run = run_no and x.key = lane_key;
+    if l.delay_max > 0 then
+        select x.* into l from shoal.lane x where x.id = l.id for update;
+        t := shoal.clock();
+    end if;
+    starts_at := greatest(t, l.blocked_until);
+    if l.delay_max > 0 then
+        -- Two statements: the second one must see what those who had the lock before have written.
+        if not shoal.try_start(l.id) then
+            return -0.05;
+        end if;
+        if exists (select 1 from shoal.lease s where s.lane = l.id and s.paced and s.started_at is null) then
+            return -0.05;
+        end if;
+        starts_at := greatest(starts_at, shoal.lane_next_at(l, t));
+        too_early := extract(epoch from starts_at - t) - l.delay_max - 60;
+        if too_early > 0 then
+            return -least(too_early, 10);
+        end if;
+        update shoal.lane x set next_at = starts_at + shoal.lane_pause(l) where x.id = l.id;
+        perform shoal.retime_delayed(l.id, t);
+    end if;
+    return extract(epoch from starts_at - t);
+end $$;

@@ -1,4 +1,4 @@
--- functions: 50369c7ed3fc7817
+-- functions: 3fc8350fb95c4953
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -111,6 +111,7 @@ create index delayed_due on shoal.delayed (due_at);
 create index delayed_lane on shoal.delayed (lane) where slotted;
 
 -- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
+-- paced: its lane had a delay when it was claimed, so its worker will report the start.
 create table shoal.lease (
     item       bigint primary key,
     lane       bigint,
@@ -123,8 +124,11 @@ create table shoal.lease (
     queue      int not null,
     priority   int not null,
     tries      smallint not null,
-    rescues    smallint not null
+    rescues    smallint not null,
+    paced      boolean not null
 );
+-- Requests that may leave any moment, on lanes that keep a distance. One to a lane.
+create index lease_unstarted on shoal.lease (lane) where paced and started_at is null;
 
 -- The end of an item, with its last attempt. Earlier attempts are in shoal.attempt.
 create table shoal.outcome (
@@ -171,14 +175,21 @@ create table shoal.result (
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
 -- unstarted: those of them that no worker has reported as started.
+-- The delay that holds is the stage's, raised to the floor (robots.txt's crawl-delay), or what an operator fixed.
 create table shoal.lane (
     id            bigint generated always as identity primary key,
     next_at       timestamptz,
     blocked_until timestamptz,
     run           int not null,
     max_active    int not null,
-    delay_min     real not null,
-    delay_max     real not null,
+    own_delay_min real not null,
+    own_delay_max real not null,
+    delay_fixed   boolean not null default false,
+    floor         double precision not null default 0,
+    delay_min     real not null generated always as
+                  (case when delay_fixed then own_delay_min else greatest(own_delay_min, floor) end) stored,
+    delay_max     real not null generated always as
+                  (case when delay_fixed then own_delay_max else greatest(own_delay_max, floor) end) stored,
     taken         int not null default 0,
     unstarted     int not null default 0,
     waiting       int not null default 0,
@@ -189,6 +200,7 @@ create table shoal.lane (
     declared_by   int not null default 0,
     key           text not null,
     blocked_why   text,
+    floor_why     text,
     unique (run, key)
 );
 

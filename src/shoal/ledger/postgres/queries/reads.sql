@@ -107,8 +107,21 @@ where s.claimed_at <= shoal.clock() - make_interval(secs => $1)
 order by s.claimed_at limit $2
 
 -- name: results
-select r.item, r.n, r.record from shoal.result r
-where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit $4
+-- A window of the run's records; of these at most so many of the stage, or of all.
+select w.item, w.n, g.name as stage, i.key, i.url, w.record
+from (
+    select r.item, r.n, r.record from shoal.result r
+    where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit $4
+) w
+join shoal.item i on i.run = $1 and i.id = w.item
+join shoal.stage g on g.id = i.stage
+where $5::int is null or i.stage = $5
+order by w.item, w.n limit $6
+
+-- name: results_window_end
+-- The last row of a full window; none when the window reaches the end.
+select r.item, r.n from shoal.result r
+where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n offset $4::int - 1 limit 1
 
 -- name: events
 select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail

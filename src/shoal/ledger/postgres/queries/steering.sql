@@ -58,6 +58,12 @@ select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
 -- name: block_lane
 select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
 
+-- name: slow_lane
+select shoal.slow_lane($1::int, $2, $3::float8, $4)
+
+-- name: turn
+select shoal.turn($1::int, $2)
+
 -- name: get_lanes
 -- Seconds, not times: the caller's clock must not be needed to understand them.
 select l.*, r.id as run_id,

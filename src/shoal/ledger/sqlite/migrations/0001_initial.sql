@@ -119,6 +119,7 @@ create index delayed_due on delayed (due_at);
 create index delayed_lane on delayed (lane) where slotted;
 
 -- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
+-- paced: its lane had a delay when it was claimed, so its worker will report the start.
 create table lease (
     item       integer primary key,
     lane       integer,
@@ -130,8 +131,11 @@ create table lease (
     queue      integer not null,
     priority   integer not null,
     tries      integer not null,
-    rescues    integer not null
+    rescues    integer not null,
+    paced      integer not null
 ) strict;
+-- Requests that may leave any moment, on lanes that keep a distance. One to a lane.
+create index lease_unstarted on lease (lane) where paced and started_at is null;
 
 -- The end of an item, with its last attempt. Earlier attempts are in `attempt`.
 create table outcome (
@@ -177,14 +181,21 @@ create table result (
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
 -- unstarted: those of them that no worker has reported as started.
+-- The delay that holds is the stage's, raised to the floor (robots.txt's crawl-delay), or what an operator fixed.
 create table lane (
     id            integer primary key autoincrement,
     next_at       integer,
     blocked_until integer,
     run           integer not null,
     max_active    integer not null,
-    delay_min     real not null,
-    delay_max     real not null,
+    own_delay_min real not null,
+    own_delay_max real not null,
+    delay_fixed   integer not null default 0,
+    floor         real not null default 0,
+    delay_min     real not null generated always as
+                  (case when delay_fixed then own_delay_min else max(own_delay_min, floor) end) stored,
+    delay_max     real not null generated always as
+                  (case when delay_fixed then own_delay_max else max(own_delay_max, floor) end) stored,
     taken         integer not null default 0,
     unstarted     integer not null default 0,
     waiting       integer not null default 0,
@@ -195,6 +206,7 @@ create table lane (
     declared_by   integer not null default 0,
     key           text not null,
     blocked_why   text,
+    floor_why     text,
     unique (run, key)
 ) strict;
 

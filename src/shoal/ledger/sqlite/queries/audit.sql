@@ -61,6 +61,13 @@ where (l.taken, l.unstarted, l.waiting)
       <> (coalesce(a.taken, 0), coalesce(a.unstarted, 0), coalesce(a.waiting, 0))
 limit 20
 
+-- name: audit_starts
+-- Of a lane that keeps a distance at most one item is on its way to its start; none without a lane is.
+select 'lane ' || coalesce(s.lane, '?') || ': ' || count(*) || ' items may start at once' as detail
+from lease s where s.paced and s.started_at is null
+group by s.lane having count(*) > 1 or s.lane is null
+limit 20
+
 -- name: audit_results
 -- Law 2: results belong to items that are done.
 select 'result of ' || r.item || ' which is not done' as detail

@@ -17,11 +17,15 @@ where r.state = 'active'
 update worker set beat_at = ?2 where no = ?1 and state in ('live', 'draining')
 
 -- name: claim_pick
--- The first rows of a queue, as one JSON text: see scratch/tables.sql for why. The last column says that the row's lane
--- was paused or blocked after it became ready.
+-- The first rows of a queue, as one JSON text: see scratch/tables.sql for why. The last columns say that the row's lane
+-- does not let it start now, and that it keeps a distance: it was paused or blocked after the row became ready, somebody
+-- has taken a turn meanwhile, or another item is on its way to its start (they became ready before it had a delay).
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
-    coalesce(l.paused or coalesce(l.blocked_until, 0) > ?3, 0)))
+    coalesce(l.paused or coalesce(l.blocked_until, 0) > ?3 or (l.delay_max > 0 and (
+        coalesce(l.next_at, 0) > ?3
+        or exists (select 1 from lease s where s.lane = l.id and s.paced and s.started_at is null))), 0),
+    coalesce(l.delay_max > 0, 0)))
 from (
     select y.item, y.epoch, y.queue, y.priority, y.tries, y.rescues, y.lane
     from ready y
@@ -33,21 +37,26 @@ cross join item i on i.id = y.item
 left join lane l on l.id = y.lane
 
 -- name: claim_lease
-insert into lease (item, lane, claimed_at, epoch, worker, run, queue, priority, tries, rescues)
-select y.item, y.lane, ?3, y.epoch + 1, ?4, ?5, y.queue, y.priority, y.tries, y.rescues
+-- All but the deflected ones, [item, ...].
+insert into lease (item, lane, claimed_at, epoch, worker, run, queue, priority, tries, rescues, paced)
+select y.item, y.lane, ?3, y.epoch + 1, ?4, ?5, y.queue, y.priority, y.tries, y.rescues, coalesce(l.delay_max > 0, 0)
 from (select * from ready where queue = ?1 order by priority, item limit ?2) y
 left join lane l on l.id = y.lane
-where not coalesce(l.paused or coalesce(l.blocked_until, 0) > ?3, 0)
+where ?6 = '[]' or y.item not in (select value from json_each(?6))
 
 -- name: claim_deflect
 -- Sent away with their slot and looked at again within seconds, so that an operator who lifts the block need not touch
 -- these rows.
 insert into delayed (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
-select y.item, y.lane, case when l.paused then ?3 + 2000000 else min(l.blocked_until, ?3 + 10000000) end, ?3, ?4,
-       y.queue, y.priority, y.epoch, y.tries, y.rescues, 1, 'lane'
+select y.item, y.lane,
+       case when l.paused then ?3 + 2000000
+            when coalesce(l.blocked_until, 0) > ?3 then min(l.blocked_until, ?3 + 10000000)
+            when coalesce(l.next_at, 0) > ?3 then min(l.next_at, ?3 + 10000000)
+            else ?3 + 50000 end,
+       ?3, ?4, y.queue, y.priority, y.epoch, y.tries, y.rescues, 1, 'lane'
 from (select * from ready where queue = ?1 order by priority, item limit ?2) y
 cross join lane l on l.id = y.lane
-where l.paused or coalesce(l.blocked_until, 0) > ?3
+where y.item in (select value from json_each(?5))
 
 -- name: claim_leave
 delete from ready where queue = ?1 and (priority, item) <= (?2, ?3)
@@ -90,10 +99,12 @@ select exists (select 1 from delayed d where d.due_at <= shoal_now())
 
 -- name: promote_pick
 -- What has come due: with its slot, or without a lane, it goes to ready; the rest to its place behind the lane. A
--- paused run gives up its slot in a lane that other runs share.
+-- paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that has several
+-- unstarted ones outside, from the time before it had a delay: they are let out again one at a time.
 insert into temp.promoted (item, lane, run, queue, priority, epoch, tries, rescues, slotted, in_line)
 select d.item, d.lane, d.run, d.queue, d.priority, d.epoch, d.tries, d.rescues, d.slotted,
-       d.lane is not null and not (d.slotted and (l.run <> 0 or r.state = 'active'))
+       d.lane is not null
+       and (not d.slotted or (l.run = 0 and r.state <> 'active') or (l.delay_max > 0 and l.unstarted > 1))
 from (select * from delayed where due_at <= ?1 order by due_at limit ?2) d
 cross join run r on r.no = d.run
 left join lane l on l.id = d.lane

@@ -106,8 +106,23 @@ where s.claimed_at <= shoal_now() - cast(1e6 * ?1 as integer)
 order by s.claimed_at limit ?2
 
 -- name: results
-select r.item, r.n, r.record from result r
-where r.run = ?1 and (r.item, r.n) > (?2, ?3) order by r.item, r.n limit ?4
+-- A window of the run's records; of these at most so many of the stage, or of all. The window is walked along the index:
+-- only records that are wanted are read.
+select r.item, r.n, g.name as stage, i.key, i.url, r.record
+from (
+    select x.rowid as place from result x
+    where x.run = ?1 and (x.item, x.n) > (?2, ?3) order by x.item, x.n limit ?4
+) w
+cross join result r on r.rowid = w.place
+cross join item i on i.id = r.item
+cross join stage g on g.id = i.stage
+where ?5 is null or i.stage = ?5
+order by r.item, r.n limit ?6
+
+-- name: results_window_end
+-- The last row of a full window; none when the window reaches the end.
+select r.item, r.n from result r
+where r.run = ?1 and (r.item, r.n) > (?2, ?3) order by r.item, r.n limit 1 offset ?4 - 1
 
 -- name: events
 select e.id, e.at as "at [moment]", r.id as run_id, e.actor, e.action, e.subject, e.detail

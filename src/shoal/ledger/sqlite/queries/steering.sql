@@ -129,26 +129,55 @@ where c.queue = n.queue
 delete from temp.revived
 
 -- name: make_shared_lane
-insert into lane (run, key, max_active, delay_min, delay_max, ordered) values (0, ?1, 1, 0, 0, 0)
+insert into lane (run, key, max_active, own_delay_min, own_delay_max, ordered) values (0, ?1, 1, 0, 0, 0)
 on conflict (run, key) do nothing
 
--- name: lane_id
-select l.id from lane l where l.run = ?1 and l.key = ?2
+-- name: lane_facts
+select l.id, l.delay_max > 0 as paced from lane l where l.run = ?1 and l.key = ?2
 
 -- name: set_lane
 -- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
 update lane
-set max_active = coalesce(?2, max_active), delay_min = coalesce(?3, delay_min), delay_max = coalesce(?4, delay_max),
-    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null,
-    next_at = case when ?4 is null then next_at else min(next_at, ?6 + cast(1e6 * ?4 as integer)) end
+set max_active = coalesce(?2, max_active), own_delay_min = coalesce(?3, own_delay_min),
+    own_delay_max = coalesce(?4, own_delay_max), delay_fixed = delay_fixed or ?3 is not null,
+    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
 where id = ?1
 
--- name: recall_delayed
--- Items that were let out to wait for a time that no longer counts may start sooner.
+-- name: slow_lane
+update lane set floor = ?2, floor_why = ?3 where id = ?1 and (floor <> ?2 or floor_why is not ?3)
+
+-- name: retime_lane
+-- A lane's delay was changed. A shorter one counts at once. One that is new counts from now if items of the lane are
+-- leased: their requests leave unheard of, any moment. What was let out before is held back when it is claimed.
+-- ?2 says whether the lane kept a distance before.
+update lane
+set next_at = case
+    when next_at > ?3 + cast(1e6 * delay_max as integer) then ?3 + cast(1e6 * delay_max as integer)
+    when delay_max > 0 and not ?2 and exists (select 1 from lease s where s.lane = lane.id)
+    then max(coalesce(next_at, 0), ?3 + cast(1e6 * (
+        delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer))
+    else next_at end
+where id = ?1
+
+-- name: retime_delayed
+-- Items that were let out to wait for their lane wait until it may start again: sooner or later than before.
 update delayed as d set due_at = max(?2, coalesce(l.next_at, 0), coalesce(l.blocked_until, 0))
 from lane l
 where l.id = ?1 and d.lane = ?1 and d.slotted and d.reason = 'lane'
-  and d.due_at > max(?2, coalesce(l.next_at, 0), coalesce(l.blocked_until, 0))
+  and d.due_at <> max(?2, coalesce(l.next_at, 0), coalesce(l.blocked_until, 0))
+
+-- name: lane_starts
+-- When the lane may start again, and whether an item of it may start any moment. delay_max is 0 when it keeps no
+-- distance.
+select l.id, l.delay_max, shoal_now() as now,
+       max(coalesce(l.blocked_until, 0), case when l.delay_max > 0 then coalesce(l.next_at, 0) else 0 end) as free_at,
+       exists (select 1 from lease s where s.lane = l.id and s.paced and s.started_at is null) as starting
+from lane l where l.run = ?1 and l.key = ?2
+
+-- name: take_turn
+update lane set next_at = ?2 + cast(1e6 * (
+    delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer)
+where id = ?1
 
 -- name: block_lane
 update lane set blocked_until = ?2, blocked_why = ?3 where id = ?1

@@ -1,0 +1,25 @@
+"""Asking before something is done that cannot be undone."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from shoal.cli.session import Session
+from shoal.errors import UsageError
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+def confirm(session: Session, what: str, *, yes: bool) -> None:
+    """Go on only after a yes. Without a terminal nobody can give one: refused with exit code 2."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what} Nobody is there to confirm it.", remedy="Add --yes to do it without asking.")
+    print(session.redacted(f"{what} Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        session.complain("Nothing was changed.")
+        raise typer.Exit(1)

@@ -1,0 +1,40 @@
+"""`shoal completion`: the script that lets a shell complete Shoal's commands and options."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from shoal.cli.options import with_options
+from shoal.cli.session import Session
+
+# What the script of every shell sets when it asks; typer makes it from the program's name.
+VARIABLE = "_SHOAL_COMPLETE"
+
+
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@with_options
+def completion(session: Session, shell: Annotated[Shell, typer.Argument(help="The shell it is for.")]) -> None:
+    """Print the script that makes your shell complete commands.
+
+    For bash, put `source <(shoal completion bash)` into ~/.bashrc; zsh and fish alike.
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    session.data(get_completion_script(prog_name="shoal", complete_var=VARIABLE, shell=shell.value))
+
+
+def prepare_answers() -> None:
+    """Know the shells when one of them asks what could come next. Nobody else pays for it."""
+    if VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()

@@ -1,0 +1,92 @@
+"""`shoal enqueue`: a run and its items, for workers that come when they come."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.options import with_options
+from shoal.cli.scrapers import (
+    Fresh,
+    Resume,
+    Target,
+    UrlsFile,
+    choice_of,
+    command_line,
+    load,
+    tell_complaints,
+    url_file,
+)
+from shoal.cli.session import Session
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.define.scraper import Scraper
+    from shoal.enqueue.urlfile import UrlFile
+    from shoal.model.run import Run
+    from shoal.model.views import IntakeReport
+
+BY = "shoal enqueue"
+
+
+@with_options
+def enqueue(
+    session: Session,
+    scraper: Target,
+    urls_file: UrlsFile = None,
+    stage: Annotated[str | None, typer.Option(help="The stage that the URLs are for; the first by default.")] = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    keep_open: Annotated[
+        bool, typer.Option("--keep-open", help="More items will follow: the run does not finish yet.")
+    ] = False,
+) -> None:
+    """Store a run and its items, and print (as JSON) how to start workers for it.
+
+    Without --resume or --fresh, an unfinished run gets the new items, or a new run is made.
+    """
+    found, settings = load(session, scraper)
+    urls = url_file(found, urls_file, stage)
+    run, reports = session.wait(_enqueue(found, settings, choice_of(resume, fresh), urls, keep_open))
+    tell_complaints(session, urls, reports[-1])
+    session.record(_answer(found, settings, run, reports, scraper))
+
+
+async def _enqueue(
+    scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None, keep_open: bool
+) -> tuple[Run, list[IntakeReport]]:
+    from shoal.enqueue.begin import Choice, check_there_is_a_start, fill_run, open_run, plan_run
+    from shoal.observe.logs import open_logs
+    from shoal.wiring import opened
+    from shoal.worker.hooks import call_start_hooks
+
+    async with opened(settings) as ledger:
+        plan = await plan_run(ledger, scraper, Choice(choice))
+        check_there_is_a_start(scraper, urls, plan)
+        run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+        logs = open_logs(format=settings.log_format, level=settings.log_level, file=None, stream=None)
+        try:
+            await call_start_hooks(scraper, ledger, run, logs.log)
+        finally:
+            logs.close()
+        seeds, listed = await fill_run(ledger, run, scraper, urls, by=BY, seal=not keep_open)
+        return run, [seeds] if listed is None else [seeds, listed]
+
+
+def _answer(scraper: Scraper, settings: Settings, run: Run, reports: list[IntakeReport], target: str) -> dict[str, Any]:
+    """S1.5: what an orchestrator needs to know."""
+    origin = settings.origins["ledger"]
+    ledger = settings.shown()["ledger"]
+    flag = f" --ledger {shlex.quote(ledger)}" if origin.kind == "flag" else ""
+    return {
+        "status": "queued",
+        "mode": settings.mode,
+        "run_id": run.id,
+        "scraper": scraper.name,
+        "enqueued": sum(report.enqueued for report in reports),
+        "duplicates": sum(report.duplicates for report in reports),
+        "invalid": sum(report.invalid for report in reports),
+        "worker_command": f"{command_line()} worker {shlex.quote(target)} --run-id {run.id}{flag}",
+    }

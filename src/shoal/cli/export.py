@@ -1,0 +1,135 @@
+"""`shoal export`: a run's records as a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.finding import RunName, ask, find_run
+from shoal.cli.options import with_options
+from shoal.cli.session import Session
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.export import ExportReport, Layout
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
+
+StageName = Annotated[str | None, typer.Option(help="Only records of this stage.")]
+STDOUT = "-"
+SHOW_AFTER_SECONDS = 1.0
+SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 10.0
+
+
+@with_options
+def export(  # noqa: PLR0913 - each is an option of its own on the command line
+    session: Session,
+    run: RunName,
+    *,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="A .jsonl, .csv or .parquet file; - is stdout.")
+    ] = STDOUT,
+    format: Annotated[str | None, typer.Option(help="jsonl, csv or parquet, whatever the file is called.")] = None,
+    stage: StageName = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B,C", help="Only these fields, in this order.")] = None,
+    meta: Annotated[
+        bool, typer.Option("--meta", help="Put _run, _stage, _key, _url, _item before each record.")
+    ] = False,
+    bom: Annotated[bool, typer.Option("--bom", help="CSV: begin with a byte order mark, for spreadsheets.")] = False,
+    safe_csv: Annotated[bool, typer.Option("--safe-csv", help="CSV: put ' before texts like formulas.")] = False,
+) -> None:
+    """Write a run's records to a file, also while the run goes on. The file is replaced in one step, or left alone."""
+    from shoal.export import Layout
+    from shoal.export.formats import Format, format_of
+
+    if output == STDOUT and format_of(output, format) is Format.PARQUET and sys.stdout.isatty():
+        raise UsageError("Parquet is no text for a terminal.", remedy="Name a file with -o, or use a pipe.")
+    layout = Layout(columns=_names(columns), meta=meta, bom=bom, safe_csv=safe_csv)
+    try:
+        found, report = ask(session, partial(_export, session, run, output, format, stage, layout))
+    except BrokenPipeError:
+        raise typer.Exit(1) from None
+    _tell(session, found, output, report)
+
+
+async def _export(
+    session: Session, name: str, output: str, format: str | None, stage: str | None, layout: Layout, ledger: Ledger
+) -> tuple[Run, ExportReport]:
+    from shoal.export import export_run
+
+    run = await find_run(ledger, name)
+    progress = _Progress(session, (await ledger.reads.stats(run.id, stage=stage)).results)
+    try:
+        report = await export_run(ledger, run.id, output, format=format, stage=stage, layout=layout, progress=progress)
+    finally:
+        progress.clear()
+    return run, report
+
+
+def _tell(session: Session, run: Run, output: str, report: ExportReport) -> None:
+    place = "standard output" if output == STDOUT else output
+    session.note(f"Wrote {report.records} {'record' if report.records == 1 else 'records'} to {place}")
+    if run.finished_at is None:
+        session.note(f"The run is {run.state}: records that it stores later are not among them.")
+    if report.unlike_stages:
+        session.note(
+            f"The stages {', '.join(report.unlike_stages)} have different fields and share this table; "
+            f"--stage {report.unlike_stages[0]} writes one of them."
+        )
+    if report.unseen:
+        session.note(f"No record has {', '.join(report.unseen)}: check the spelling with `shoal results coverage`.")
+    if session.json and output != STDOUT:
+        session.record(
+            {
+                "run": run.id,
+                "path": output,
+                "format": report.format,
+                "records": report.records,
+                "columns": report.columns,
+                "bytes": report.bytes,
+            }
+        )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Names between commas; one that holds a comma itself stands in double quotes."""
+    if text is None:
+        return ()
+    import csv
+
+    names = tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), []))
+    if not all(names) or not names:
+        raise UsageError(f"--columns {text!r} holds an empty name.", remedy="Write it like --columns title,price.")
+    return names
+
+
+class _Progress:
+    """Says how far a long export is: one changing line on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self, session: Session, total: int) -> None:
+        self._session = session
+        self._total = total
+        self._live = sys.stderr.isatty() and not session.quiet
+        self._next = time.monotonic() + (SHOW_AFTER_SECONDS if self._live else SECONDS_IN_LOG)
+        self._shown = False
+
+    def __call__(self, verb: str, records: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (SECONDS_ON_TERMINAL if self._live else SECONDS_IN_LOG)
+        # A run that goes on may have stored more meanwhile.
+        text = f"{verb} {records:,} of {max(self._total, records):,} records"
+        if self._live:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            self._shown = True
+        else:
+            self._session.note(text)
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""How commands get at things by name: the ledger, a run, an item; and who it is that asks."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import socket
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from shoal.cli.session import Session
+from shoal.errors import NotFound
+
+if TYPE_CHECKING:
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
+    from shoal.model.views import ItemView
+
+T = TypeVar("T")
+LATEST = "latest"
+NEAR_RUNS = 200
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, `latest`, or `latest:SCRAPER`.")]
+ItemId = Annotated[int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False)]
+ItemKey = Annotated[str | None, typer.Option("--key", help="The item by its key or URL instead.")]
+
+
+def ask(session: Session, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T:
+    """Open the ledger, which must be there already, and do this with it."""
+
+    async def asking() -> T:
+        from shoal.wiring import opened
+
+        async with opened(session.settings, migrate=False) as ledger:
+            return await work(ledger)
+
+    return session.wait(asking())
+
+
+async def find_run(ledger: Ledger, name: str) -> Run:
+    """A run by its id, the newest (`latest`), or the newest of a scraper (`latest:SCRAPER`)."""
+    if name == LATEST:
+        newest = await ledger.runs.list(limit=1)
+        if not newest.rows:
+            raise NotFound("The ledger has no runs yet.", remedy="Start one with `shoal run`.")
+        return newest.rows[0]
+    if name.startswith(f"{LATEST}:"):
+        scraper = name.partition(":")[2]
+        run = await ledger.runs.latest(scraper)
+        if run is None:
+            raise NotFound(f"There is no run of {scraper!r}.", remedy=await _near(ledger, scraper, by_scraper=True))
+        return run
+    try:
+        return await ledger.runs.get(name)
+    except NotFound as error:
+        raise NotFound(error.message, remedy=await _near(ledger, name)) from None
+
+
+async def find_item(ledger: Ledger, run: Run, item: int | None, key: str | None, stage: str | None = None) -> ItemView:
+    """One item by its number, or by its key: the URL as it was enqueued does too."""
+    if (item is None) == (key is None):
+        raise typer.BadParameter("name the item by its number or by --key, one of the two.", param_hint="ITEM")
+    try:
+        if key is None:
+            return await ledger.reads.item(run.id, id=item)
+        return await _by_key(ledger, run, key, stage)
+    except NotFound as error:
+        raise NotFound(error.message, remedy=f"`shoal items ls {run.id}` lists its items.") from None
+
+
+async def _by_key(ledger: Ledger, run: Run, key: str, stage: str | None) -> ItemView:
+    from shoal.errors import InvalidItem
+    from shoal.model.urlkey import url_key
+
+    spellings = [key]
+    with suppress(InvalidItem):  # a key that is no URL
+        spellings.append(url_key(key))
+    for name in [stage] if stage else run.stages:
+        for spelling in spellings:
+            try:
+                return await ledger.reads.item(run.id, key=spelling, stage=name)
+            except NotFound:
+                continue
+    raise NotFound(f"The run {run.id} has no item with the key {key!r}.")
+
+
+async def _near(ledger: Ledger, name: str, *, by_scraper: bool = False) -> str:
+    runs = (await ledger.runs.list(limit=NEAR_RUNS)).rows
+    known = dict.fromkeys(run.scraper if by_scraper else run.id for run in runs)
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    return hint + "`shoal runs ls` lists the runs."
+
+
+def operator() -> str:
+    """Who gives an order, as the ledger's events name them."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in many containers
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,37 @@
+"""`shoal release`: take leases back that were held for too long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.finding import ask, find_run, operator
+from shoal.cli.options import with_options
+from shoal.cli.session import Session
+from shoal.observe.words import counted
+
+if TYPE_CHECKING:
+    from shoal.ledger.protocols import Ledger
+
+
+@with_options
+def release(
+    session: Session,
+    older_than: Annotated[float, typer.Option(min=0, help="Only leases claimed more than so many seconds ago.")] = 300,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Only this run.")] = None,
+) -> None:
+    """Give items that were claimed long ago to other workers. Who holds them can no longer commit them.
+
+    Workers that died are found without this: their items come back when their lease is over.
+    """
+    released = ask(session, lambda ledger: _release(ledger, older_than, run))
+    if session.json:
+        session.record({"released": released, "older_than": older_than, "run": run})
+    else:
+        session.data(f"Released: {counted(released, 'item')}.")
+
+
+async def _release(ledger: Ledger, older_than: float, name: str | None) -> int:
+    run_id = None if name is None else (await find_run(ledger, name)).id
+    return await ledger.steering.release(older_than=older_than, run_id=run_id, by=operator())

@@ -1,0 +1,104 @@
+"""From the name on the command line to the scraper, configured, with the settings that hold for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.config import Settings
+    from shoal.define.scraper import Scraper
+    from shoal.enqueue.urlfile import UrlFile
+    from shoal.model.item import NewItem
+
+Target = Annotated[
+    str, typer.Argument(metavar="SCRAPER", help="A file (books.py), module:scraper, or a name from shoal.toml.")
+]
+UrlsFile = Annotated[
+    str | None, typer.Option("--urls-file", metavar="FILE", help="URLs to enqueue, one a line; - reads stdin.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run, finished or not.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new run; an unfinished one is set aside.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", "-j", min=1, max=10_000, help="Items worked on at once.")
+]
+
+
+def load(session: Session, target: str, **overrides: object | None) -> tuple[Scraper, Settings]:
+    """The scraper and its settings. `overrides` are settings that options of the command gave."""
+    import msgspec
+
+    from shoal.define.load import load_scraper
+
+    session.flags = {**session.flags, **{name: str(value) for name, value in overrides.items() if value is not None}}
+    known = {name: table.target for name, table in session.settings.scrapers.items() if table.target}
+    scraper = load_scraper(target, known, Path.cwd())
+    settings = session.settings.for_scraper(scraper.name, mode=scraper.mode)
+    table = settings.scraper(scraper.name)
+    scraper.configure(
+        settings=table.settings,
+        stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
+    )
+    return scraper, settings
+
+
+def choice_of(resume: bool, fresh: bool) -> str:
+    if resume and fresh:
+        raise typer.BadParameter("give one of --resume and --fresh.", param_hint="--resume")
+    return "resume" if resume else "fresh" if fresh else "auto"
+
+
+def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile | None:
+    """The file of URLs, its lines made items by the stage they are for."""
+    if path is None:
+        return None
+    from shoal.enqueue.urlfile import UrlFile
+
+    return UrlFile(path, item_maker(scraper, stage))
+
+
+def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
+    from shoal.errors import UnknownStage
+
+    def stage_named(name: str | None) -> Callable[..., NewItem]:
+        if name is None:
+            return scraper.first_stage.item
+        if name not in scraper.stages:
+            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
+        return scraper.stages[name].item
+
+    default = stage_named(stage)
+
+    def make(url: str | None, *, stage: str | None = None, **fields: object) -> NewItem:
+        return (default if stage is None else stage_named(stage))(url, **fields)
+
+    return make
+
+
+def tell_complaints(session: Session, urls: UrlFile | None, report: object) -> None:
+    """Say which lines were refused, the first few of them."""
+    from shoal.model.views import IntakeReport
+
+    if urls is None or not isinstance(report, IntakeReport) or not report.invalid:
+        return
+    session.note(f"{report.invalid} lines of {urls.name} are no items and were left out:")
+    for position, message in report.complaints[:5]:
+        session.note(f"  {urls.complaint(position, message)}")
+
+
+def command_line() -> str:
+    """How Shoal was called, for the commands it suggests."""
+    import os
+    import shutil
+
+    called = Path(sys.argv[0])
+    if called.name != "shoal":
+        return "python -m shoal"
+    return "shoal" if shutil.which("shoal") is not None else os.path.relpath(called)

@@ -1,0 +1,161 @@
+"""`shoal status`: one screen about the newest runs, or about one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.finding import ask, find_run
+from shoal.cli.options import with_options
+from shoal.cli.records import STATES, gate_text, per_state, reading_record
+from shoal.cli.session import BOLD, Session
+
+if TYPE_CHECKING:
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.views import Counts, WorkerProgress
+    from shoal.observe.failures import Failures
+    from shoal.observe.meter import Reading
+
+NEWEST = 10
+MOST_PARTITIONS = 30
+MOST_WORKERS = 10
+MOST_FAILURES = 10
+
+
+@with_options
+def status(
+    session: Session,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="A run's id, `latest`, or `latest:SCRAPER`.", show_default=False),
+    ] = None,
+) -> None:
+    """Show how the newest runs stand, or all about one of them."""
+    if run is None:
+        _show_runs(session, ask(session, _newest))
+    else:
+        _show_run(session, *ask(session, lambda ledger: _one(ledger, run)))
+
+
+async def _newest(ledger: Ledger) -> list[Reading]:
+    return [await _reading(ledger, run.id) for run in (await ledger.runs.list(limit=NEWEST)).rows]
+
+
+async def _one(ledger: Ledger, name: str) -> tuple[Reading, list[WorkerProgress], Failures]:
+    from shoal.observe.failures import failures
+
+    run = await find_run(ledger, name)
+    return (
+        await _reading(ledger, run.id),
+        await ledger.reads.workers(run.id, minutes=60),
+        await failures(ledger, run.id),
+    )
+
+
+async def _reading(ledger: Ledger, run_id: str) -> Reading:
+    from shoal.observe.meter import Meter
+    from shoal.observe.moment import look
+    from shoal.observe.rate import recent_rate
+
+    moment = await look(ledger, run_id)
+    return Meter(await recent_rate(ledger, moment)).read(moment, time.monotonic())
+
+
+def _show_runs(session: Session, readings: list[Reading]) -> None:
+    from shoal.observe.words import per_minute, percent
+
+    if session.json:
+        for reading in readings:
+            session.record(reading_record(reading))
+    elif not readings:
+        session.note("The ledger has no runs yet. Start one with `shoal run`.")
+    else:
+        session.table(
+            ["RUN", "SCRAPER", "STATE", "DONE", "LEFT", "DEAD", "ENDED", "RATE", "ETA", "WAITING FOR"],
+            [
+                (
+                    reading.moment.run.id,
+                    reading.moment.run.scraper,
+                    reading.moment.run.state,
+                    reading.done,
+                    reading.moment.counts.remaining,
+                    reading.dead,
+                    percent(reading.share),
+                    per_minute(reading.rate),
+                    "" if reading.ended else reading.eta_text,
+                    "" if reading.ended else reading.waiting_for,
+                )
+                for reading in readings
+            ],
+        )
+
+
+def _show_run(session: Session, reading: Reading, workers: list[WorkerProgress], failures: Failures) -> None:
+    if session.json:
+        moment = reading.moment
+        session.record(
+            {
+                **reading_record(reading),
+                "gates": moment.gates,
+                "partitions": moment.partitions,
+                "workers": workers,
+                "failures": failures,
+            }
+        )
+        return
+    _print_head(session, reading)
+    _print_parts(session, reading)
+    if workers:
+        _title(session, "Workers (last hour)")
+        session.table(
+            ["WORKER", "LEASED", "DONE", "DEAD"],
+            [(one.worker, one.leased, one.done, one.dead) for one in workers[:MOST_WORKERS]],
+        )
+        _rest(session, len(workers) - MOST_WORKERS, "workers")
+    if failures.groups:
+        _title(session, "Failures" if failures.complete else f"Failures (of the first {failures.looked_at})")
+        session.table(
+            ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
+            [(group.items, group.outcome, group.example, group.message) for group in failures.groups[:MOST_FAILURES]],
+        )
+        _rest(session, len(failures.groups) - MOST_FAILURES, "kinds")
+
+
+def _print_head(session: Session, reading: Reading) -> None:
+    from shoal.observe.words import span, stamp
+
+    run = reading.moment.run
+    text = f"Run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}"
+    if run.finished_at is not None:
+        text += f", took {span((run.finished_at - run.created_at).total_seconds())}"
+    session.data(session.styled(text, BOLD))
+    session.data(reading.line)
+    for gate in reading.moment.gates if not reading.ended else ():
+        session.data(f"  {gate_text(gate)}")
+
+
+def _print_parts(session: Session, reading: Reading) -> None:
+    parts = reading.moment.partitions
+    rows: list[tuple[object, ...]] = [
+        (part.stage, part.partition, *_cells(part.counts)) for part in parts[:MOST_PARTITIONS]
+    ]
+    if len(parts) != 1:
+        rows.append(("all", "", *_cells(reading.moment.counts)))
+    _title(session, "Items")
+    session.table(["STAGE", "PARTITION", *map(str.upper, STATES), "RESULTS"], rows)
+    _rest(session, len(parts) - MOST_PARTITIONS, "partitions")
+
+
+def _cells(counts: Counts) -> tuple[int, ...]:
+    return (*per_state(counts).values(), counts.results)
+
+
+def _title(session: Session, text: str) -> None:
+    session.data("\n" + session.styled(text, BOLD))
+
+
+def _rest(session: Session, count: int, what: str) -> None:
+    if count > 0:
+        session.data(f"... and {count} more {what}; --json has them all.")

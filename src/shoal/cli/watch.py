@@ -1,0 +1,86 @@
+"""`shoal watch`: a run while it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.finding import LATEST, ask, find_run
+from shoal.cli.options import with_options
+from shoal.cli.records import reading_record
+from shoal.cli.session import Session
+
+if TYPE_CHECKING:
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
+    from shoal.observe.meter import Reading
+    from shoal.observe.moment import Moment
+    from shoal.observe.progress import Show
+
+JSON_SECONDS = 1.0
+SCREEN_SECONDS = 0.5
+
+
+@with_options
+def watch(
+    session: Session,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's id, `latest`, or `latest:SCRAPER`; without it the newest active run.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Watch a run until it ends.
+
+    Bars on a terminal, a line every ten seconds elsewhere, a JSON value every second with --json.
+    """
+    moment = ask(session, lambda ledger: _watch(session, ledger, run))
+    if not session.json:
+        counts = moment.counts
+        session.data(
+            f"Run {moment.run.id} is {moment.run.state.value}: {counts.done} done, {counts.dead} dead, "
+            f"{counts.cancelled} cancelled, {counts.results} results."
+        )
+
+
+async def _watch(session: Session, ledger: Ledger, name: str | None) -> Moment:
+    from shoal.observe.progress import follow, showing
+
+    run = await (_newest_active(ledger) if name is None else find_run(ledger, name))
+    if session.json:
+        return await follow(ledger, run.id, _Records(session), every=JSON_SECONDS)
+    with showing(session.note, quiet=session.quiet, title=run.scraper) as show:
+        _greet(show, run)
+        return await follow(ledger, run.id, show, every=SCREEN_SECONDS)
+
+
+def _greet(show: Show, run: Run) -> None:
+    show.tell(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
+
+
+async def _newest_active(ledger: Ledger) -> Run:
+    """The newest active run, or the newest at all."""
+    for run in (await ledger.runs.list()).rows:
+        if run.state == "active":
+            return run
+    return await find_run(ledger, LATEST)
+
+
+class _Records:
+    """A JSON value on every look."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def look(self, reading: Reading) -> None:
+        import sys
+
+        self._session.record(reading_record(reading))
+        sys.stdout.flush()
+
+    def tell(self, text: str) -> None:
+        self._session.note(text)

@@ -1,0 +1,85 @@
+"""What `shoal run` and `shoal worker` share: a worker under the eyes of a person who may press Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli.session import Session
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.observe.logs import Logs
+    from shoal.worker.worker import Worker
+
+INTERRUPTED = 130
+TIMED_OUT = 124
+
+
+@contextmanager
+def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[None]:
+    """The first SIGINT or SIGTERM drains, the second gives up at once, a third ends the process where it stands.
+
+    Python's own signal handlers are used, not the loop's: they run even while a handler blocks the loop.
+    """
+    loop = asyncio.get_running_loop()
+    times = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            tell("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.")
+            loop.call_soon_threadsafe(worker.drain)
+        elif times == 2:
+            tell("Giving back what runs.")
+            loop.call_soon_threadsafe(worker.stop_now)
+        else:
+            # Nothing is lost: what was not committed goes to others when the lease ends.
+            os._exit(INTERRUPTED)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def open_logs_for(session: Session, settings: Settings, name: str, tell: Callable[[str], None]) -> Logs:
+    """The log of a run: JSON lines in its file; on stderr what the settings ask for.
+
+    On a terminal that shows progress, only warnings are said unless a level was chosen.
+    """
+    from shoal.observe.logs import Stream, open_logs
+
+    on_terminal = sys.stderr.isatty()
+    level = settings.log_level
+    if on_terminal and settings.origins["log_level"].kind == "default":
+        level = "warning"
+    stream: Stream | None = None if session.quiet else (tell if on_terminal else sys.stderr)
+    file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None
+    return open_logs(format=settings.log_format, level=level, file=file, stream=stream, secrets=settings.secrets())
+
+
+async def beside(main: Coroutine[Any, Any, Any], *others: asyncio.Task[Any]) -> Any:
+    """Wait for the main thing. When one of the others fails first, break off and raise its error."""
+    task = asyncio.create_task(main)
+    waiting = {task, *others}
+    try:
+        while not task.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for other in done - {task}:
+                other.result()
+        return task.result()
+    finally:
+        for each in (task, *others):
+            each.cancel()
+        await asyncio.gather(task, *others, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""What authors use: a scraper, its stages, and what their functions may ask for."""

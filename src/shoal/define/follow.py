@@ -1,0 +1,98 @@
+"""Following links: which of a page's links become items."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.define.item import DEPTH, Item
+from shoal.errors import InvalidItem, InvalidScraper
+from shoal.model.item import NewItem
+from shoal.model.urlkey import url_host
+
+if TYPE_CHECKING:
+    from shoal.define.stage import AnyStage
+    from shoal.fetch.page import Page
+
+# What is rarely a page. A site that serves HTML under such a name can be followed with skip=().
+# fmt: off
+FILES = (
+    ".7z", ".avi", ".bmp", ".bz2", ".css", ".csv", ".doc", ".docx", ".eot", ".epub", ".exe", ".gif", ".gz", ".ico",
+    ".iso", ".jpeg", ".jpg", ".js", ".json", ".m4a", ".mov", ".mp3", ".mp4", ".mpeg", ".odt", ".ogg", ".pdf", ".png",
+    ".ppt", ".pptx", ".rar", ".rss", ".svg", ".tar", ".tgz", ".tif", ".tiff", ".ttf", ".wav", ".webm", ".webp", ".woff",
+    ".woff2", ".xls", ".xlsx", ".xml", ".zip",
+)
+# fmt: on
+
+
+class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Which links to follow.
+
+    `to`: the stage that gets them, by default the one whose page they are on. `same_host`: only links to the host of
+    the page's item. `prefix`: only URLs that begin with one of these. `allow`, `deny`: regular expressions searched in
+    the URL. `depth`: at most so many links away from the start. `css`: only links inside elements this selects.
+    `skip`: endings of paths that are not pages.
+    """
+
+    to: str | None = None
+    same_host: bool = True
+    prefix: tuple[str, ...] = ()
+    allow: str | None = None
+    deny: str | None = None
+    depth: int | None = None
+    css: str | None = None
+    skip: tuple[str, ...] = FILES
+
+    def checked(self) -> Follow:
+        for name in ("allow", "deny"):
+            pattern = getattr(self, name)
+            try:
+                re.compile(pattern or "")
+            except (re.error, TypeError) as problem:
+                raise InvalidScraper(f"follow={name} is not a regular expression: {pattern!r} ({problem}).") from None
+        if self.depth is not None and (type(self.depth) is not int or self.depth < 0):
+            raise InvalidScraper(f"follow=depth is {self.depth!r}; it must be a whole number from 0.")
+        if not isinstance(self.prefix, tuple):
+            raise InvalidScraper(f"follow=prefix must be a tuple of URLs: write ({self.prefix!r},).")
+        return self
+
+    @cached_property
+    def _patterns(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+        return (re.compile(self.allow) if self.allow else None, re.compile(self.deny) if self.deny else None)
+
+    def items(self, page: Page, item: Item, stage: AnyStage) -> list[NewItem]:
+        """The items that this page's links make."""
+        depth = item.depth + 1
+        if self.depth is not None and depth > self.depth:
+            return []
+        host = _host(item.url or page.url) if self.same_host else None
+        target = stage if self.to is None else stage.scraper.stages[self.to]
+        payload = {DEPTH: depth}
+        return [target.item(url, payload=payload) for url in self._links(page) if self._wanted(url, host)]
+
+    def _links(self, page: Page) -> list[str]:
+        if self.css is None:
+            return page.links()
+        found = (page.join(href) for href in page.css(self.css).xpath(".//@href | ./@href").getall())
+        return list(dict.fromkeys(found))
+
+    def _wanted(self, url: str, host: str | None) -> bool:
+        if host is not None and _host(url) != host:
+            return False
+        if self.prefix and not url.startswith(self.prefix):
+            return False
+        path = url.partition("?")[0].partition("#")[0].lower()
+        if path.endswith(self.skip):
+            return False
+        allow, deny = self._patterns
+        return (allow is None or allow.search(url) is not None) and (deny is None or deny.search(url) is None)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return url_host(url)
+    except InvalidItem:
+        return None

@@ -1,0 +1,93 @@
+"""How politely and how persistently a stage works."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from shoal.errors import InvalidScraper, InvalidSetting
+from shoal.model.lane import LanePolicy
+from shoal.model.rate import parse_rate
+from shoal.model.run import check_count
+
+DEFAULT_PER_HOST = 8
+DEFAULT_TIMEOUT = 60.0
+DEFAULT_RETRIES = 3
+Delay = float | tuple[float, float]
+
+
+class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """`delay`: seconds between two starts in a lane, from..to. `concurrency`: items of a lane under way at once.
+
+    `timeout`: seconds one attempt may take. `retries`: further attempts after the first. None means: not said.
+    """
+
+    delay: tuple[float, float] | None = None
+    concurrency: int | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    retries: int = DEFAULT_RETRIES
+    ordered: bool = False
+
+    @property
+    def paced(self) -> bool:
+        """Whether the author said anything about how often to visit."""
+        return self.delay is not None or self.concurrency is not None
+
+    def lane(self, *, shared: bool = True) -> LanePolicy:
+        low, high = self.delay or (0.0, 0.0)
+        if self.ordered:
+            return LanePolicy(limit=1, delay_min=low, delay_max=high, ordered=True, shared=False)
+        return LanePolicy(limit=self.concurrency or DEFAULT_PER_HOST, delay_min=low, delay_max=high, shared=shared)
+
+    def changed(
+        self,
+        *,
+        rate: str | None = None,
+        delay: Delay | None = None,
+        concurrency: int | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> StagePolicy:
+        """The same with what is given. Raises InvalidSetting for values that make no sense."""
+        given = {
+            "delay": _delay(rate, delay),
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "retries": retries,
+        }
+        new = msgspec.structs.replace(self, **{name: value for name, value in given.items() if value is not None})
+        new._check()
+        return new
+
+    def _check(self) -> None:
+        check_count("retries", self.retries, 0, 999)
+        if not (math.isfinite(self.timeout) and 0 < self.timeout <= 86_400):
+            raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
+        if self.ordered and self.concurrency not in (None, 1):
+            raise InvalidSetting("An ordered stage works on one item of a lane at a time: leave concurrency out.")
+        self.lane().checked()
+
+
+def strictest(policies: list[StagePolicy]) -> LanePolicy:
+    """One policy for a lane that several stages share: the lowest limit and the longest delay any of them asks for."""
+    lanes = [policy.lane() for policy in policies]
+    limits = [policy.concurrency for policy in policies if policy.concurrency is not None]
+    slowest = max(lanes, key=lambda lane: (lane.delay_min, lane.delay_max))
+    return LanePolicy(
+        limit=min(limits, default=DEFAULT_PER_HOST), delay_min=slowest.delay_min, delay_max=slowest.delay_max
+    )
+
+
+def _delay(rate: str | None, delay: Delay | None) -> tuple[float, float] | None:
+    if rate is not None and delay is not None:
+        raise InvalidScraper("Give rate or delay, not both: rate='2/s' is the same as delay=0.5.")
+    if rate is not None:
+        seconds = parse_rate(rate)
+        return (seconds, seconds)
+    if delay is None:
+        return None
+    if isinstance(delay, int | float):
+        return (float(delay), float(delay))
+    low, high = delay
+    return (float(low), float(high))

@@ -1,0 +1,113 @@
+"""What a handler yields: records to keep and items to do, checked and turned into what the ledger stores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from shoal.errors import InvalidItem, InvalidRecord
+from shoal.model.item import NewItem, PreparedItem, prepare
+from shoal.model.jsontext import RECORD_BYTES, record_text
+
+# One attempt is one transaction: what it yields must fit into memory and into a commit.
+MAX_OUTPUT_BYTES = 64 << 20
+MAX_OUTPUT_VALUES = 200_000
+
+
+class Output:
+    """What one attempt has yielded so far. `dropped` tells which items were refused, and why.
+
+    `in_lanes=False` takes items out of their lanes, for a run that visits nobody.
+    """
+
+    __slots__ = ("_in_lanes", "_record_type", "_stage", "_stages", "dropped", "follow_ups", "records", "size")
+
+    def __init__(self, stage: str, stages: Collection[str], record_type: Any = None, *, in_lanes: bool = True) -> None:
+        self._in_lanes = in_lanes
+        self._stage = stage
+        self._stages = stages
+        self._record_type = record_type
+        self.records: list[str] = []
+        self.follow_ups: list[PreparedItem] = []
+        self.dropped: list[str] = []
+        self.size = 0
+
+    def add(self, value: Any) -> None:
+        """Take one yielded value. Raises InvalidRecord for what is neither a record nor work."""
+        if isinstance(value, NewItem):
+            self._add_item(value)
+        elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            for each in value:
+                self.add(each)
+        elif value is not None:
+            text = self._text(value)
+            self.records.append(text)
+            self._grow(len(text))
+
+    def _add_item(self, new: NewItem) -> None:
+        if not self._in_lanes:
+            new = msgspec.structs.replace(new, lane=None)
+        try:
+            item = prepare(new, self._stage)
+            if item.stage not in self._stages:
+                raise InvalidItem(f"There is no stage {item.stage!r}; the run has {', '.join(self._stages)}.")
+        except InvalidItem as error:
+            # One bad link must not cost the page that holds it.
+            self.dropped.append(error.message)
+            return
+        self.follow_ups.append(item)
+        self._grow(len(item.payload or "") + 200)
+
+    def _text(self, value: Any) -> str:
+        if self._record_type is not None and not isinstance(value, self._record_type):
+            value = _converted(value, self._record_type)
+        return text_of(value)
+
+    def _grow(self, size: int) -> None:
+        self.size += size
+        if self.size > MAX_OUTPUT_BYTES or len(self.records) + len(self.follow_ups) > MAX_OUTPUT_VALUES:
+            raise InvalidRecord(
+                f"One item yielded more than {MAX_OUTPUT_BYTES >> 20} MB or {MAX_OUTPUT_VALUES:,} values.",
+                remedy="Split the work: yield further items instead of everything at once.",
+            )
+
+
+def text_of(value: Any) -> str:
+    """A record as JSON text. Dataclasses and pydantic models are held to their annotations."""
+    if type(value) is dict:
+        return record_text(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _converted(value, type(value))
+        return record_text(value)
+    if (dump := getattr(value, "model_dump_json", None)) is not None:
+        return _model_text(value, dump)
+    return record_text(dict(value) if isinstance(value, Mapping) else value)
+
+
+def _model_text(value: Any, dump: Any) -> str:
+    try:
+        text = str(dump())
+    except ValueError as problem:  # pydantic's own errors are ValueErrors
+        raise InvalidRecord(f"The record cannot be stored as JSON: {problem}.") from None
+    if not text.startswith("{"):
+        raise InvalidRecord(f"A record must be an object with fields, not {type(value).__name__}.")
+    if len(text) > RECORD_BYTES:
+        raise InvalidRecord(
+            f"The record is {len(text):,} bytes of JSON; {RECORD_BYTES:,} are allowed.",
+            remedy="Split it, or store the large part elsewhere and keep a reference.",
+        )
+    return text
+
+
+def _converted(value: Any, record_type: Any) -> Any:
+    """The value as the type it should have. Raises InvalidRecord naming the field that is wrong."""
+    name = getattr(record_type, "__name__", str(record_type))
+    try:
+        if (validate := getattr(record_type, "model_validate", None)) is not None:
+            return validate(value)
+        return msgspec.convert(msgspec.to_builtins(value), record_type)
+    except (ValueError, TypeError) as problem:  # msgspec.ValidationError is a ValueError
+        raise InvalidRecord(f"The record is no valid {name}: {' '.join(str(problem).split())}.") from None

@@ -1,0 +1,221 @@
+"""A scraper: a name, one or more stages, where to start."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
+
+import msgspec
+
+from shoal.define.inject import HOOK_WISHES, read_signature
+from shoal.define.policy import StagePolicy, strictest
+from shoal.define.stage import AnyStage, Stage, StageOptions
+from shoal.errors import InvalidScraper
+from shoal.model.item import NewItem
+from shoal.model.run import RunSpec, StageSpec, check_name
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Seed = str | NewItem
+Seeds = Iterable[Seed] | AsyncIterable[Seed]
+Source = Seed | Seeds | Callable[[], Seeds]
+Mode = str | None
+MODES = ("single", "distributed")
+
+
+class Scraper:
+    """What an author writes. `shoal run file.py` finds it by itself.
+
+    `mode`: "single" (one process, SQLite) or "distributed" (PostgreSQL); left out, the ledger decides. `settings`: a
+    class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`.
+    `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
+    request. `cookies`: keep them, per lane.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        mode: Mode = None,
+        settings: type | None = None,
+        robots: bool | None = None,
+        headers: Mapping[str, str] | None = None,
+        cookies: bool = True,
+    ) -> None:
+        check_name("scraper", name)
+        if mode is not None and mode not in MODES:
+            raise InvalidScraper(f"mode is {mode!r}; it must be one of {', '.join(MODES)}.")
+        self.name = name
+        self.mode = mode
+        self.robots = robots
+        self.headers = dict(headers or {})
+        self.cookies = cookies
+        self.settings_type = settings
+        self.settings: Any = None
+        self.stages: dict[str, AnyStage] = {}
+        self.start_hooks: list[Callable[..., Any]] = []
+        self.finish_hooks: list[Callable[..., Any]] = []
+        self._sources: list[Source] = []
+        self._configured: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<scraper {self.name}>"
+
+    @overload
+    def stage(self, function: Callable[P, T], /) -> Stage[P, T]: ...
+
+    @overload
+    def stage(self, /, **options: Unpack[StageOptions]) -> Callable[[Callable[P, T]], Stage[P, T]]: ...
+
+    def stage(
+        self, function: Callable[P, T] | None = None, /, **options: Unpack[StageOptions]
+    ) -> Stage[P, T] | Callable[[Callable[P, T]], Stage[P, T]]:
+        """Make a function a stage of this scraper; `StageOptions` says how it works. Plain URLs go to the first one."""
+        unknown = set(options) - set(StageOptions.__annotations__)
+        if unknown:
+            close = difflib.get_close_matches(min(unknown), StageOptions.__annotations__, 1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise InvalidScraper(f"A stage has no option {min(unknown)!r}.{hint}")
+
+        def decorate(function: Callable[P, T]) -> Stage[P, T]:
+            stage = Stage(self, function, options)
+            self.add_stage(stage)
+            return stage
+
+        return decorate if function is None else decorate(function)
+
+    def add_stage(self, stage: AnyStage) -> None:
+        check_name("stage", stage.name)
+        if stage.name in self.stages:
+            raise InvalidScraper(f"The scraper {self.name} has two stages named {stage.name!r}: give one a name=.")
+        self.stages[stage.name] = stage
+
+    def start(self, *sources: Source) -> None:
+        """Where a run begins: items, URLs, iterables of them, or functions that return such. May be called again.
+
+        Sources are read again when a run is resumed before all of them were stored; duplicates are dropped.
+        """
+        self._sources.extend(sources)
+
+    def on_start(self, function: F) -> F:
+        """Called once when a run begins or is taken up again, before its items are stored."""
+        self.start_hooks.append(function)
+        return function
+
+    def on_finish(self, function: F) -> F:
+        """Called once when a run has finished, by one of the processes that worked on it."""
+        self.finish_hooks.append(function)
+        return function
+
+    @property
+    def has_sources(self) -> bool:
+        return bool(self._sources)
+
+    @property
+    def first_stage(self) -> AnyStage:
+        return next(iter(self.stages.values()))
+
+    async def seeds(self) -> AsyncIterator[NewItem]:
+        """What `start` was given, one by one. URLs become items of the first stage."""
+        for source in self._sources:
+            async for seed in _each(source):
+                yield self.first_stage.item(seed) if isinstance(seed, str) else seed
+
+    def configure(self, *, settings: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]]) -> None:
+        """Apply the configuration: the author's own settings, and changes to stages."""
+        unknown = set(stages) - set(self.stages)
+        if unknown:
+            raise InvalidScraper(
+                f"The configuration names the stage {min(unknown)!r}, but {self.name} has {', '.join(self.stages)}.",
+                remedy=f"Correct [scrapers.{self.name}.stages].",
+            )
+        for name, changes in stages.items():
+            stage = self.stages[name]
+            stage.policy = stage.policy.changed(**changes)
+        self.settings = _settings(self.name, self.settings_type, settings)
+        self._configured = settings
+
+    def check(self) -> Scraper:
+        """Raises InvalidScraper for what cannot work, before anything is started."""
+        if not self.stages:
+            raise InvalidScraper(
+                f"The scraper {self.name} has no stages.", remedy=f"Decorate a function with @{self.name}.stage."
+            )
+        for stage in self.stages.values():
+            stage.check()
+        for hook in (*self.start_hooks, *self.finish_hooks):
+            read_signature(hook, HOOK_WISHES, self.settings_type)
+        return self
+
+    def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
+        """What a run of this scraper is created from. Stages that go by host share the strictest of their policies."""
+        shared = strictest([stage.policy for stage in self.stages.values() if stage.by_host] or [StagePolicy()])
+        return RunSpec(
+            scraper=self.name,
+            stages=tuple(
+                StageSpec(
+                    stage.name,
+                    max_attempts=stage.policy.retries + 1,
+                    lane=shared if stage.by_host or not in_lanes else stage.policy.lane(),
+                )
+                for stage in self.stages.values()
+            ),
+            settings=self._configured,
+            code_version=self.code_version,
+        )
+
+    @property
+    def code_version(self) -> str | None:
+        """A fingerprint of the files its functions stand in: two workers with different code are told apart."""
+        files = {stage.function.__code__.co_filename for stage in self.stages.values() if _has_code(stage.function)}
+        digest = hashlib.sha256()
+        for file in sorted(files):
+            try:
+                digest.update(Path(file).read_bytes())
+            except OSError:
+                return None
+        return digest.hexdigest()[:12] if files else None
+
+
+def _has_code(function: Callable[..., Any]) -> bool:
+    return hasattr(function, "__code__")
+
+
+async def _each(source: Source) -> AsyncIterator[Seed]:
+    made: Any = source() if callable(source) else source
+    if isinstance(made, str | NewItem):
+        yield made
+    elif isinstance(made, AsyncIterable):
+        async for seed in made:
+            yield seed
+    elif isinstance(made, Iterable):
+        for seed in made:
+            yield seed
+    else:
+        if inspect.iscoroutine(made):
+            made.close()
+        raise InvalidScraper(f"start() takes items, URLs, iterables and generator functions, not {source!r}.")
+
+
+def _settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
+    if kind is None:
+        if given:
+            raise InvalidScraper(
+                f"[scrapers.{scraper}.settings] is given, but the scraper declares no settings.",
+                remedy=f"Write Scraper({scraper!r}, settings=YourClass), or remove the table.",
+            )
+        return None
+    try:
+        if (validate := getattr(kind, "model_validate", None)) is not None:
+            return validate(dict(given))
+        return msgspec.convert(dict(given), kind)
+    except (ValueError, TypeError) as problem:
+        raise InvalidScraper(
+            f"The settings of {scraper} are not right: {' '.join(str(problem).split())}.",
+            remedy=f"Correct [scrapers.{scraper}.settings].",
+        ) from None

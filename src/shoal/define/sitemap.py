@@ -1,0 +1,65 @@
+"""Sitemaps as work: each one is an item of its own, so it is fetched politely, retried and never lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+
+from shoal.define.item import Item
+from shoal.define.stage import AnyStage, Stage
+from shoal.errors import InvalidScraper, Permanent
+from shoal.fetch.page import Page
+from shoal.fetch.sitemap import read_sitemap, robots_sitemaps
+from shoal.model.item import NewItem
+from shoal.model.log import Log
+
+
+def sitemap_item(target: AnyStage, url: str, *, match: str | None, since: str | None) -> NewItem:
+    """Work for the stage that reads sitemaps on behalf of `target`. The stage is added when it is first needed."""
+    try:
+        re.compile(match or "")
+        _day(since)
+    except (re.error, ValueError) as problem:
+        raise InvalidScraper(f"sitemap() cannot use match={match!r}, since={since!r}: {problem}.") from None
+    stage = target.scraper.stages.get(_name(target)) or _added(target)
+    given = {"match": match, "since": since}
+    return stage.item(url, payload={name: value for name, value in given.items() if value is not None} or None)
+
+
+def _name(target: AnyStage) -> str:
+    return f"{target.name}.sitemap"
+
+
+def _added(target: AnyStage) -> AnyStage:
+    def read(page: Page, item: Item, log: Log) -> Iterator[NewItem]:
+        if page.url.endswith("/robots.txt"):
+            for found in robots_sitemaps(page.text):
+                yield stage.item(found, payload=item.payload)
+            return
+        sitemap = read_sitemap(page.body)
+        wanted, since = re.compile(item.payload.get("match", "")), _day(item.payload.get("since"))
+        count = 0
+        for entry in sitemap.entries:
+            count += 1
+            if since is not None and entry.lastmod is not None and entry.lastmod < since:
+                continue
+            if sitemap.kind == "index":
+                yield stage.item(entry.loc, payload=item.payload)
+            elif wanted.search(entry.loc):
+                yield target.item(entry.loc)
+        if sitemap.complaint:
+            if not count:
+                raise Permanent(f"{page.url} is no sitemap: {sitemap.complaint}")
+            log.warning("the sitemap is broken; what could be read of it is used", why=sitemap.complaint, read=count)
+
+    stage: Stage[..., Iterator[NewItem]] = Stage(target.scraper, read, {"name": _name(target)})
+    target.scraper.add_stage(stage)
+    return stage
+
+
+def _day(text: str | None) -> dt.datetime | None:
+    if text is None:
+        return None
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

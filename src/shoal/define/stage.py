@@ -1,0 +1,203 @@
+"""A stage: an author's function, what it asks for, and how politely it is run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar
+
+from shoal.define.follow import Follow
+from shoal.define.inject import STAGE_WISHES, Signature, Wish, read_signature
+from shoal.define.item import Item
+from shoal.define.policy import Delay, StagePolicy
+from shoal.errors import InvalidItem, InvalidScraper
+from shoal.model.item import NewItem
+from shoal.model.urlkey import url_host
+
+if TYPE_CHECKING:
+    from shoal.define.scraper import Scraper
+    from shoal.fetch.page import Page
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LaneRule = str | Callable[[NewItem], str | None] | None
+PartitionRule = str | Callable[[NewItem], str]
+BlockRule = Callable[["Page"], bool | str | None]
+
+
+class _Host:
+    """The default lane: the host of an item's URL."""
+
+    def __repr__(self) -> str:
+        return "HOST"
+
+
+HOST: Final = _Host()
+UNSAID: Final = _Host()
+
+
+class StageOptions(TypedDict, total=False):
+    """How a stage works. Everything may be left out.
+
+    `name`: the function's unless given. `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is
+    visited, over all machines. `concurrency`: how many of its pages are under way at once. `timeout`: seconds for one
+    attempt. `retries`: attempts after the first. `lane`: what shares rate and concurrency instead of the host: a name,
+    a function of the item, or None for no limit. `partition`: affinity of the items. `ordered`: items of a lane run one
+    after another. `follow`: links that become items. `record`: the type every record must have. `blocked`: a rule that
+    tells a soft block from a page. `headers` go with its requests.
+    """
+
+    name: str | None
+    rate: str | None
+    delay: Delay | None
+    concurrency: int | None
+    timeout: float | None
+    retries: int | None
+    lane: LaneRule | _Host
+    partition: PartitionRule
+    ordered: bool
+    follow: Follow | bool
+    record: type | None
+    blocked: BlockRule | None
+    headers: Mapping[str, str] | None
+
+
+class Stage(Generic[P, T]):
+    """A decorated function. It stays callable as it was, so that a test just calls it.
+
+    Made by `Scraper.stage`; `stage.item(...)` makes work for it.
+    """
+
+    def __init__(self, scraper: Scraper, function: Callable[P, T], options: StageOptions) -> None:
+        self.scraper = scraper
+        self.function = function
+        self.name = options.get("name") or function.__name__
+        self.policy = StagePolicy(ordered=options.get("ordered", False)).changed(
+            rate=options.get("rate"),
+            delay=options.get("delay"),
+            concurrency=options.get("concurrency"),
+            timeout=options.get("timeout"),
+            retries=options.get("retries"),
+        )
+        follow = options.get("follow", False)
+        self.follow = Follow() if follow is True else follow or None
+        self.record = options.get("record")
+        self.blocked = options.get("blocked")
+        self.headers = dict(options.get("headers") or {})
+        self._lane = options.get("lane", HOST)
+        self._partition = options.get("partition", "")
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<stage {self.scraper.name}.{self.name}>"
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        return read_signature(self.function, STAGE_WISHES, self.scraper.settings_type)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether Shoal fetches the item's URL for it."""
+        return self.signature.wants(Wish.PAGE)
+
+    @property
+    def by_host(self) -> bool:
+        return self._lane is HOST
+
+    def item(
+        self,
+        target: str | Item | None = None,
+        *,
+        key: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        lane: str | _Host | None = UNSAID,
+        partition: str | None = None,
+        priority: int | None = None,
+        delay: float = 0.0,
+        retries: int | None = None,
+    ) -> NewItem:
+        """Work for this stage: a URL, a key, or both. Yield it, or hand it to `Scraper.start`.
+
+        Given the `Item` of an earlier stage, the same key moves on, with its URL, payload, partition and priority.
+        A smaller `priority` goes first; `delay` is seconds from now.
+        """
+        url: str | None
+        if isinstance(target, Item):
+            url, key = target.url, key or target.own_key
+            payload = {**target.payload, **(payload or {})} or None
+            partition = target.partition if partition is None else partition
+            priority = target.priority if priority is None else priority
+        else:
+            url = target
+        new = NewItem(
+            url=url,
+            key=key,
+            payload=payload,
+            stage=self.name,
+            partition=partition or "",
+            lane=lane if isinstance(lane, str) else None,
+            priority=priority or 0,
+            delay=delay,
+            max_attempts=None if retries is None else retries + 1,
+        )
+        if partition is None and self._partition:
+            part = self._partition if isinstance(self._partition, str) else self._partition(new)
+            new = _with(new, partition=part)
+        return _with(new, lane=self._lane_of(new)) if lane is UNSAID else new
+
+    def sitemap(self, url: str, *, match: str | None = None, since: str | None = None) -> NewItem:
+        """Work that reads a sitemap (or the sitemaps a robots.txt names) and makes an item of each page in it.
+
+        `match`: a regular expression searched in each URL. `since`: a date like 2026-01-31; pages that the sitemap
+        says were changed before are left out. Call it where the scraper is defined, not in a handler.
+        """
+        from shoal.define.sitemap import sitemap_item
+
+        return sitemap_item(self, url, match=match, since=since)
+
+    def check(self) -> None:
+        """Raises InvalidScraper for what cannot work, before anything is started."""
+        wanted = self.signature
+        if self.follow is not None:
+            self.follow.checked()
+            if not wanted.wants(Wish.PAGE):
+                raise InvalidScraper(f"The stage {self.name} follows links, so its function must ask for a Page.")
+            if self.follow.to is not None and self.follow.to not in self.scraper.stages:
+                raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
+        if self.policy.ordered and self.by_host:
+            raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=: what runs one after another.")
+
+    def _lane_of(self, new: NewItem) -> str | None:
+        if isinstance(self._lane, _Host):
+            if new.url is not None:
+                return _host(new.url)
+            # No URL, no host: what the author said about pace then holds for the stage as a whole.
+            return f"{self.scraper.name}.{self.name}" if self.policy.paced else None
+        return self._lane(new) if callable(self._lane) else self._lane
+
+
+AnyStage = Stage[..., Any]
+
+
+def _with(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:
+    return NewItem(
+        url=new.url,
+        key=new.key,
+        payload=new.payload,
+        stage=new.stage,
+        partition=new.partition if partition is None else partition,
+        lane=new.lane if lane is None else lane,
+        priority=new.priority,
+        delay=new.delay,
+        max_attempts=new.max_attempts,
+    )
+
+
+def _host(url: str) -> str | None:
+    try:
+        return url_host(url)
+    except InvalidItem:
+        return None  # whoever stores the item says what is wrong with it

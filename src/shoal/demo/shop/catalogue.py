@@ -1,0 +1,107 @@
+"""What the shop sells: the same products for the same seed, on every machine."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import unicodedata
+
+import msgspec
+
+from shoal.demo.shop.words import ADJECTIVES, CARE, DETAILS, OUTLET, SHELVES, Shelf
+from shoal.errors import InvalidSetting
+
+PER_PAGE = 20
+OUTLET_SIZE = 15
+RELATED = 4
+# Fewer would leave no room for the faults, which each have products of their own.
+FEWEST_PER_CATEGORY = 10
+MOST_PER_CATEGORY = 1_000
+
+
+class Product(msgspec.Struct, frozen=True, kw_only=True):
+    """One product as its page shows it. `path` is where the page is."""
+
+    sku: str
+    title: str
+    price: float
+    currency: str
+    rating: float
+    stock: int
+    description: str
+    path: str
+
+
+class Category(msgspec.Struct, frozen=True, kw_only=True):
+    """A shelf, the path of its listing, and its products in the order of the listing."""
+
+    shelf: Shelf
+    path: str
+    products: tuple[Product, ...]
+
+    @property
+    def page_count(self) -> int:
+        return -(-len(self.products) // PER_PAGE)
+
+    def page_path(self, number: int) -> str:
+        """Where listing page `number` is, counted from 1."""
+        return self.path if number == 1 else f"{self.path}?page={number}"
+
+    def on_page(self, number: int) -> tuple[Product, ...]:
+        return self.products[(number - 1) * PER_PAGE : number * PER_PAGE]
+
+    def related_to(self, product: Product) -> tuple[Product, ...]:
+        """The next few on the shelf; the last ones are followed by the first."""
+        place = self.products.index(product)
+        around = self.products[place + 1 :] + self.products[:place]
+        return around[:RELATED]
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on sale: twelve categories in the shop, and one more in the outlet."""
+
+    categories: tuple[Category, ...]
+    outlet: Category
+
+
+def make_catalogue(seed: int, per_category: int) -> Catalogue:
+    if not FEWEST_PER_CATEGORY <= per_category <= MOST_PER_CATEGORY:
+        raise InvalidSetting(
+            f"A category cannot hold {per_category} products.",
+            remedy=f"Choose between {FEWEST_PER_CATEGORY} and {MOST_PER_CATEGORY}.",
+        )
+    return Catalogue(
+        categories=tuple(_fill(shelf, f"/category/{shelf.slug}", "EUR", seed, per_category) for shelf in SHELVES),
+        outlet=_fill(OUTLET, "/", "GBP", seed, OUTLET_SIZE),
+    )
+
+
+def _fill(shelf: Shelf, path: str, currency: str, seed: int, size: int) -> Category:
+    chance = random.Random(f"{seed} {shelf.slug}")
+    names = list(itertools.product(ADJECTIVES, shelf.materials, shelf.nouns))
+    chosen = chance.sample(names, size)
+    made = (_make(shelf, chance, number, name, currency) for number, name in enumerate(chosen, start=1))
+    return Category(shelf=shelf, path=path, products=tuple(made))
+
+
+def _make(shelf: Shelf, chance: random.Random, number: int, name: tuple[str, str, str], currency: str) -> Product:
+    adjective, material, noun = name
+    sku = f"{shelf.code}-{number:04d}"
+    title = " ".join(name)
+    opening = f"{adjective} {noun.lower()} in {material.lower()}, made for {chance.choice(shelf.uses)}."
+    return Product(
+        sku=sku,
+        title=title,
+        price=chance.randrange(290, 14_990, 10) / 100,
+        currency=currency,
+        rating=chance.randrange(21, 51) / 10,
+        stock=0 if chance.random() < 0.08 else chance.randrange(1, 120),
+        description=" ".join([opening, *chance.sample(DETAILS, 2), chance.choice(CARE)]),
+        path=f"/product/{_slug(title)}-{sku.lower()}",
+    )
+
+
+def _slug(title: str) -> str:
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")

@@ -1,0 +1,1 @@
+"""Where items come from: files and streams of URLs, read in constant memory."""

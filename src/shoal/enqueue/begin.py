@@ -1,0 +1,124 @@
+"""Beginning a run: a new one, or the one that was left unfinished; then its items, then its seal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+
+import msgspec
+
+from shoal.define.scraper import Scraper
+from shoal.enqueue.urlfile import UrlFile
+from shoal.errors import InvalidScraper, UsageError
+from shoal.ledger.protocols import Entry, Ledger
+from shoal.model.item import NewItem
+from shoal.model.run import Run, RunSpec, RunState
+from shoal.model.views import IntakeReport
+
+UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
+
+
+class Choice(StrEnum):
+    """Which run is meant: the unfinished one if there is one, the last one whatever became of it, or a new one."""
+
+    AUTO = "auto"
+    RESUME = "resume"
+    FRESH = "fresh"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be done. `run` is the run to go on with; None means a new one. `left` is what it still has to do."""
+
+    run: Run | None
+    left: int = 0
+    unfinished: Run | None = None
+
+
+async def plan_run(ledger: Ledger, scraper: Scraper, choice: Choice) -> Plan:
+    """Look, and change nothing."""
+    latest = await ledger.runs.latest(scraper.name)
+    unfinished = latest if latest is not None and latest.state in UNFINISHED else None
+    run = {Choice.AUTO: unfinished, Choice.RESUME: latest, Choice.FRESH: None}[choice]
+    if run is not None:
+        _check_stages(scraper, run)
+    left = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
+    return Plan(run=run, left=left, unfinished=unfinished)
+
+
+async def open_run(ledger: Ledger, scraper: Scraper, plan: Plan, spec: RunSpec, *, by: str) -> Run:
+    """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane."""
+    if plan.run is None:
+        if plan.unfinished is not None and plan.unfinished.state is RunState.ACTIVE:
+            await ledger.runs.pause(plan.unfinished.id, by=by)
+        return await ledger.runs.create(spec)
+    if plan.run.state is not RunState.ACTIVE:
+        await ledger.runs.resume(plan.run.id, by=by)
+    return await ledger.runs.get(plan.run.id)
+
+
+async def fill_run(
+    ledger: Ledger,
+    run: Run,
+    scraper: Scraper,
+    urls: UrlFile | None,
+    *,
+    by: str,
+    in_lanes: bool = True,
+    seal: bool = True,
+) -> tuple[IntakeReport, IntakeReport | None]:
+    """Store what the scraper starts from, then the URLs, then (with `seal`) say that this was all.
+
+    A run that was sealed before has its starting items; only the URLs are new to it. What is handed in twice is stored
+    once. Returns the reports on both.
+    """
+    nothing = IntakeReport(enqueued=0, duplicates=0, invalid=0)
+    seeds = nothing if run.sealed else await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
+    listed = None
+    if urls is not None:
+        listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
+    if seal:
+        await ledger.runs.seal(run.id, by=by)
+    return seeds, listed
+
+
+async def set_abandoned_aside(ledger: Ledger, keep: str, *, by: str) -> list[Run]:
+    """Pause unfinished runs that nobody works on: their items would keep places in lanes that this run needs."""
+    workers = await ledger.workers.list()
+    served = {run_id for worker in workers for run_id in worker.scope.run_ids}
+    scrapers = {worker.scope.scraper for worker in workers if not worker.scope.run_ids}
+    aside = []
+    for run in (await ledger.runs.list(limit=200)).rows:
+        if run.state is not RunState.ACTIVE or run.id == keep or run.id in served:
+            continue
+        if run.scraper in scrapers or None in scrapers:
+            continue
+        await ledger.runs.pause(run.id, by=by)
+        aside.append(run)
+    return aside
+
+
+def check_there_is_a_start(scraper: Scraper, urls: object | None, plan: Plan) -> None:
+    if not scraper.has_sources and urls is None and (plan.run is None or not plan.run.sealed):
+        raise UsageError(
+            f"{scraper.name} has nothing to start from.",
+            remedy=f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
+        )
+
+
+def _check_stages(scraper: Scraper, run: Run) -> None:
+    missing = [name for name in scraper.stages if name not in run.stages]
+    if missing:
+        raise InvalidScraper(
+            f"The run {run.id} was made when {scraper.name} had no stage {missing[0]!r}.",
+            remedy="Start a new run with --fresh.",
+        )
+
+
+async def _placed(seeds: AsyncIterator[NewItem], *, in_lanes: bool) -> AsyncIterator[Entry]:
+    async for seed in seeds:
+        yield seed if in_lanes else _unlaned(seed)
+
+
+def _unlaned(entry: Entry) -> Entry:
+    """Without a lane: nobody is visited, so nobody needs to be spared."""
+    return msgspec.structs.replace(entry, lane=None) if isinstance(entry, NewItem) else entry

@@ -1,0 +1,17 @@
+"""Results out of the ledger: files, samples, and which fields they have."""
+
+from shoal.export.coverage import Coverage, FieldCoverage, coverage_of
+from shoal.export.formats import Format
+from shoal.export.job import ExportReport, Layout, export_run
+from shoal.export.lines import first_results
+
+__all__ = [
+    "Coverage",
+    "ExportReport",
+    "FieldCoverage",
+    "Format",
+    "Layout",
+    "coverage_of",
+    "export_run",
+    "first_results",
+]

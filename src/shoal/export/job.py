@@ -1,0 +1,171 @@
+"""One export: from the ledger's results to a complete file."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from shoal.errors import UsageError
+from shoal.export.formats import Format, format_of
+from shoal.export.lines import LineMaker, record_of, result_pages
+from shoal.export.shape import Table
+from shoal.export.tables import CsvWriter, ParquetWriter, TableWriter, require_pyarrow
+from shoal.export.targets import Target, open_target, written_or_refused
+from shoal.ledger.protocols import Ledger
+from shoal.model.views import ResultRow
+
+CHUNK_BYTES = 1 << 20
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How records are laid out. `columns`: only these fields, in this order; without any, all fields.
+
+    `meta` puts run, stage, key, URL and item before each record. `bom` and `safe_csv` concern CSV alone.
+    """
+
+    columns: tuple[str, ...] = ()
+    meta: bool = False
+    bom: bool = False
+    safe_csv: bool = False
+
+
+class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written. `columns` are those of a table; `unseen` those asked for that no record has;
+    `unlike_stages` names the stages of a table whose records have different fields."""
+
+    records: int
+    columns: tuple[str, ...]
+    bytes: int
+    format: Format
+    unseen: tuple[str, ...] = ()
+    unlike_stages: tuple[str, ...] = ()
+
+
+# Told what is being done ("read" or "wrote") and how many records that are so far.
+Progress = Callable[[str, int], None]
+ALL_AS_STORED = Layout()
+
+
+async def export_run(
+    ledger: Ledger,
+    run_id: str,
+    path: Path | str,
+    *,
+    format: Format | str | None = None,
+    stage: str | None = None,
+    layout: Layout = ALL_AS_STORED,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write a run's records to `path` (`-`: standard output), in constant memory.
+
+    The file appears whole or not at all. While the run goes on it holds all records stored before the export began and
+    some stored meanwhile, each once. `format` defaults to what the path's suffix says.
+    Raises UsageError when the file cannot be written, NotFound for the run, UnknownStage for the stage.
+    """
+    chosen = format_of(str(path), format)
+    if chosen is Format.PARQUET:
+        require_pyarrow()
+    if chosen is not Format.CSV and (layout.bom or layout.safe_csv):
+        raise UsageError(f"--bom and --safe-csv are for CSV, not for {chosen.value}.", remedy="Leave them out.")
+    await ledger.runs.get(run_id)
+    target = open_target(str(path))
+    job = _Job(ledger, run_id, stage, layout, progress or (lambda *_: None))
+    try:
+        report = await (job.copy(target) if chosen is Format.JSONL else job.tabulate(target, chosen))
+        await _off_loop(target.commit)
+    except BaseException:
+        target.discard()
+        raise
+    return report
+
+
+class _Job:
+    def __init__(self, ledger: Ledger, run_id: str, stage: str | None, layout: Layout, progress: Progress) -> None:
+        self._results = result_pages(ledger, run_id, stage=stage)
+        self._maker = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
+        self._layout = layout
+        self._progress = progress
+
+    async def copy(self, target: Target) -> ExportReport:
+        """JSON Lines: straight from the ledger."""
+        records = 0
+        async for rows in self._results:
+            await _off_loop(self._copy_page, target, rows)
+            records += len(rows)
+            self._progress("wrote", records)
+        return ExportReport(records=records, columns=self._layout.columns, bytes=target.tell(), format=Format.JSONL)
+
+    async def tabulate(self, target: Target, format: Format) -> ExportReport:
+        """A table: its columns are known when all records have been seen, so these wait in a nameless file.
+
+        Reading the ledger twice instead would find records of a going run that do not fit the columns.
+        """
+        table = Table(self._maker.columns, typed=format is Format.PARQUET)
+        records = written = 0
+        with _spool(target) as spool:
+            async for rows in self._results:
+                await _off_loop(self._spool_page, spool, target, table, rows)
+                records += len(rows)
+                self._progress("read", records)
+            writer = self._writer(target, format, table)
+            try:
+                for lines in _chunks(spool):
+                    await _off_loop(writer.write, lines)
+                    written += len(lines)
+                    self._progress("wrote", written)
+                await _off_loop(writer.finish)
+            except BaseException:
+                writer.abandon()
+                raise
+        return ExportReport(
+            records=records,
+            columns=table.columns,
+            bytes=target.tell(),
+            format=format,
+            unseen=table.unseen if records else (),
+            unlike_stages=table.unlike_stages,
+        )
+
+    def _copy_page(self, target: Target, rows: tuple[ResultRow, ...]) -> None:
+        target.write("".join(f"{self._maker.line(row)}\n" for row in rows).encode())
+
+    def _spool_page(self, spool: BinaryIO, target: Target, table: Table, rows: tuple[ResultRow, ...]) -> None:
+        lines = []
+        for row in rows:
+            line = self._maker.line(row)
+            table.add(row.stage, record_of(row, line))
+            lines.append(f"{line}\n")
+        with written_or_refused(target.name):
+            spool.write("".join(lines).encode())
+
+    def _writer(self, target: Target, format: Format, table: Table) -> TableWriter:
+        if format is Format.PARQUET:
+            return ParquetWriter(target, table)
+        return CsvWriter(target, table, bom=self._layout.bom, safe=self._layout.safe_csv)
+
+
+async def _off_loop(work: Callable[..., None], *arguments: object) -> None:
+    """Run blocking work in a thread. When cancelled, wait for it first: it uses files that are closed next."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _spool(target: Target) -> BinaryIO:
+    """A file without a name, on the disk that was chosen for the export, where there is one."""
+    with written_or_refused(target.name):
+        return tempfile.TemporaryFile(dir=target.folder)
+
+
+def _chunks(spool: BinaryIO) -> Iterator[list[bytes]]:
+    spool.seek(0)
+    while lines := spool.readlines(CHUNK_BYTES):
+        yield lines

@@ -1,0 +1,168 @@
+"""Where an export goes: a file that is replaced in one step, or a stream such as standard output."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from shoal.errors import UsageError
+from shoal.export.formats import STDOUT
+
+# The flag for files without a name, where the system has them.
+NAMELESS: int | None = getattr(os, "O_TMPFILE", None)
+_NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
+
+
+class Target(Protocol):
+    """Takes bytes; `commit` makes them final, `discard` forgets them as far as that is possible."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder(self) -> Path | None:
+        """Where spare files may lie; None where there is no such place."""
+
+    def write(self, data: bytes) -> int: ...
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+
+    def commit(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+
+def open_target(path: str) -> Target:
+    """`-` is standard output. Pipes and devices are written to directly, files are replaced."""
+    if path == STDOUT:
+        return Stream(1, "standard output")
+    with written_or_refused(path):
+        real = Path(os.path.realpath(path))
+        if real.is_dir():
+            raise UsageError(f"{path} is a folder.", remedy="Name a file in it, such as out.jsonl.")
+        if real.exists() and not real.is_file():
+            return Stream(os.open(real, os.O_WRONLY), path)
+        return ReplacedFile(real)
+
+
+class Stream:
+    """What has been written cannot be taken back; it has no folder to put spare files into."""
+
+    folder: Path | None = None
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self.name = name
+        self._descriptor = descriptor
+        self._written = 0
+
+    def write(self, data: bytes) -> int:
+        with written_or_refused(self.name):
+            _write_all(self._descriptor, data)
+        self._written += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
+
+    def commit(self) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        if self._descriptor > 2:
+            os.close(self._descriptor)
+
+
+class ReplacedFile:
+    """A file that appears at `path` whole or not at all.
+
+    Until `commit` its bytes have no name where the system allows that, so that even a killed process leaves nothing
+    behind; elsewhere they stand in a hidden file beside it. A file that is replaced hands on its permissions.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self.folder: Path | None = path.parent
+        self._beside = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"
+        self._descriptor, self._named = self._open(path.parent)
+        self._written = 0
+
+    def write(self, data: bytes) -> int:
+        with written_or_refused(self.path):
+            _write_all(self._descriptor, data)
+        self._written += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
+
+    def commit(self) -> None:
+        with written_or_refused(self.path):
+            if self.path.exists():
+                os.fchmod(self._descriptor, stat.S_IMODE(self.path.stat().st_mode))
+            os.fsync(self._descriptor)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                if not self._named:
+                    # Only with a folder's descriptor does Python ask the kernel to follow this link to the open file.
+                    os.link(f"/proc/self/fd/{self._descriptor}", self._beside.name, dst_dir_fd=folder)
+                    self._named = True
+                os.replace(self._beside, self.path)
+                self._named = False
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        os.close(self._descriptor)
+
+    def discard(self) -> None:
+        os.close(self._descriptor)
+        if self._named:
+            self._beside.unlink(missing_ok=True)
+
+    def _open(self, folder: Path) -> tuple[int, bool]:
+        if NAMELESS is not None and Path("/proc/self/fd").exists():
+            try:
+                return os.open(folder, NAMELESS | os.O_WRONLY, 0o666), False
+            except OSError as error:
+                if error.errno not in _NO_NAMELESS_FILES:
+                    raise
+        return os.open(self._beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), True
+
+
+@contextmanager
+def written_or_refused(path: object) -> Iterator[None]:
+    """The system's complaints about writing to `path` as one sentence with its remedy."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        match error.errno:
+            case errno.ENOENT | errno.ENOTDIR:
+                folder = Path(str(path)).parent
+                raise UsageError(
+                    f"There is no folder {folder}.", remedy="Make it first, or write elsewhere."
+                ) from error
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise UsageError(
+                    f"{path} cannot be written: {error.strerror}.",
+                    remedy="Get the right to write in its folder, or write elsewhere.",
+                ) from error
+            case _:
+                raise UsageError(
+                    f"Writing {path} failed: {error.strerror}.",
+                    remedy="Free some space or write elsewhere; a file that was there before is as it was.",
+                ) from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,114 @@
+"""Reading the body of an answer: inflated by ourselves, so that the size cap holds for what a zip bomb becomes."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import Permanent, Transient
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+ACCEPT_ENCODING = "gzip, deflate"
+_ANY_ZLIB_OR_GZIP_HEADER = 32 + zlib.MAX_WBITS
+
+
+async def read_body(response: ClientResponse, cap: int, *, truncate: bool = False) -> bytes:
+    """The whole body, or the first `cap` bytes of it if `truncate`; never more in memory than the cap and one read.
+
+    Raises Permanent for a body above the cap and Transient for one that cannot be inflated.
+    """
+    inflater = _inflater_of(response)
+    length = response.content_length
+    if length is not None and response.method != "HEAD":
+        if length <= cap and inflater is None:
+            return await response.read()
+        if length > cap and not truncate:
+            raise too_large(str(response.url), cap)
+    collected: list[bytes] = []
+    size = 0
+    content = response.content
+    while chunk := await content.readany():
+        piece = chunk if inflater is None else inflater.feed(chunk, cap + 1 - size)
+        collected.append(piece)
+        size += len(piece)
+        if size > cap:
+            if not truncate:
+                raise too_large(str(response.url), cap)
+            # What is still to come is not wanted, so the connection cannot be used again.
+            response.close()
+            return b"".join(collected)[:cap]
+    if inflater is not None:
+        inflater.finish()
+    return b"".join(collected)
+
+
+def too_large(url: str, cap: int) -> Permanent:
+    return Permanent(f"{url} is larger than {cap} bytes")
+
+
+class _Inflater:
+    """Inflates gzip (several members in a row too) and both readings of `deflate`, never more than asked for."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stream: Any = zlib.decompressobj(_ANY_ZLIB_OR_GZIP_HEADER)
+        self._started = False
+        self._garbage_follows = False
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        """Inflate until the data is used up or more than fits into `limit` came out."""
+        pieces: list[bytes] = []
+        while data and limit > 0 and not self._garbage_follows:
+            piece = self._inflate(data, limit)
+            pieces.append(piece)
+            limit -= len(piece)
+            data = self._stream.unconsumed_tail
+            if self._stream.eof:
+                data = self._next_member()
+        return b"".join(pieces)
+
+    def finish(self) -> None:
+        """Check that the stream is complete. An empty body stands for an empty page, whatever it says to be."""
+        if self._started and not self._stream.eof and not self._garbage_follows:
+            raise Transient(f"{self._url}: the compressed body ends too early")
+
+    def _inflate(self, data: bytes, limit: int) -> bytes:
+        try:
+            piece: bytes = self._stream.decompress(data, limit)
+        except zlib.error as error:
+            if self._started:
+                raise self._broken(error) from None
+            # Some servers send a bare deflate stream, without the header that the standard asks for.
+            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
+            try:
+                piece = self._stream.decompress(data, limit)
+            except zlib.error:
+                raise self._broken(error) from None
+        self._started = True
+        return piece
+
+    def _next_member(self) -> bytes:
+        rest: bytes = self._stream.unused_data
+        if rest.startswith(b"\x1f\x8b"):
+            self._stream = zlib.decompressobj(_ANY_ZLIB_OR_GZIP_HEADER)
+            return rest
+        # Browsers ignore what follows the last member, so padding does no harm.
+        self._garbage_follows = bool(rest)
+        return b""
+
+    def _broken(self, error: zlib.error) -> Transient:
+        return Transient(f"{self._url}: the compressed body is broken ({error})")
+
+
+def _inflater_of(response: ClientResponse) -> _Inflater | None:
+    encoding = response.headers.get("Content-Encoding")
+    if encoding is None:
+        return None
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return None
+    if name in ("gzip", "x-gzip", "deflate"):
+        return _Inflater(str(response.url))
+    raise Permanent(f"{response.url} came in the encoding {name[:40]!r}; only {ACCEPT_ENCODING} was asked for")

@@ -1,0 +1,165 @@
+"""What an answer means: fine, gone, try again, wait, or blocked."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient
+
+if TYPE_CHECKING:
+    from shoal.fetch.page import Page
+
+LONGEST_WAIT = 86_400.0
+# A challenge is a small page. A large one that holds such a text writes about it.
+_LARGEST_CHALLENGE = 64 * 1024
+_HTML = ("text/html", "application/xhtml+xml", "")
+
+# Headers and values that only a challenge carries.
+_CHALLENGE_HEADERS = (("cf-mitigated", ("challenge",)), ("x-amzn-waf-action", ("challenge", "captcha")))
+
+# Texts that challenges hold and the pages behind them do not: the vendors' ordinary scripts are on every page they
+# guard, so none of those is here. Challenges also say "challenge" or "captcha" near their beginning, so
+# two short searches clear a normal page.
+_BEGINNING = 8 * 1024
+_HINTED_MARKERS = (
+    (b"_cf_chl_opt", "a Cloudflare challenge"),
+    (b"geo.captcha-delivery.com", "a DataDome captcha"),
+    (b'id="px-captcha"', "a HUMAN captcha"),
+    (b"sec-if-cpt-container", "an Akamai challenge"),
+    (b"ddos-guard/js-challenge", "a DDoS-Guard challenge"),
+    (b'id="anubis_challenge"', "an Anubis challenge"),
+)
+_IMPERVA_MARKER = b"Incapsula incident ID"
+_LARGEST_IMPERVA = 4 * 1024
+# Compared with the whole title, so that a page about captchas is none.
+_TITLES = frozenset(
+    {
+        b"access denied",
+        b"access to this page has been denied",
+        b"are you a human?",
+        b"are you a robot?",
+        b"are you human?",
+        b"attention required! | cloudflare",
+        b"bot verification",
+        b"captcha",
+        b"checking your browser",
+        b"human verification",
+        b"just a moment...",
+        b"pardon our interruption",
+        b"please verify you are a human",
+        b"robot check",
+        b"verify you are human",
+        b"you have been blocked",
+    }
+)
+
+
+def verdict_on(page: Page) -> AttemptEnded | None:
+    """How an attempt that got this answer ends; None if the page can be worked on."""
+    status = page.status
+    if 200 <= status < 300:
+        sign = _soft_block(page)
+        return None if sign is None else Blocked(f"soft block: {sign}")
+    answer = _named(status)
+    if status == 429:
+        return Throttled(answer, retry_after=_wait_asked(page))
+    if sign := _challenge_header(page):
+        return Blocked(f"{answer}: {sign}")
+    if status >= 500:
+        wait = _wait_asked(page) if status == 503 else None
+        return Transient(answer) if wait is None else Throttled(answer, retry_after=wait)
+    if status == 403:
+        return Blocked(answer)
+    if status in (408, 425):
+        return Transient(answer)
+    return Permanent(answer + _because(status))
+
+
+def retry_after(value: str, now: datetime) -> float | None:
+    """The wait that a Retry-After header asks for, in seconds up to a day; None if it makes no sense."""
+    value = value.strip()
+    if re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]*)?", value, re.ASCII):
+        return _clamped(float(value))
+    moment = _http_date(value)
+    return None if moment is None else _clamped((moment - now).total_seconds())
+
+
+def _wait_asked(page: Page) -> float | None:
+    value = page.headers.get("Retry-After")
+    if value is None:
+        return None
+    # A date is meant by the site's clock, and ours may be wrong.
+    now = _http_date(page.headers.get("Date", "")) or datetime.now(UTC)
+    return retry_after(value, now)
+
+
+def _http_date(value: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _clamped(seconds: float) -> float:
+    return min(max(seconds, 0.0), LONGEST_WAIT)
+
+
+def _named(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _because(status: int) -> str:
+    if status in (401, 407):
+        return ": a login is asked for"
+    if status < 400:
+        return ", but it names no address to follow"
+    return ""
+
+
+def _challenge_header(page: Page) -> str | None:
+    headers = page.headers
+    for name, values in _CHALLENGE_HEADERS:
+        if name in headers and headers[name].strip().lower() in values:
+            return f"the header {name} announces a challenge"
+    return None
+
+
+def _soft_block(page: Page) -> str | None:
+    """The sign that gives away a block behind a good status."""
+    if sign := _challenge_header(page):
+        return sign
+    body = page.body
+    size = len(body)
+    if size >= _LARGEST_CHALLENGE or page.content_type not in _HTML:
+        return None
+    if size < 1024 and not body.strip():
+        # An answer without a type, to HEAD, or 204 is meant to be empty.
+        meant = page.method == "HEAD" or page.status in (204, 205) or not page.content_type
+        return None if meant else "the page is empty"
+    if size < _LARGEST_IMPERVA and _IMPERVA_MARKER in body:
+        return "the page is an Imperva block"
+    if body.find(b"challenge", 0, _BEGINNING) >= 0 or body.find(b"captcha", 0, _BEGINNING) >= 0:
+        for marker, name in _HINTED_MARKERS:
+            if marker in body:
+                return f"the page is {name}"
+    return _challenge_title(body)
+
+
+def _challenge_title(body: bytes) -> str | None:
+    start = body.find(b"<title", 0, _BEGINNING)
+    if start < 0:
+        return None
+    start = body.find(b">", start, start + 200)
+    end = body.find(b"<", start + 1, start + 100)
+    title = body[start + 1 : end].strip()
+    if start < 0 or end < 0 or title.lower() not in _TITLES:
+        return None
+    return f"the page's title is {title.decode()!r}"

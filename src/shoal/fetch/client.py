@@ -1,0 +1,181 @@
+"""HTTP over aiohttp: one pool of connections, redirects followed by hand so that every request passes the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from time import perf_counter
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import aiohttp
+from aiohttp import hdrs
+
+from shoal.fetch.body import ACCEPT_ENCODING, read_body
+from shoal.fetch.cookies import Jars
+from shoal.fetch.failures import WIRE_ERRORS, explained
+from shoal.fetch.page import Page
+from shoal.fetch.trip import REDIRECTS, Trip
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
+
+    from shoal.fetch.protocols import Gate, Request
+
+_LONGEST_HEADER = 65_536
+_DNS_SECONDS = 60
+# A redirect's body is read to its end up to this size, so that its connection can be used again.
+_SMALL_BODY = 65_536
+# Safe to send a second time, because the first did nothing that the second would repeat.
+_REPEATABLE = frozenset({"GET", "HEAD"})
+
+
+class _Departure:
+    """What `_ObservedRequest` tells of one request: whether its connection had served another one before."""
+
+    __slots__ = ("gate", "hop", "known", "reused")
+
+    def __init__(self, gate: Gate | None, hop: int, known: WeakSet[asyncio.Protocol]) -> None:
+        self.gate = gate
+        self.hop = hop
+        self.known = known
+        self.reused = False
+
+
+_departure: ContextVar[_Departure] = ContextVar("departure")
+
+
+class _ObservedRequest(aiohttp.ClientRequest):
+    """A request that says when it left. aiohttp's tracing costs more and speaks before the bytes are written."""
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        departure = _departure.get()
+        protocol = conn.protocol
+        if protocol is not None:
+            departure.reused = protocol in departure.known
+            departure.known.add(protocol)
+        response = await super().send(conn)
+        if departure.gate is not None:
+            # uvloop hands what was written to the kernel at the end of this turn of the loop; this runs after it.
+            self.loop.call_soon(departure.gate.sent, departure.hop)
+        return response
+
+
+class HttpFetcher:
+    """A Fetcher for http and https. Made anywhere, used inside one event loop.
+
+    `idle_timeout` is the longest silence of a site, before its answer or within it; a slow but steady body is
+    bounded by the caller.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections: int,
+        user_agent: str,
+        max_body: int = 32 << 20,
+        connect_timeout: float = 15.0,
+        idle_timeout: float = 30.0,
+        max_redirects: int = 10,
+    ) -> None:
+        self._connections = connections
+        self._user_agent = user_agent
+        self._max_body = max_body
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=idle_timeout)
+        self._max_redirects = max_redirects
+        self._session: aiohttp.ClientSession | None = None
+        self._jars = Jars()
+        self._known_connections: WeakSet[asyncio.Protocol] = WeakSet()
+
+    async def fetch(
+        self, request: Request, *, gate: Gate | None = None, jar: str | None = None, max_body: int | None = None
+    ) -> Page:
+        cap = self._max_body if max_body is None else max_body
+        trip = Trip(request)
+        seconds = 0.0
+        while True:
+            cookies = "" if jar is None else self._jars.header(jar, trip.target)
+            started, response = await self._answer(trip, gate, cookies)
+            try:
+                if jar is not None and hdrs.SET_COOKIE in response.headers:
+                    self._jars.keep(jar, trip.target, response.headers.getall(hdrs.SET_COOKIE))
+                    trip.forget_loops()
+                location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
+                if location is None:
+                    body = await read_body(response, cap, truncate=request.truncate)
+                    break
+                await _drain(response)
+            except WIRE_ERRORS as error:
+                response.close()
+                raise explained(error, trip.url) from error
+            except BaseException:
+                response.close()
+                raise
+            seconds += perf_counter() - started
+            trip.redirect(response.status, location, self._max_redirects)
+        return Page(
+            trip.url,
+            requested_url=request.url,
+            method=trip.method,
+            status=response.status,
+            headers=response.headers,
+            body=body,
+            history=tuple(trip.history),
+            seconds=seconds + perf_counter() - started,
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _answer(self, trip: Trip, gate: Gate | None, cookies: str) -> tuple[float, aiohttp.ClientResponse]:
+        """When the request went out, and the head of its answer.
+
+        A kept connection may close just as we write to it. Then the request is sent once more, on a new one.
+        """
+        may_repeat = trip.method in _REPEATABLE
+        while True:
+            if gate is not None:
+                await gate.before(trip.url, trip.hop)
+            departure = _Departure(gate, trip.hop, self._known_connections)
+            _departure.set(departure)
+            started = perf_counter()
+            try:
+                return started, await self._send(trip, cookies)
+            except WIRE_ERRORS as error:
+                closed_early = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
+                if not (may_repeat and departure.reused and closed_early):
+                    raise explained(error, trip.url) from error
+            may_repeat = False
+            trip.hop += 1
+
+    async def _send(self, trip: Trip, cookies: str) -> aiohttp.ClientResponse:
+        headers = trip.headers
+        if cookies:
+            own = headers.get(hdrs.COOKIE)
+            headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
+        session = self._session or self._open()
+        return await session.request(trip.method, trip.target, headers=headers, data=trip.body, allow_redirects=False)
+
+    def _open(self) -> aiohttp.ClientSession:
+        self._session = session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=_DNS_SECONDS),
+            headers={hdrs.USER_AGENT: self._user_agent, hdrs.ACCEPT_ENCODING: ACCEPT_ENCODING},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=self._timeout,
+            auto_decompress=False,
+            request_class=_ObservedRequest,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+        )
+        # aiohttp would send a request again without asking the gate, and on new connections too.
+        session._retry_connection = False
+        return session
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    length = response.content_length
+    if length is not None and length <= _SMALL_BODY:
+        await response.read()
+    else:
+        response.release()

@@ -1,0 +1,192 @@
+"""A fetched page. Making one is cheap: nothing is decoded or parsed until somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from multidict import CIMultiDict
+
+from shoal.errors import Permanent
+from shoal.fetch import address
+
+if TYPE_CHECKING:
+    import can_ada
+    from parsel import Selector, SelectorList
+
+_HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
+
+
+class Page:
+    """An answer of a site, whatever its status.
+
+    `url` is where the answer came from, after the redirects in `history`; `requested_url` is what was asked for.
+    `headers` ignore case. `seconds` is the time on the wire, redirects included.
+    """
+
+    __slots__ = (
+        "_base",
+        "_encoding",
+        "_selector",
+        "_text",
+        "body",
+        "from_store",
+        "headers",
+        "history",
+        "method",
+        "not_modified",
+        "requested_url",
+        "seconds",
+        "status",
+        "url",
+    )
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        requested_url: str | None = None,
+        method: str = "GET",
+        history: tuple[str, ...] = (),
+        seconds: float = 0.0,
+    ) -> None:
+        self.url = url
+        self.requested_url = url if requested_url is None else requested_url
+        self.method = method
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.history = history
+        self.seconds = seconds
+        self.from_store = False
+        self.not_modified = False
+        self._base: can_ada.URL | None = None
+        self._encoding: str | None = None
+        self._text: str | None = None
+        self._selector: Selector | None = None
+
+    @classmethod
+    def of(
+        cls, url: str, body: str | bytes = b"", *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Page:
+        """A page made up by a test. Text is encoded as UTF-8; without a Content-Type it is taken for HTML."""
+        content = body.encode() if isinstance(body, str) else body
+        return cls(url, status=status, headers=CIMultiDict(headers or {}), body=content)
+
+    def __repr__(self) -> str:
+        return f"<Page {self.status} {self.url} {len(self.body)} bytes>"
+
+    @property
+    def content_type(self) -> str:
+        """The media type in lower case, without parameters; empty if the site did not say."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def encoding(self) -> str:
+        if self._encoding is None:
+            self._decode()
+        assert self._encoding is not None
+        return self._encoding
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._decode()
+        assert self._text is not None
+        return self._text
+
+    @property
+    def selector(self) -> Selector:
+        """The parsed page: HTML, XML or JSON by its media type."""
+        if self._selector is None:
+            from parsel import Selector
+
+            self._selector = Selector(text=self.text, type=_selector_type(self.content_type))
+        return self._selector
+
+    @property
+    def parsed(self) -> bool:
+        """Whether its tree has been built."""
+        return self._selector is not None
+
+    def parse(self) -> None:
+        """Build the tree now, for example in a thread, so that `css` and `xpath` find it ready."""
+        _ = self.selector
+
+    def css(self, query: str) -> SelectorList[Selector]:
+        return self.selector.css(query)
+
+    def xpath(self, query: str) -> SelectorList[Selector]:
+        return self.selector.xpath(query)
+
+    def json(self) -> Any:
+        """The decoded JSON body. Raises Permanent if it is none."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        try:
+            # A byte order mark or another encoding than UTF-8 is not JSON by the letter, but sites send it.
+            return msgspec.json.decode(self.text)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise Permanent(f"{self.url} is not JSON: {error}") from None
+
+    def join(self, href: str) -> str:
+        """The absolute URL of a link on this page, as a browser would resolve it."""
+        return address.resolve(self._base or self._find_base(), href)
+
+    def links(self) -> list[str]:
+        """The pages that <a> and <area> of an HTML page point to: absolute, without fragments, each once, in order."""
+        if self.content_type not in _HTML_TYPES:
+            return []
+        from selectolax.lexbor import LexborHTMLParser
+
+        base = self._base or self._find_base()
+        found: dict[str, None] = {}
+        for node in LexborHTMLParser(self.text).css("a[href],area[href]"):
+            href = (node.attributes["href"] or "").strip(address.HTML_WHITESPACE)
+            if href.startswith("#"):
+                continue
+            url = address.resolve(base, href).partition("#")[0]
+            if url.startswith(("http://", "https://")):
+                found[url] = None
+        return list(found)
+
+    def _decode(self) -> None:
+        # Imported late: `shoal --help` loads this module.
+        from shoal.fetch.charset import decode
+
+        media = self.content_type
+        markup = media in _HTML_TYPES or _is_xml(media)
+        self._encoding, self._text = decode(self.body, self.headers.get("Content-Type", ""), markup=markup)
+
+    def _find_base(self) -> can_ada.URL:
+        """Where relative links start: <base href> if there is one, else the page's own URL."""
+        base = address.parsed(self.url)
+        if base is None:
+            raise Permanent(f"{self.url} is no absolute URL, so its links cannot be resolved")
+        body = self.body
+        if (b"<base" in body or b"<BASE" in body or b"<Base" in body) and self.content_type in _HTML_TYPES:
+            from selectolax.lexbor import LexborHTMLParser
+
+            node = LexborHTMLParser(self.text).css_first("base[href]")
+            if node is not None:
+                declared = address.parsed(address.resolve(base, node.attributes["href"] or ""))
+                if declared is not None and address.is_fetched(declared):
+                    base = declared
+        self._base = base
+        return base
+
+
+def _selector_type(media: str) -> str:
+    if media == "application/json" or media.endswith("+json"):
+        return "json"
+    return "xml" if _is_xml(media) else "html"
+
+
+def _is_xml(media: str) -> bool:
+    return media != "application/xhtml+xml" and media.endswith(("/xml", "+xml"))

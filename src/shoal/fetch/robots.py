@@ -1,0 +1,183 @@
+"""robots.txt after RFC 9309: read once per site and day, obeyed, and asked for again while it cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from protego import Protego
+
+from shoal.errors import AttemptEnded, Permanent, Throttled, Transient
+from shoal.fetch import address
+from shoal.fetch.classify import verdict_on
+from shoal.fetch.protocols import Request
+from shoal.model.urlkey import shown
+
+if TYPE_CHECKING:
+    from shoal.fetch.page import Page
+    from shoal.fetch.protocols import Fetcher, Gate
+
+LARGEST_FILE = 512 * 1024
+MAX_SITES = 10_000
+
+
+class Rules:
+    """What one site asks of one user agent. `crawl_delay` is the pause between two requests, in seconds."""
+
+    __slots__ = ("_agent", "_parsed", "crawl_delay", "sitemaps")
+
+    def __init__(self, text: str, agent: str) -> None:
+        self._parsed = Protego.parse(text)
+        self._agent = agent
+        self.sitemaps: tuple[str, ...] = tuple(self._parsed.sitemaps)
+        self.crawl_delay = self._strictest_delay()
+
+    def allowed(self, url: str) -> bool:
+        return self._parsed.can_fetch(url, self._agent)
+
+    def _strictest_delay(self) -> float | None:
+        delay = self._parsed.crawl_delay(self._agent)
+        rate = self._parsed.request_rate(self._agent)
+        if rate is None:
+            return delay
+        return max(delay or 0.0, rate.seconds / rate.requests)
+
+
+class Robots:
+    """The rules of every site asked about lately.
+
+    Rules are kept for `ttl` seconds. A site whose robots.txt cannot be had is not asked again for `retry` seconds.
+    """
+
+    def __init__(self, fetcher: Fetcher, user_agent: str, *, ttl: float = 86_400, retry: float = 60) -> None:
+        self._fetcher = fetcher
+        self._agent = product_token(user_agent)
+        self._ttl = ttl
+        self._retry = retry
+        self._sites: OrderedDict[str, _Site] = OrderedDict()
+
+    async def rules(self, url: str, *, gate: Gate | None = None) -> Rules:
+        """The rules for the site of this URL. Raises Transient or Throttled while they cannot be known."""
+        site = self._site(url)
+        if (known := site.known()) is not None:
+            return known
+        # One caller asks, the others wait here. Should it be cancelled, the next one gets the lock and asks.
+        async with site.lock:
+            if (known := site.known()) is not None:
+                return known
+            try:
+                rules = await self._ask(site.origin, gate)
+            except _Unknown as unknown:
+                wait = self._retry
+                if isinstance(unknown.ended, Throttled) and unknown.ended.retry_after is not None:
+                    wait = unknown.ended.retry_after
+                site.fail(unknown.ended, until=monotonic() + wait)
+                raise unknown.ended from unknown.__cause__
+            site.learn(rules, until=monotonic() + self._ttl)
+            return rules
+
+    def _site(self, url: str) -> _Site:
+        parsed = address.parsed(url)
+        if parsed is None or not address.is_fetched(parsed):
+            raise Permanent(f"{shown(url)} is not a URL that can be fetched")
+        origin = parsed.origin
+        site = self._sites.get(origin)
+        if site is None:
+            site = self._sites[origin] = _Site(origin)
+            if len(self._sites) > MAX_SITES:
+                self._sites.popitem(last=False)
+        else:
+            self._sites.move_to_end(origin)
+        return site
+
+    async def _ask(self, origin: str, gate: Gate | None) -> Rules:
+        name = f"robots.txt of {origin.partition('//')[2]}"
+        watched = None if gate is None else _WatchedGate(gate)
+        request = Request(url=f"{origin}/robots.txt", truncate=True)
+        try:
+            page = await self._fetcher.fetch(request, gate=watched, max_body=LARGEST_FILE)
+        except AttemptEnded as ended:
+            if watched is not None and watched.refused:
+                # The caller's own gate said no. That tells nothing about the site.
+                raise
+            if isinstance(ended, Permanent):
+                # Redirects without end or to nowhere: by the RFC the file does not exist.
+                return Rules("", self._agent)
+            raise _Unknown(Transient(f"{name} could not be fetched: {ended.message}")) from ended
+        return self._read(page, name)
+
+    def _read(self, page: Page, name: str) -> Rules:
+        if 200 <= page.status < 300:
+            return Rules(page.body.decode("utf-8-sig", "replace"), self._agent)
+        ended = verdict_on(page)
+        if isinstance(ended, Throttled):
+            raise _Unknown(Throttled(f"{name} answered {ended.message}", retry_after=ended.retry_after))
+        if page.status >= 500:
+            raise _Unknown(Transient(f"{name} answered {ended.message if ended is not None else page.status}"))
+        return Rules("", self._agent)
+
+
+def product_token(user_agent: str) -> str:
+    """The name that robots.txt knows an agent by: `shoal` for `shoal/0.1 (+https://...)`."""
+    match = re.match(r"[A-Za-z_-]+", user_agent)
+    return match.group().lower() if match else user_agent
+
+
+class _Unknown(Exception):
+    """The rules cannot be had now; carries what the callers are told."""
+
+    def __init__(self, ended: Transient | Throttled) -> None:
+        super().__init__(ended.message)
+        self.ended = ended
+
+
+class _WatchedGate:
+    """Passes a gate on and notes whether the end of a fetch came from it."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.refused = False
+
+    async def before(self, url: str, hop: int) -> None:
+        try:
+            await self._gate.before(url, hop)
+        except AttemptEnded:
+            self.refused = True
+            raise
+
+    def sent(self, hop: int) -> None:
+        self._gate.sent(hop)
+
+
+class _Site:
+    """What is known of one origin, and until when."""
+
+    __slots__ = ("_failure", "_rules", "_until", "lock", "origin")
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.lock = asyncio.Lock()
+        self._rules: Rules | None = None
+        self._failure: Transient | Throttled | None = None
+        self._until = 0.0
+
+    def known(self) -> Rules | None:
+        """The rules, None if it is time to ask. Raises what the last try ended with while that is fresh."""
+        if monotonic() >= self._until:
+            return None
+        match self._failure:
+            case None:
+                return self._rules
+            case Throttled() as throttled:
+                raise Throttled(throttled.message, retry_after=max(self._until - monotonic(), 0.0))
+            case failure:
+                raise Transient(failure.message)
+
+    def learn(self, rules: Rules, *, until: float) -> None:
+        self._rules, self._failure, self._until = rules, None, until
+
+    def fail(self, failure: Transient | Throttled, *, until: float) -> None:
+        self._rules, self._failure, self._until = None, failure, until

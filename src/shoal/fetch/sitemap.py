@@ -1,0 +1,227 @@
+"""Sitemaps: XML, plain text, RSS and Atom, gzipped or not. Bytes go in, entries come out; nothing is fetched."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from typing import Any, Literal
+
+import msgspec
+
+MAX_INFLATED = 50 << 20
+_GZIP = b"\x1f\x8b"
+_GZIP_HEADER = 31  # to zlib: the largest window, with the header and the checksum of gzip
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_START = re.compile(rb"<\?xml\s|<!DOCTYPE\s+(?!html)|<(?:\w+:)?(?:urlset|sitemapindex|rss|feed|RDF)[\s>/]")
+_SCHEMES = ("http://", "https://")
+_NO_SITEMAP = "It is neither a sitemap, nor a feed, nor a list of URLs."
+_MARKUP = re.compile(r"\s*<")
+_MONTH = re.compile(r"\d{4}(-\d\d)?")
+_SITEMAP_LINE = re.compile(r"^[ \t]*sitemap[ \t]*:[ \t]*(https?://[^\s#]+)", re.IGNORECASE | re.MULTILINE)
+
+
+class SitemapEntry(msgspec.Struct, frozen=True, gc=False):
+    """One address. `lastmod` always has a time zone; it and `priority` are None when absent or unreadable."""
+
+    loc: str
+    lastmod: dt.datetime | None = None
+    priority: float | None = None
+
+
+class Sitemap(msgspec.Struct, frozen=True):
+    """`kind`: whether the entries are pages or further sitemaps. `complaint`: what kept the rest from being read."""
+
+    kind: Literal["index", "urls"]
+    entries: tuple[SitemapEntry, ...]
+    complaint: str = ""
+
+
+def read_sitemap(body: bytes) -> Sitemap:
+    """What a sitemap or a feed holds. Never raises: what could be read comes with a complaint about the rest."""
+    body, complaint = _inflated(body)
+    encoding = None
+    if body.startswith(_UTF16_MARKS):
+        body, encoding = body.decode("utf-16", "replace").encode(), "utf-8"
+    start = _START.search(body)
+    found = _read_text(body) if start is None else _read_xml(body[start.start() :], encoding)
+    return msgspec.structs.replace(found, complaint=complaint) if complaint else found
+
+
+def robots_sitemaps(text: str) -> list[str]:
+    """The sitemaps that a robots.txt names, each once, in its order."""
+    return list(dict.fromkeys(_SITEMAP_LINE.findall(text.lstrip("\ufeff"))))
+
+
+def _inflated(body: bytes) -> tuple[bytes, str]:
+    """The body without its gzip layers. Some servers compress a .gz file once more, so there may be two."""
+    for _ in range(2):
+        if not body.startswith(_GZIP):
+            break
+        stream, parts, size = zlib.decompressobj(_GZIP_HEADER), [], 0
+        try:
+            while body.startswith(_GZIP) and size <= MAX_INFLATED:
+                parts.append(stream.decompress(body, MAX_INFLATED + 1 - size))
+                size += len(parts[-1])
+                ended, body = stream.eof, stream.unused_data
+                stream = zlib.decompressobj(_GZIP_HEADER)
+        except zlib.error as error:
+            return b"".join(parts), f"Its compressed data is broken ({error})."
+        body = b"".join(parts)
+        if size > MAX_INFLATED:
+            return body[:MAX_INFLATED], f"It is larger than {MAX_INFLATED >> 20} MiB when inflated."
+        if not ended:
+            return body, "Its compressed data ends too early."
+    return body, ""
+
+
+def _read_text(body: bytes) -> Sitemap:
+    text = body.decode("utf-8-sig", "replace")
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    entries = tuple(SitemapEntry(line) for line in lines if line.startswith(_SCHEMES))
+    if _MARKUP.match(text) or not entries:
+        return Sitemap("urls", (), _NO_SITEMAP if lines else "It is empty.")
+    strange = len(lines) - len(entries)
+    return Sitemap("urls", entries, f"{strange} of its lines are no URLs." if strange else "")
+
+
+def _read_xml(body: bytes, encoding: str | None) -> Sitemap:
+    # Heavy, and not needed by those who only import this module.
+    from lxml import etree  # type: ignore[import-untyped]
+
+    entries: list[SitemapEntry] = []
+    complaint = ""
+    # Entities are never resolved and nothing is ever loaded; the parser's own limits on depth and size stay on.
+    ends = etree.iterparse(
+        BytesIO(body),
+        tag=[f"{{*}}{name}" for name in _READERS],
+        encoding=encoding,
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+    )
+    root = None
+    try:
+        for _, element in ends:
+            if root is None:
+                root = element.getroottree().getroot()
+                if _declares_entities(root):
+                    return Sitemap(_kind(root), (), "It declares entities of its own, which is refused.")
+            entry = _READERS[_local(element)](element)
+            if entry is not None:
+                entries.append(entry)
+            _forget(element)
+        root = ends.root
+    except etree.XMLSyntaxError as error:
+        complaint = f"Its XML is broken: {error.msg}."
+    if not complaint and not entries and _local(root) not in _ROOTS:
+        complaint = _NO_SITEMAP
+    return Sitemap(_kind(root), tuple(entries), complaint)
+
+
+def _kind(root: Any) -> Literal["index", "urls"]:
+    return "index" if root is not None and _local(root) == "sitemapindex" else "urls"
+
+
+def _read_url(element: Any) -> SitemapEntry | None:
+    """`url` and `sitemap`. Children of other namespaces, such as `image:loc`, are about something else."""
+    space = _space(element)
+    texts = {_local(child): _text(child) for child in _children(element) if _space(child) == space}
+    loc = texts.get("loc", "")
+    return SitemapEntry(loc, _moment(texts.get("lastmod")), _share(texts.get("priority"))) if loc else None
+
+
+def _read_item(element: Any) -> SitemapEntry | None:
+    """An item of RSS."""
+    # Feeds often carry an `atom:link` without text beside the link that counts.
+    texts = {_local(child): text for child in _children(element) if (text := _text(child))}
+    loc = texts.get("link") or _permalink(element)
+    return SitemapEntry(loc, _moment(texts.get("pubDate") or texts.get("date"))) if loc else None
+
+
+def _permalink(element: Any) -> str:
+    for child in _children(element):
+        if _local(child) == "guid" and child.get("isPermaLink", "true") == "true":
+            text = _text(child)
+            return text if text.startswith(_SCHEMES) else ""
+    return ""
+
+
+def _read_entry(element: Any) -> SitemapEntry | None:
+    """An entry of Atom."""
+    children = list(_children(element))
+    texts = {_local(child): _text(child) for child in children}
+    for child in children:
+        if _local(child) == "link" and child.get("rel", "alternate") == "alternate" and child.get("href", "").strip():
+            return SitemapEntry(child.get("href").strip(), _moment(texts.get("updated") or texts.get("published")))
+    return None
+
+
+_ROOTS = ("urlset", "sitemapindex", "rss", "feed", "RDF")
+_READERS: dict[str, Callable[[Any], SitemapEntry | None]] = {
+    "url": _read_url,
+    "sitemap": _read_url,
+    "item": _read_item,
+    "entry": _read_entry,
+}
+
+
+def _children(element: Any) -> Iterator[Any]:
+    """Child elements; comments and the like have no text for a tag."""
+    return (child for child in element if isinstance(child.tag, str))
+
+
+def _text(element: Any) -> str:
+    """The text of a leaf, "" for anything else: an entity that was not resolved would leave half an address."""
+    return "" if len(element) else (element.text or "").strip()
+
+
+def _local(element: Any) -> str:
+    tag: str = element.tag
+    return tag.rpartition("}")[2]
+
+
+def _space(element: Any) -> str:
+    tag: str = element.tag
+    return tag.rpartition("}")[0]
+
+
+def _declares_entities(root: Any) -> bool:
+    dtd = root.getroottree().docinfo.internalDTD
+    return dtd is not None and any(True for _ in dtd.iterentities())
+
+
+def _forget(element: Any) -> None:
+    """Free what was read, so that a large file does not become a large tree."""
+    element.clear(keep_tail=True)
+    while element.getprevious() is not None:
+        del element.getparent()[0]
+
+
+def _moment(text: str | None) -> dt.datetime | None:
+    """A date of a sitemap (W3C) or of RSS (RFC 822)."""
+    if not text:
+        return None
+    if _MONTH.fullmatch(text):
+        text = f"{text}-01" if len(text) == 7 else f"{text}-01-01"
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+
+
+def _share(text: str | None) -> float | None:
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and 0 <= number <= 1 else None

@@ -1,0 +1,121 @@
+"""Fetched pages as files: one per URL key, readable by every process that shares the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from multidict import CIMultiDict
+
+from shoal.errors import Transient
+from shoal.fetch.page import Page
+from shoal.model.urlkey import key_hash, url_key
+
+_FORMAT = 1
+# Twice as fast as the default, for bodies a tenth larger.
+_COMPRESSION = 3
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a file. `headers` is a list, because a header may come several times."""
+
+    shoal_page: int
+    url: str
+    requested_url: str
+    status: int
+    headers: list[tuple[str, str]]
+    history: tuple[str, ...]
+    stored_at: float
+
+
+_read_head = msgspec.json.Decoder(_Head).decode
+_write_head = msgspec.json.Encoder().encode
+
+
+class FileStore:
+    """The last good copy of each page. A file appears whole or not at all, so a crash leaves nothing half written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def get(self, url: str) -> Page | None:
+        """The stored answer to this URL; None if there is none, or if its file is not one of ours."""
+        return await asyncio.to_thread(_load, self._path(url), url_key(url))
+
+    async def put(self, page: Page) -> None:
+        """Keep the page as the answer to what was asked for. Raises Transient if the disk refuses."""
+        try:
+            await asyncio.to_thread(_save, self._path(page.requested_url), page)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise Transient(f"{page.requested_url} could not be kept in the store: {reason}") from error
+
+    @staticmethod
+    def validators(page: Page) -> dict[str, str]:
+        """The request headers that ask whether this copy is still good."""
+        asked = {}
+        if etag := page.headers.get("ETag"):
+            asked["If-None-Match"] = etag
+        if changed := page.headers.get("Last-Modified"):
+            asked["If-Modified-Since"] = changed
+        return asked
+
+    def _path(self, url: str) -> Path:
+        name = key_hash(url_key(url)).hex()
+        return self._folder / name[:2] / name[2:4] / name
+
+
+def _load(path: Path, key: str) -> Page | None:
+    try:
+        first_line, _, packed = path.read_bytes().partition(b"\n")
+        head = _read_head(first_line)
+        unpacker = zlib.decompressobj()
+        body = unpacker.decompress(packed)
+        if head.shoal_page != _FORMAT or not unpacker.eof or url_key(head.requested_url) != key:
+            return None
+    except (OSError, msgspec.MsgspecError, zlib.error):
+        return None
+    page = Page(
+        head.url,
+        requested_url=head.requested_url,
+        status=head.status,
+        headers=CIMultiDict(head.headers),
+        body=body,
+        history=head.history,
+    )
+    page.from_store = True
+    return page
+
+
+def _save(path: Path, page: Page) -> None:
+    head = _Head(
+        shoal_page=_FORMAT,
+        url=page.url,
+        requested_url=page.requested_url,
+        status=page.status,
+        headers=[(name, _storable(value)) for name, value in page.headers.items()],
+        history=page.history,
+        stored_at=time.time(),
+    )
+    content = _write_head(head) + b"\n" + zlib.compress(page.body, _COMPRESSION)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _storable(value: str) -> str:
+    """A header whose bytes are no UTF-8 comes with surrogates, which JSON cannot hold."""
+    return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,67 @@
+"""A copy of the file while others work on: SQLite's online backup from one unchanging view of it.
+
+The view is a read transaction held for the whole copy. Without it the backup would begin anew whenever another process
+writes, and would never end while workers are busy.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from shoal.errors import UsageError
+from shoal.ledger.sqlite.complaints import translated
+from shoal.ledger.sqlite.database import Database
+
+Progress = Callable[[int, int], None]
+STEP_PAGES = 2_000
+
+
+async def back_up(db: Database, target: Path, progress: Progress) -> None:
+    """Copy the ledger into a new file. It gets its name only when it is whole and on the disk."""
+    _check_place(target)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        await db.read(lambda source: _copy(source, part, progress))
+        _put_in_place(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _copy(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
+    source.execute("begin")
+    try:
+        source.execute("select count(*) from sqlite_schema").fetchone()  # from here on the view is fixed
+        with closing(sqlite3.connect(part)) as copy:
+            source.backup(copy, pages=STEP_PAGES, progress=lambda _, left, total: progress(left, total), sleep=0)
+    except sqlite3.Error as error:
+        raise translated(error, part) from error
+    finally:
+        source.execute("rollback")
+
+
+def _check_place(target: Path) -> None:
+    if target.exists():
+        raise UsageError(f"{target} exists already.", remedy="Choose another name, or remove the file first.")
+    if not target.parent.is_dir():
+        raise UsageError(f"There is no folder {target.parent}.", remedy="Make it, or choose another place.")
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    try:
+        _sync(part)
+        part.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be made: {error.strerror}.", remedy="Choose another place.") from None
+
+
+def _sync(path: Path) -> None:
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)

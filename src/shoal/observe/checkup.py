@@ -1,0 +1,164 @@
+"""The checks of `shoal doctor`. Each says what it found and, when something is wrong, what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from shoal.errors import LedgerError, ShoalError
+from shoal.ledger.protocols import Ledger
+from shoal.model.views import Vitals
+from shoal.model.worker import WorkerView
+from shoal.observe.words import percent, span
+
+SLOW_SECONDS = 0.25
+MOST_SKEW = 5.0
+MOST_SESSIONS = 0.8
+MOST_TRANSACTION = 600.0
+STALE_SECONDS = 1_800.0
+LEAST_DISK = 512 << 20
+SAMPLES = 3
+SAMPLE_PAUSE = 0.1
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    ok: bool
+    text: str
+    fix: str = ""
+
+
+async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
+    """All that the ledger itself can tell. `version`: of this code, to compare the workers' with."""
+    checks = [await _check_latency(ledger), await _check_schema(ledger)]
+    if not all(check.ok for check in checks[1:]):
+        return checks  # nothing else can be asked
+    try:
+        vitals = [await ledger.health.examine()]
+        checks.append(_check_clock(vitals[0].clock, dt.datetime.now(dt.UTC)))
+        if vitals[0].sessions is not None:
+            for _ in range(SAMPLES - 1):
+                await asyncio.sleep(SAMPLE_PAUSE)
+                vitals.append(await ledger.health.examine())
+            checks += check_server(vitals)
+        workers = await ledger.workers.list()
+        checks += [check_versions(workers, version), check_signs_of_life(workers), await _check_stale(ledger)]
+    except LedgerError as error:
+        checks.append(Check(name="ledger", ok=False, text=error.message, fix=error.remedy))
+    return checks
+
+
+async def _check_latency(ledger: Ledger) -> Check:
+    seconds = []
+    for _ in range(SAMPLES):
+        asked = time.perf_counter()
+        await ledger.schema.version()
+        seconds.append(time.perf_counter() - asked)
+    text = f"answers within {min(seconds) * 1000:.2f} ms"
+    if min(seconds) <= SLOW_SECONDS:
+        return Check(name="ledger", ok=True, text=text)
+    return Check(name="ledger", ok=False, text=text, fix="Run the workers nearer to the database, or relieve it.")
+
+
+async def _check_schema(ledger: Ledger) -> Check:
+    try:
+        await ledger.schema.require_current()
+    except ShoalError as error:
+        return Check(name="schema", ok=False, text=error.message, fix=error.remedy)
+    return Check(name="schema", ok=True, text=f"version {await ledger.schema.version()}, current")
+
+
+def _check_clock(ledger: dt.datetime, here: dt.datetime) -> Check:
+    skew = (here - ledger).total_seconds()
+    if abs(skew) <= MOST_SKEW:
+        return Check(name="clock", ok=True, text=f"within {max(0.1, abs(skew)):.1f} s of the ledger's")
+    word = "ahead of" if skew > 0 else "behind"
+    return Check(
+        name="clock",
+        ok=False,
+        text=f"this machine's clock is {span(abs(skew))} {word} the ledger's",
+        fix="Synchronise the clocks (NTP). Work goes by the ledger's clock; times in logs differ.",
+    )
+
+
+def check_server(vitals: list[Vitals]) -> list[Check]:
+    """A database server: its connections, lock waits (S0.20) and long transactions, over a few samples."""
+    last = vitals[-1]
+    share = (last.sessions or 0) / max(1, last.most_sessions or 1)
+    # One wait in one sample is everyday life; waits in every sample are a queue.
+    waits = min(one.lock_waits or 0 for one in vitals)
+    longest = last.longest_transaction or 0.0
+    return [
+        Check(
+            name="connections",
+            ok=share <= MOST_SESSIONS,
+            text=f"{last.sessions} of {last.most_sessions} ({percent(share)}) are in use",
+            fix="" if share <= MOST_SESSIONS else "Lower pool_size, use PgBouncer, or raise max_connections.",
+        ),
+        Check(
+            name="locks",
+            ok=waits == 0,
+            text=f"{waits or 'no'} sessions wait for a lock",
+            fix="" if waits == 0 else "See pg_blocking_pids() in pg_stat_activity; look for an open transaction.",
+        ),
+        Check(
+            name="transactions",
+            ok=longest <= MOST_TRANSACTION,
+            text=f"the longest is open for {span(longest)}" if longest else "none is open",
+            fix="" if longest <= MOST_TRANSACTION else "End it: it holds back vacuum, and the tables grow.",
+        ),
+    ]
+
+
+def check_versions(workers: list[WorkerView], version: str) -> Check:
+    others = sorted({worker.version or "unknown" for worker in workers if worker.version != version})
+    if not others:
+        return Check(name="versions", ok=True, text=f"all {len(workers)} workers run {version}")
+    return Check(
+        name="versions",
+        ok=False,
+        text=f"some workers run {', '.join(others)}, this is {version}",
+        fix="Upgrade them, one after the other: `shoal workers stop` lets each finish first.",
+    )
+
+
+def check_signs_of_life(workers: list[WorkerView]) -> Check:
+    silent = [worker for worker in workers if worker.silent_seconds > 2 * worker.lease_seconds]
+    if not silent:
+        return Check(name="workers", ok=True, text=f"{len(workers)} present, all give signs of life")
+    return Check(
+        name="workers",
+        ok=False,
+        text=f"{len(silent)} have been silent for too long ({silent[0].id} for {span(silent[0].silent_seconds)})",
+        fix="Start any worker: it gives their items back. `shoal release` does it by hand.",
+    )
+
+
+async def _check_stale(ledger: Ledger) -> Check:
+    stale = await ledger.reads.stale(older_than=STALE_SECONDS, limit=100)
+    if not stale:
+        return Check(name="leases", ok=True, text=f"none is older than {span(STALE_SECONDS)}")
+    many = "100 or more" if len(stale) == 100 else str(len(stale))
+    return Check(
+        name="leases",
+        ok=False,
+        text=f"{many} are older than {span(STALE_SECONDS)}; the oldest by {stale[0].claimed_by}",
+        fix=f"If that is longer than an item takes: `shoal release --older-than {STALE_SECONDS:.0f}`.",
+    )
+
+
+def check_disk(path: Path) -> Check:
+    """Where a SQLite ledger lies."""
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        return Check(name="disk", ok=False, text=f"{path.parent}: {error.strerror}", fix="Check the disk.")
+    text = f"{free / (1 << 30):.1f} GiB free at {path.parent}"
+    if free >= LEAST_DISK:
+        return Check(name="disk", ok=True, text=text)
+    return Check(name="disk", ok=False, text=text, fix="Free some space: with none left, nothing can be stored.")

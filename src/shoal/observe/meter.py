@@ -1,0 +1,158 @@
+"""From moments to a reading: how far, how fast, how long yet, and what it waits for. Pure: time is handed in."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.model.views import Counts
+from shoal.observe.holdup import Holdup, holdup
+from shoal.observe.moment import Moment
+from shoal.observe.words import per_minute, percent, span
+
+WINDOW = 60.0  # seconds that the rate is smoothed over
+SHORT_WINDOW = 15.0
+FIRST_RATE_AFTER = 2.0
+LEAST_SPREAD = 0.1
+# From this many new items per ended one an end is not in sight.
+GROWING = 0.95
+GROWING_TEXT = "frontier still growing"
+LONGEST_ETA = 100 * 86_400.0
+
+
+class Sample(NamedTuple):
+    at: float
+    ended: int
+    total: int
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a run, ready to be shown.
+
+    `share`: of all items, those that have ended. `rate`: items ended per minute, None until it is known. `ok`: done
+    among done and dead. `eta`: seconds from .. to, None when nobody can tell; `growing` says that new items come as
+    fast as items end.
+    """
+
+    moment: Moment
+    done: int
+    total: int
+    dead: int
+    share: float
+    rate: float | None
+    ok: float | None
+    eta: tuple[float, float] | None
+    growing: bool
+    holdup: Holdup
+
+    @property
+    def ended(self) -> bool:
+        return self.moment.ended
+
+    @property
+    def waiting_for(self) -> str:
+        """What holds it back, in a few words with its share: `host limit 61%`."""
+        return self.holdup.cause + ("" if self.holdup.share is None else f" {percent(self.holdup.share)}")
+
+    @property
+    def eta_text(self) -> str:
+        if self.growing:
+            return GROWING_TEXT
+        if self.eta is None:
+            return "-"
+        low, high = (span(math.ceil(seconds)) for seconds in self.eta)
+        return low if low == high else f"{low}-{high}"
+
+    @property
+    def line(self) -> str:
+        """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`"""
+        ok = "-" if self.ok is None else percent(self.ok)
+        return (
+            f"done {self.done}/{self.total} {percent(self.share)} {per_minute(self.rate)} ok {ok} "
+            f"waiting: {self.waiting_for} dead {self.dead} eta {self.eta_text}"
+        )
+
+
+class Meter:
+    """Remembers the last minute. Feed it one run's moments in the order of their times.
+
+    `rate`: items ended per minute before it began to look, if somebody knows; used until it has seen enough itself.
+    """
+
+    def __init__(self, rate: float | None = None) -> None:
+        self._before = None if rate is None else rate / 60
+        self._samples: deque[Sample] = deque()
+
+    def read(self, moment: Moment, now: float) -> Reading:
+        counts = moment.counts
+        self._remember(Sample(now, counts.done + counts.dead, counts.total))
+        rate = self._speed(WINDOW)
+        growing = self._is_growing(counts)
+        judged = counts.done + counts.dead
+        return Reading(
+            moment=moment,
+            done=counts.done,
+            total=counts.total,
+            dead=counts.dead,
+            share=(counts.total - counts.remaining) / counts.total if counts.total else 0.0,
+            rate=None if rate is None else rate * 60,
+            ok=counts.done / judged if judged else None,
+            eta=None if growing else self._eta(moment),
+            growing=growing,
+            holdup=holdup(counts, moment.gates),
+        )
+
+    def _remember(self, sample: Sample) -> None:
+        if self._samples and (sample.ended < self._samples[-1].ended or sample.total < self._samples[-1].total):
+            self._samples.clear()  # items were retried or removed: what was seen before tells nothing any more
+        self._samples.append(sample)
+        # One sample from before the window stays, so that the window is covered whole.
+        while len(self._samples) > 2 and self._samples[1].at <= sample.at - WINDOW:
+            self._samples.popleft()
+
+    def _since(self, window: float) -> tuple[Sample, Sample] | None:
+        """The first sample of the window and the newest, when they are far enough apart to be compared."""
+        newest = self._samples[-1]
+        first = next(sample for sample in self._samples if sample.at >= newest.at - window - 1e-9)
+        if first is newest and len(self._samples) > 1:
+            first = self._samples[-2]  # looked at less often than once a window
+        return (first, newest) if newest.at - first.at >= FIRST_RATE_AFTER else None
+
+    def _speed(self, window: float) -> float | None:
+        """Items ended per second."""
+        if (pair := self._since(window)) is None:
+            return self._before
+        first, newest = pair
+        return (newest.ended - first.ended) / (newest.at - first.at)
+
+    def _is_growing(self, counts: Counts) -> bool:
+        if (pair := self._since(WINDOW)) is None or counts.remaining == 0:
+            return False
+        first, newest = pair
+        ended, new = newest.ended - first.ended, newest.total - first.total
+        return new > 0 and new >= GROWING * ended
+
+    def _eta(self, moment: Moment) -> tuple[float, float] | None:
+        """From the best recent speed and nothing new, to the worst one and new items coming as they did so far."""
+        remaining = moment.counts.remaining
+        if moment.ended or remaining == 0:
+            return 0.0, 0.0
+        speeds = [speed for window in (SHORT_WINDOW, WINDOW) if (speed := self._speed(window)) is not None]
+        if not speeds or max(speeds) <= 0:
+            return None
+        low, high = remaining / max(speeds), remaining / max(min(speeds), max(speeds) / 4)
+        if (pair := self._since(WINDOW)) is not None and (gone := pair[1].ended - pair[0].ended) > 0:
+            high /= max(1 - GROWING, 1 - max(0, pair[1].total - pair[0].total) / gone)
+        middle = (low + high) / 2
+        low, high = min(low, middle * (1 - LEAST_SPREAD)), max(high, middle * (1 + LEAST_SPREAD))
+        soonest = _first_due(moment)
+        low, high = max(low, soonest), max(high, soonest)
+        return None if low > LONGEST_ETA else (low, min(high, LONGEST_ETA))
+
+
+def _first_due(moment: Moment) -> float:
+    """Seconds before which the run cannot end: some items are delayed until then."""
+    return max([0.0, *((gate.until - moment.at).total_seconds() for gate in moment.gates if gate.until is not None)])

@@ -1,0 +1,111 @@
+"""The live display on a terminal: one bar for all, one for each of the busiest parts, and what holds the run back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from shoal.model.redaction import redacted
+from shoal.model.views import Counts
+from shoal.observe.meter import Reading
+from shoal.observe.moment import Moment, added
+from shoal.observe.words import per_minute, percent
+
+MOST_PARTS = 5
+LONGEST_NAME = 24
+
+
+class Screen:
+    """Redrawn on every look; lines that are told scroll away above it."""
+
+    def __init__(self, live: Live, title: str) -> None:
+        self._live = live
+        self._title = title
+        self._shown: list[str] = []
+
+    def look(self, reading: Reading) -> None:
+        width = self._live.console.width
+        bars = Table.grid(padding=(0, 1), expand=False)
+        for column in range(4):
+            bars.add_column(no_wrap=True, justify="right" if column == 2 else "left", overflow="ellipsis")
+        bar_width = max(10, min(40, width // 3))
+        ended = reading.total - reading.moment.counts.remaining
+        _add_row(bars, Text(self._title, style="bold"), (ended, reading.total), bar_width, _figures(reading))
+        for name, counts in self._busiest(reading.moment):
+            states = Text(_states(counts), style="dim")
+            _add_row(bars, Text(name), (counts.total - counts.remaining, counts.total), bar_width, states)
+        self._live.update(Group(bars, _bottleneck(reading)), refresh=True)
+
+    def tell(self, text: str) -> None:
+        self._live.console.print(Text(redacted(text)), soft_wrap=True)
+
+    def _busiest(self, moment: Moment) -> list[tuple[str, Counts]]:
+        """The parts with most left to do. A part stays in its place until it has ended: no dancing lines."""
+        parts = _parts(moment)
+        if len(parts) < 2:
+            return []
+        kept = [name for name in self._shown if name in parts and parts[name].remaining]
+        rest = sorted((name for name in parts if name not in kept), key=lambda name: -parts[name].remaining)
+        self._shown = [*kept, *rest][:MOST_PARTS]
+        return [(name, parts[name]) for name in parts if name in self._shown]
+
+
+@contextmanager
+def on_screen(console: Console, title: str) -> Iterator[Screen]:
+    """The display for the length of a block; it leaves nothing behind. Prints to stderr meanwhile go above it."""
+    with Live(
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # data for a file or a pipe must not land on the terminal
+    ) as live:
+        yield Screen(live, title)
+
+
+def _add_row(table: Table, name: Text, done_of: tuple[int, int], bar_width: int, figures: Text) -> None:
+    name.truncate(LONGEST_NAME, overflow="ellipsis")
+    done, total = done_of
+    bar = ProgressBar(total=max(1, total), completed=done, width=bar_width)
+    table.add_row(name, bar, Text(f"{done}/{total}"), figures)
+
+
+def _figures(reading: Reading) -> Text:
+    text = Text(f"{percent(reading.share)} {per_minute(reading.rate)}")
+    if reading.ok is not None:
+        text.append(f" ok {percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
+    if reading.dead:
+        text.append(f" dead {reading.dead}", style="red")
+    text.append(f" eta {reading.eta_text}", style="cyan")
+    return text
+
+
+def _bottleneck(reading: Reading) -> Text:
+    text = f"waiting: {reading.waiting_for}"
+    if reading.holdup.text:
+        text += f". {reading.holdup.text}"
+    return Text(redacted(text), style="yellow", no_wrap=True, overflow="ellipsis")
+
+
+def _parts(moment: Moment) -> dict[str, Counts]:
+    """Partitions, or stages, or both, whatever tells the parts of this run apart."""
+    if len({part.partition for part in moment.partitions}) < 2:
+        return {stage: counts for stage, counts in moment.stages.items() if counts.total}
+    several_stages = len({part.stage for part in moment.partitions}) > 1
+    parts: dict[str, Counts] = {}
+    for part in moment.partitions:
+        name = f"{part.stage} {part.partition or '-'}" if several_stages else part.partition or "-"
+        parts[name] = added([parts[name], part.counts]) if name in parts else part.counts
+    return parts
+
+
+def _states(counts: Counts) -> str:
+    """The states that have items, in the order an item goes through them."""
+    named = ("ready", "waiting", "delayed", "leased", "dead")
+    return " ".join(f"{name} {count}" for name in named if (count := getattr(counts, name)))

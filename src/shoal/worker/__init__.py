@@ -1,0 +1,1 @@
+"""Claim, attempt, commit, heartbeat, drain: one process that works."""

@@ -1,0 +1,293 @@
+"""One attempt: fetch what the handler asks for, call it, and put what became of it into the ledger's words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+import traceback
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.define.http import Http
+from shoal.define.inject import Shape, Wish
+from shoal.define.item import Item
+from shoal.define.records import Output
+from shoal.define.scraper import Scraper
+from shoal.define.stage import AnyStage
+from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, ShoalError, Throttled, Transient
+from shoal.fetch.classify import verdict_on
+from shoal.fetch.page import Page
+from shoal.fetch.protocols import Fetcher, Request
+from shoal.model.item import Claimed
+from shoal.model.log import Log
+from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
+from shoal.worker.gate import AttemptGate, NotNow, Politeness
+from shoal.worker.threads import Threads
+
+# From this size on, building the tree takes long enough to be noticed by the other items; a thread does it.
+PARSE_IN_THREAD_BYTES = 256 << 10
+TOLD_BUGS = 1_000
+_CLASSES: Mapping[type[AttemptEnded], OutcomeClass] = {
+    Permanent: OutcomeClass.PERMANENT,
+    Transient: OutcomeClass.TRANSIENT,
+    Throttled: OutcomeClass.THROTTLED,
+    Blocked: OutcomeClass.BLOCKED,
+}
+
+
+class Attempts:
+    """Makes attempts on items of one scraper. Nothing here knows about commits or other items."""
+
+    def __init__(
+        self,
+        scraper: Scraper,
+        fetcher: Fetcher,
+        polite: Politeness | None,
+        *,
+        log: Log,
+        in_lanes: bool = True,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._in_lanes = in_lanes
+        self._scraper = scraper
+        self._fetcher = fetcher
+        self._polite = polite
+        self._log = log
+        self._retry = retry or RetryPolicy()
+        self._rng = random.Random()
+        self._threads = Threads()
+        self._parsing_stages: set[str] = set()
+        self._told_bugs: set[str] = set()
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def make(self, claimed: Claimed, claimed_at: float) -> tuple[Finished, int]:
+        """The end of one attempt, and about how many bytes it holds. Raises NotNow for an item that should go back."""
+        began = time.monotonic()
+        stage = self._scraper.stages.get(claimed.stage)
+        if stage is None:
+            return self._ended(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
+        run = _Running(self, stage, claimed, claimed_at)
+        try:
+            output = await run.through()
+        except (NotNow, asyncio.CancelledError):
+            raise
+        except AttemptEnded as ended:
+            return self._ended(claimed, ended, run.page, began), 0
+        except InvalidRecord as error:
+            return self._ended(claimed, Permanent(str(error)), run.page, began), 0
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | GeneratorExit):
+                raise
+            self._tell_bug(stage, claimed, error)
+            return self._ended(claimed, Transient(_sentence(error)), run.page, began), 0
+        if output.dropped:
+            self._log.warning(
+                "items were dropped",
+                stage=stage.name,
+                item=claimed.name,
+                count=len(output.dropped),
+                first=output.dropped[0],
+            )
+        finished = Finished(
+            lease=claimed.lease,
+            verdict=DONE,
+            records=tuple(output.records),
+            follow_ups=tuple(output.follow_ups),
+            seconds=time.monotonic() - began,
+            detail=_detail(run.page, output),
+        )
+        return finished, output.size
+
+    def _tell_bug(self, stage: AnyStage, claimed: Claimed, error: BaseException) -> None:
+        """An error of the author's code: with its traceback the first time, a word the other times."""
+        sentence = _sentence(error)
+        facts = {"stage": stage.name, "item": claimed.name, "error": sentence}
+        if sentence in self._told_bugs or len(self._told_bugs) >= TOLD_BUGS:
+            self._log.debug("the handler failed", **facts)
+            return
+        self._told_bugs.add(sentence)
+        self._log.error("the handler failed", **facts, exc_info=error)
+
+    def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
+        outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))
+        verdict = judge(
+            outcome,
+            tries=claimed.tries,
+            max_attempts=claimed.max_attempts,
+            error=ended.message,
+            retry_after=ended.retry_after if isinstance(ended, Throttled) else None,
+            policy=self._retry,
+            rng=self._rng,
+        )
+        return Finished(
+            lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=_failure_detail(page)
+        )
+
+    def gate(self, claimed: Claimed, stage: AnyStage, claimed_at: float) -> AttemptGate | None:
+        if self._polite is None:
+            return None
+        if self._polite.robots is None and not claimed.paced and claimed.lane is None:
+            return None  # nothing to keep to, nothing to tell
+        return AttemptGate(self._polite, claimed, claimed_at, own_lane_of_run=stage.policy.ordered)
+
+
+class _Running:
+    """The state of one attempt while it runs. `page` is what was fetched, for the report of what went wrong."""
+
+    __slots__ = ("_attempts", "_claimed", "_gate", "_stage", "page")
+
+    def __init__(self, attempts: Attempts, stage: AnyStage, claimed: Claimed, claimed_at: float) -> None:
+        self._attempts = attempts
+        self._stage = stage
+        self._claimed = claimed
+        self._gate = attempts.gate(claimed, stage, claimed_at)
+        self.page: Page | None = None
+
+    async def through(self) -> Output:
+        stage = self._stage
+        seconds = stage.policy.timeout
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                if self._gate is not None:
+                    self._gate.limited_by(deadline)
+                return await self._steps()
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            doing = "its page was fetched" if stage.fetches and self.page is None else "its handler ran"
+            raise Transient(f"timed out after {seconds:g} s while {doing}") from None
+
+    async def _steps(self) -> Output:
+        stage, claimed, attempts = self._stage, self._claimed, self._attempts
+        scraper = attempts._scraper
+        output = Output(stage.name, scraper.stages, stage.record, in_lanes=attempts._in_lanes)
+        item = Item.of(claimed)
+        if stage.fetches:
+            self.page = page = await self._fetched()
+            if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in attempts._parsing_stages:
+                await attempts._threads.run(page.parse)
+        elif claimed.paced and self._gate is not None and not stage.signature.wants(Wish.HTTP):
+            self._gate.sent(0)  # what it visits is its own business; this is when it starts
+        await self._call(output, item)
+        if self.page is not None:
+            if self.page.parsed:
+                attempts._parsing_stages.add(stage.name)
+            if stage.follow is not None:
+                for new in stage.follow.items(self.page, item, stage):
+                    output.add(new)
+        return output
+
+    async def _fetched(self) -> Page:
+        stage, claimed = self._stage, self._claimed
+        if claimed.url is None:
+            raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
+        scraper = self._attempts._scraper
+        headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
+        page = await self._attempts._fetcher.fetch(
+            Request(url=claimed.url, headers=headers), gate=self._gate, jar=self._jar()
+        )
+        self.page = page
+        if (ended := verdict_on(page)) is not None:
+            raise ended
+        if stage.blocked is not None and (sign := stage.blocked(page)):
+            raise Blocked(f"soft block: {sign}" if isinstance(sign, str) else "soft block: the author's rule says so")
+        return page
+
+    async def _call(self, output: Output, item: Item) -> None:
+        function = self._stage.function
+        given = {name: self._provided(wish, item) for name, wish in self._stage.signature.wishes}
+        match self._stage.signature.shape:
+            case Shape.ASYNC_GENERATOR:
+                values: AsyncIterator[Any] = function(**given)
+                async with contextlib.aclosing(values):  # type: ignore[type-var]
+                    async for value in values:
+                        output.add(value)
+            case Shape.COROUTINE:
+                await _add_all(output, await function(**given))
+            case Shape.PLAIN:
+                await self._attempts._threads.run(lambda: _drain(output, function(**given)))
+
+    def _provided(self, wish: Wish, item: Item) -> Any:
+        attempts = self._attempts
+        match wish:
+            case Wish.PAGE:
+                return self.page
+            case Wish.ITEM:
+                return item
+            case Wish.LOG:
+                return attempts._log.bind(stage=self._stage.name, item=item.key)
+            case Wish.HTTP:
+                headers = {**attempts._scraper.headers, **self._stage.headers}
+                return Http(attempts._fetcher, gate=self._gate, jar=self._jar(), headers=headers)
+            case _:
+                return attempts._scraper.settings
+
+    def _jar(self) -> str | None:
+        return (self._claimed.lane or self._stage.name) if self._attempts._scraper.cookies else None
+
+
+async def _add_all(output: Output, value: Any) -> None:
+    if hasattr(value, "__aiter__"):
+        async for each in value:
+            output.add(each)
+    else:
+        _drain(output, value)
+
+
+def _drain(output: Output, value: Any) -> None:
+    """A returned value: a record, an item, or an iterable of such."""
+    if (
+        isinstance(value, Iterable)
+        and not isinstance(value, Mapping | str | bytes)
+        and not hasattr(value, "model_dump")
+    ):
+        for each in value:
+            output.add(each)
+    else:
+        output.add(value)
+
+
+def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
+    """What is worth keeping about a success: only what is out of the ordinary, because most are not."""
+    detail: dict[str, Any] = {}
+    if page is not None:
+        if page.history:
+            detail["url"] = page.url
+        if page.not_modified:
+            detail["not_modified"] = True
+    if output.dropped:
+        detail["dropped"] = len(output.dropped)
+        detail["first_dropped"] = output.dropped[0][:500]
+    return detail or None
+
+
+def _failure_detail(page: Page | None) -> dict[str, Any] | None:
+    if page is None:
+        return None
+    detail: dict[str, Any] = {"status": page.status, "bytes": len(page.body)}
+    if page.history:
+        detail["url"] = page.url
+    return detail
+
+
+def _sentence(error: BaseException) -> str:
+    """`KeyError: 'price' (books.py:12)`: the innermost line of the author's own code."""
+    text = error.message if isinstance(error, ShoalError) else str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and not _is_ours(frame.filename)]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
+
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def _is_ours(filename: str) -> bool:
+    path = Path(filename)
+    return path.is_relative_to(_PACKAGE) or any(part.startswith("python3") for part in path.parts)

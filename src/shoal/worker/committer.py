@@ -1,0 +1,110 @@
+"""Finished attempts on their way to the ledger: in batches, one commit at a time, and only so many in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from shoal.errors import LedgerFull
+from shoal.model.log import Log
+from shoal.model.outcome import Finished
+from shoal.model.views import CommitReport
+
+BATCH_ITEMS = 500
+BATCH_BYTES = 8 << 20
+HELD_ITEMS = 2_000
+HELD_BYTES = 64 << 20
+FULL_NAP_SECONDS = 2.0
+
+Commit = Callable[[Sequence[Finished]], Awaitable[CommitReport]]
+
+
+class Committer:
+    """Takes finished attempts and commits them. `put` waits while too many items or bytes are held: backpressure.
+
+    A batch is whatever came in while the last commit was under way, so that a slow ledger gets larger batches and a
+    fast one answers at once. `patience`: how long a full disk is waited for.
+    """
+
+    def __init__(
+        self,
+        commit: Commit,
+        *,
+        log: Log,
+        patience: float,
+        batch_items: int = BATCH_ITEMS,
+        held_items: int = HELD_ITEMS,
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        self._commit = commit
+        self._log = log
+        self._patience = patience
+        self._batch_items = batch_items
+        self._held_items = held_items
+        self._held_bytes = held_bytes
+        self._waiting: deque[tuple[Finished, int]] = deque()
+        self._bytes = 0
+        self._count = 0
+        self._some = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def held(self) -> int:
+        """Attempts that have ended but are not committed yet."""
+        return self._count
+
+    async def put(self, finished: Finished, size: int) -> None:
+        while not self._room.is_set():
+            await self._room.wait()
+        self._waiting.append((finished, size))
+        self._bytes += size
+        self._count += 1
+        if self._count >= self._held_items or self._bytes >= self._held_bytes:
+            self._room.clear()
+        self._empty.clear()
+        self._some.set()
+
+    async def flushed(self) -> None:
+        """Wait until everything that was put is committed."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Commit for ever; raises what the ledger raises."""
+        while True:
+            await self._some.wait()
+            batch, size = self._batch()
+            await self._commit_patiently(batch)
+            self._bytes -= size
+            self._count -= len(batch)
+            if self._count < self._held_items and self._bytes < self._held_bytes:
+                self._room.set()
+            if not self._waiting:
+                self._some.clear()
+                if not self._count:
+                    self._empty.set()
+
+    def _batch(self) -> tuple[list[Finished], int]:
+        batch: list[Finished] = []
+        size = 0
+        while self._waiting and len(batch) < self._batch_items and (not batch or size < BATCH_BYTES):
+            finished, bytes_ = self._waiting.popleft()
+            batch.append(finished)
+            size += bytes_
+        return batch, size
+
+    async def _commit_patiently(self, batch: Sequence[Finished]) -> None:
+        since = time.monotonic()
+        while True:
+            try:
+                await self._commit(batch)
+                return
+            except LedgerFull as error:
+                if time.monotonic() - since > self._patience:
+                    raise
+                self._log.warning("the ledger's disk is full; waiting for space", error=error.message)
+                await asyncio.sleep(FULL_NAP_SECONDS)

@@ -1,0 +1,61 @@
+"""The author's hooks: called once when a run begins, once when it has finished."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from shoal.define.inject import HOOK_WISHES, Shape, Wish, read_signature
+from shoal.define.scraper import Scraper
+from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
+from shoal.model.run import Run, RunState
+
+
+async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
+    """Raises what a hook raises: a run whose preparation failed does not begin."""
+    for hook in scraper.start_hooks:
+        await _call(hook, scraper, ledger, run, log)
+
+
+async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: Log) -> bool:
+    """Call the hooks if the run has finished and nobody else has called them for this end of it.
+
+    A hook that fails is told and stops neither the others nor the run. Returns whether they were called here.
+    """
+    run = await ledger.runs.get(run_id)
+    if not scraper.finish_hooks or run.state is not RunState.FINISHED or run.finished_at is None:
+        return False
+    # The first to store a version of this scope is the one who calls.
+    scope = f"finish:{run.id}:{run.finished_at.timestamp():.6f}"
+    if await ledger.settings.put(scope, {}, by=scraper.name) != 1:
+        return False
+    for hook in scraper.finish_hooks:
+        try:
+            await _call(hook, scraper, ledger, run, log)
+        except Exception as error:
+            log.error("a finish hook failed", hook=hook.__name__, error=f"{type(error).__name__}: {error}")
+    return True
+
+
+async def _call(hook: Callable[..., Any], scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
+    signature = read_signature(hook, HOOK_WISHES, scraper.settings_type)
+    given: dict[str, Any] = {}
+    for name, wish in signature.wishes:
+        match wish:
+            case Wish.RUN:
+                given[name] = run
+            case Wish.COUNTS:
+                given[name] = await ledger.reads.stats(run.id)
+            case Wish.LOG:
+                given[name] = log.bind(hook=hook.__name__)
+            case _:
+                given[name] = scraper.settings
+    if signature.shape is Shape.PLAIN:
+        answer = await asyncio.to_thread(hook, **given)
+        if inspect.isawaitable(answer):
+            await answer
+    else:
+        await hook(**given)

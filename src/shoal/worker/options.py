@@ -1,0 +1,54 @@
+"""What a worker is told when it starts, and what it tells when it ends."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`concurrency`: items worked on at once. `batch_size`: items per claim, at most. `lease`: seconds without a
+    heartbeat after which others get the items. `drain`: seconds that running items get after a stop. `limit`: leave
+    after so many items. `leave_when_idle`: leave when nothing is claimable now, though the run has not ended.
+    `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk.
+    """
+
+    scope: Scope
+    concurrency: int = 16
+    batch_size: int = 50
+    lease: float = DEFAULT_LEASE_SECONDS
+    drain: float = 30.0
+    limit: int | None = None
+    leave_when_idle: bool = False
+    forever: bool = False
+    patience: float = 60.0
+    version: str = ""
+
+
+class Ending(StrEnum):
+    """Why a worker left."""
+
+    NOTHING_LEFT = "nothing left"
+    LIMIT = "limit reached"
+    STOPPED = "stopped"
+    ORDERED = "told to leave"
+    TIMED_OUT = "timed out"
+
+
+class WorkReport(msgspec.Struct, kw_only=True):
+    """What one worker did. Counts are of attempts that were committed."""
+
+    ending: Ending = Ending.NOTHING_LEFT
+    worker: str = ""
+    attempts: int = 0
+    done: int = 0
+    dead: int = 0
+    retried: int = 0
+    throttled: int = 0
+    records: int = 0
+    lost: int = 0
+    given_back: int = 0
+    seconds: float = 0.0

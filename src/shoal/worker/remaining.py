@@ -1,0 +1,23 @@
+"""Whether a worker still has something to wait for."""
+
+from __future__ import annotations
+
+from shoal.ledger.protocols import Ledger
+from shoal.model.run import RunState
+from shoal.model.worker import Scope
+
+OPEN = (RunState.ACTIVE, RunState.PAUSED)
+RUNS_LOOKED_AT = 200
+
+
+async def anything_left(ledger: Ledger, scope: Scope) -> bool:
+    """Whether a run of this scope may still have work for a worker of this scope.
+
+    A run that is not sealed may get more items; a run that is paused may go on. With stages given, a run is left when
+    nothing of these stages, nor of those before them, remains.
+    """
+    if scope.run_ids:
+        runs = [await ledger.runs.get(run_id) for run_id in scope.run_ids]
+    else:
+        runs = list((await ledger.runs.list(scraper=scope.scraper, limit=RUNS_LOOKED_AT)).rows)
+    return any(run.state in OPEN for run in runs)

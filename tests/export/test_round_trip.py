@@ -1,0 +1,175 @@
+"""What readers of JSONL, CSV and Parquet find is what was stored."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shoal.export import export_run
+from shoal.export.shape import cell_text
+from shoal.model.jsontext import record_text
+from tests.export.shop import read_parquet, stored
+from tests.ledger.labs import sqlite_lab
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+SCALAR = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False, allow_infinity=False), TEXT
+)
+ANYTHING = st.recursive(
+    SCALAR,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=6,
+)
+RECORDS = st.lists(st.dictionaries(TEXT, ANYTHING, max_size=5), max_size=6)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+# Every field has one type, as records of a well-kept scraper have; each may be missing or null.
+UNIFORM = st.lists(
+    st.fixed_dictionaries(
+        {"id": INT64},
+        optional={
+            "title": st.none() | TEXT,
+            "stock": st.none() | INT64,
+            "price": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+            "new": st.none() | st.booleans(),
+            "tags": st.none() | st.lists(TEXT, max_size=3),
+            "size": st.none() | st.fixed_dictionaries({"width": INT64, "unit": TEXT}),
+            "offers": st.none() | st.lists(st.fixed_dictionaries({"price": INT64}), max_size=2),
+        },
+    ),
+    min_size=1,
+    max_size=6,
+)
+few_examples = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@few_examples
+@given(records=RECORDS)
+async def test_jsonl(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    data = await exported(tmp_path, records, "out.jsonl")
+    assert data == "".join(f"{record_text(record)}\n" for record in records).encode()
+
+
+@few_examples
+@given(records=RECORDS)
+async def test_csv(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    data = await exported(tmp_path, records, "out.csv")
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    rows = list(csv.reader(io.StringIO(data.decode(), newline="")))
+    cells = [[None if record.get(name) is None else record[name] for name in columns] for record in records]
+    assert rows == ([columns] if columns else []) + [[as_cell(value) for value in row] for row in cells]
+
+
+def as_cell(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value)
+    return value if isinstance(value, str) else "" if value is None else compact(value)
+
+
+def compact(value: Any) -> str:
+    return record_text({"v": value})[5:-1]
+
+
+@few_examples
+@given(records=UNIFORM)
+async def test_parquet_with_uniform_fields(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    table = await exported_table(tmp_path, records)
+    assert table.column_names == list(dict.fromkeys(name for record in records for name in record))
+    assert table.to_pylist() == [{name: record.get(name) for name in table.column_names} for record in records]
+
+
+@few_examples
+@given(records=RECORDS)
+async def test_parquet_with_anything(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """No record is refused; a column that became text holds each value as a CSV cell would."""
+    table = await exported_table(tmp_path, records)
+    assert table.column_names == list(dict.fromkeys(name for record in records for name in record))
+    assert table.num_rows == len(records) or not table.column_names
+    for field in table.schema:
+        if str(field.type) == "string":
+            values = [record.get(field.name) for record in records]
+            expected = [None if value is None else cell_text(value) for value in values]
+            assert table[field.name].to_pylist() == expected
+
+
+async def test_parquet_types(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [
+        {
+            "a": 1,
+            "b": 1,
+            "c": 1,
+            "d": [1, 2],
+            "e": {"x": 1},
+            "f": None,
+            "g": {},
+            "h": 2**70,
+            "i": 2**60,
+            "j": [],
+            "k": [1],
+        },
+        {"a": 2, "b": 0.5, "c": "one", "d": [0.5], "e": {"x": "one", "y": True}, "f": None, "g": {}, "h": 1, "i": 0.5},
+        {"k": ["one", {"deep": None}], "d": None},
+    ]
+    table = await exported_table(tmp_path, records)
+    assert {field.name: str(field.type).replace("element: ", "") for field in table.schema} == {
+        "a": "int64",
+        "b": "double",
+        "c": "string",
+        "d": "list<double>",
+        "e": "struct<x: string, y: bool>",
+        "f": "string",
+        "g": "string",
+        "h": "string",
+        "i": "string",
+        "j": "list<string>",
+        "k": "list<string>",
+    }
+    assert table["c"].to_pylist() == ["1", "one", None]
+    assert table["e"].to_pylist() == [{"x": "1", "y": None}, {"x": "one", "y": True}, None]
+    assert table["g"].to_pylist() == ["{}", "{}", None]
+    assert table["h"].to_pylist() == [str(2**70), "1", None]
+    assert table["i"].to_pylist() == [str(2**60), "0.5", None]
+    assert table["k"].to_pylist() == [["1"], None, ["one", '{"deep":null}']]
+
+
+async def test_objects_keyed_by_data_become_json(tmp_path: Path) -> None:
+    records = [{"by_id": {f"id{n}{m}": 1 for m in range(30)}} for n in range(10)]
+    table = await exported_table(tmp_path, records)
+    assert [json.loads(text) for text in table["by_id"].to_pylist()] == [record["by_id"] for record in records]
+
+
+async def test_what_is_nested_too_deeply_becomes_json(tmp_path: Path) -> None:
+    value: Any = 1
+    for _ in range(200):
+        value = [value]
+    table = await exported_table(tmp_path, [{"v": value}])
+    (found,) = table["v"].to_pylist()
+    while isinstance(found, list):
+        (found,) = found
+    assert found.startswith("[[")
+    assert json.loads(found)
+
+
+async def exported(folder: Path, records: list[dict[str, Any]], name: str) -> bytes:
+    async with shared_lab(folder) as lab:
+        run = await stored(lab.ledger, records)
+        report = await export_run(lab.ledger, run.id, folder / name)
+    data = (folder / name).read_bytes()
+    assert (report.records, report.bytes) == (len(records), len(data))
+    return data
+
+
+async def exported_table(folder: Path, records: list[dict[str, Any]]) -> Any:
+    return read_parquet(io.BytesIO(await exported(folder, records, "out.parquet")))
+
+
+def shared_lab(folder: Path) -> Any:
+    """The examples of a test share a file: each makes a run of its own."""
+    return sqlite_lab(folder / "ledger.db")
