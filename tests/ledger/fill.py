@@ -45,10 +45,9 @@ async def fill_results(ledger: PostgresLedger, run_no: int) -> None:
     await ledger.db.fetch(
         "with stored as ("
         "insert into shoal.result (item, run, n, record) "
-        "select o.item, o.run, 0, '{\"a\": 1}' from shoal.outcome o where o.run = $1 returning item) "
+        "select o.item, o.run, 0, '{\"a\": 1}' from shoal.outcome o where o.run = $1) "
         "insert into shoal.count_delta (at, queue, results) "
-        "select shoal.clock(), i.queue, count(*) from stored s join shoal.item i on i.run = $1 and i.id = s.item "
-        "group by i.queue",
+        "select shoal.clock(), o.queue, count(*) from shoal.outcome o where o.run = $1 group by o.queue",
         run_no,
     )
 

@@ -196,8 +196,9 @@ async def test_a_turn_costs_the_same_whatever_stands_around(ledger: PostgresLedg
     await fill_waiting(ledger, queue, 50_000, lane, 0)
     await fill_ready(ledger, queue, 50_000)
     await ledger.db.fetch(
-        "insert into shoal.lease (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues, "
-        "paced) select item, $1, shoal.clock(), 1, $2, 1, $3, queue, 0, 0, 0, false from shoal.ready",
+        "insert into shoal.lease "
+        "(item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues, paced) "
+        "select item, $1, shoal.clock(), 1, $2, 1, $3, queue, 0, 0, 0, false from shoal.ready",
         lane,
         bench.worker,
         bench.run.no,

@@ -132,11 +132,13 @@ async def steps_of_a_page(ledger: SqliteLedger, run: Run, stage: str | None) -> 
     await steps.begin()
     middle = await ledger.db.value("select max(item) / 2 from result where run = ?1", run.no)
     stage_id = None if stage is None else await ledger.db.value("select id from stage where run = ?1", run.no)
-    args = (run.no, middle, 0, BATCH, stage_id, BATCH)
-    for name, count in (("results", 6), ("results_window_end", 4)):
-        await ledger.db.alter(
-            lambda c, name=name, count=count: c.execute(named_queries()[name], args[:count]).fetchall()
-        )
+
+    def page(connection: sqlite3.Connection) -> int:
+        rows = connection.execute(named_queries()["results"], (run.no, middle, 0, BATCH, stage_id, BATCH)).fetchall()
+        ends = connection.execute(named_queries()["results_window_end"], (run.no, middle, 0, BATCH)).fetchall()
+        return len(rows) + len(ends)
+
+    assert await ledger.db.alter(page) == BATCH + 1
     return steps.count
 
 

@@ -1,40 +1,41 @@
-"""`shoal demo`: a made-up scraper on a real ledger, and what the ledger says about it afterwards."""
+"""`shoal demo`: scrape a shop that comes with Shoal, and let the shop's own log say how it went."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
+import shlex
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from shoal.cli.options import with_options
+from shoal.cli.scrapers import command_line
 from shoal.cli.session import BOLD, Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings
-    from shoal.demo.story import Summary
+    from shoal.demo.shop import OpenShop
+    from shoal.demo.witness import Testimony
+    from shoal.ledger.protocols import Ledger
+
+# Slow enough to be watched, fast enough to be waited for.
+LATENCY = (0.03, 0.09)
+SAMPLE = 3
+RESULTS_PAGE = 1_000
 
 
 @with_options
 def demo(session: Session) -> None:
-    """Run a made-up scraper with three workers, one of which dies, and show what the ledger says about it.
+    """Scrape a bundled local shop of 1,200 products with all kinds of faults, and compare with the truth.
 
     It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or SHOAL_LEDGER names one.
     """
     settings = _demo_settings(session.settings)
-    session.note(f"A bookshop in three countries, two stages, three workers. Ledger: {settings.shown()['ledger']}")
-    summary = session.wait(_run(session, settings))
-    if session.json:
-        session.record(summary)
-    else:
-        _print(session, summary)
+    code = session.wait(_demo(session, settings), fast=True)
     _print_next(session, settings)
-    if summary.findings:
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
 
 
 def _demo_settings(settings: Settings) -> Settings:
@@ -42,94 +43,90 @@ def _demo_settings(settings: Settings) -> Settings:
     import msgspec
 
     origin = settings.origins["ledger"]
-    if origin.kind == "flag" or (origin.name == "SHOAL_LEDGER" and origin.kind == "environment"):
-        return settings
-    return msgspec.structs.replace(settings, ledger=str(Path(tempfile.mkdtemp(prefix="shoal-demo-")) / "ledger.db"))
+    if not (origin.kind == "flag" or (origin.name == "SHOAL_LEDGER" and origin.kind == "environment")):
+        folder = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
+        settings = msgspec.structs.replace(settings, ledger=str(folder / "ledger.db"), log_dir=str(folder / "logs"))
+    return settings.for_scraper("shop")
 
 
-async def _run(session: Session, settings: Settings) -> Summary:
-    from shoal import __version__
-    from shoal.demo.progress import watching
-    from shoal.demo.story import tell_story
+async def _demo(session: Session, settings: Settings) -> int:
+    from shoal.cli.running import Wish, work_off
+    from shoal.cli.summary import exit_code, print_summary
+    from shoal.demo.scraper import shop_scraper
+    from shoal.demo.shop import Shop
+    from shoal.demo.witness import testify
+    from shoal.enqueue.begin import Choice, plan_run
     from shoal.wiring import opened
 
     async with opened(settings) as ledger:
-        with watching(session.note, quiet=session.quiet) as watcher:
-            return await tell_story(ledger, watcher, code_version=__version__)
+        with Shop(latency=LATENCY).serving() as shop:
+            _introduce(session, settings, shop)
+            scraper = shop_scraper(shop.url)
+            plan = await plan_run(ledger, scraper, Choice.FRESH)
+            run, report = await work_off(session, scraper, settings, ledger, plan, Wish(target="shop"))
+            run = await ledger.runs.get(run.id)
+            counts = await ledger.reads.stats(run.id)
+            records = await _records(ledger, run.id)
+            testimony = testify(shop, records)
+        if session.json:
+            session.record({"run_id": run.id, "state": run.state, "counts": counts, "testimony": testimony})
+        else:
+            _title(session, f"{SAMPLE} of the {counts.results} records")
+            shown = records[:SAMPLE]
+            session.table([name.upper() for name in shown[0]] if shown else [], [list(r.values()) for r in shown])
+            session.data("")
+            await print_summary(session, ledger, run, report, settings, "shop", hints=False)
+            _print_testimony(session, testimony)
+        return exit_code(run, counts, report, settings) or (0 if testimony.flawless else 1)
 
 
-def _print(session: Session, summary: Summary) -> None:
-    """The table comes last: on a small terminal it is what stays in sight."""
-    _title(session, f"Some of the {summary.counts.results} records")
-    if summary.records:
-        session.table(
-            [name.upper() for name in summary.records[0]], [list(record.values()) for record in summary.records]
-        )
-    _print_stories(session, summary)
-    _print_states(session, summary)
-    if summary.findings:
-        _title(session, f"The audit has {len(summary.findings)} findings")
-        for finding in summary.findings:
-            session.data(f"  {finding.rule}: {finding.detail}")
-    else:
-        _title(session, "Nothing lost, nothing stored twice: the audit has no findings")
+def _introduce(session: Session, settings: Settings, shop: OpenShop) -> None:
+    facts = shop.facts()
+    session.note(
+        f"A shop at {shop.url} with {len(facts.products)} products, {len(facts.dead)} dead links, an outlet whose "
+        f"robots.txt asks for a crawl-delay, and trouble on {sum(facts.fault_counts.values())} pages: "
+        f"{', '.join(f'{n} {fault.value}' for fault, n in facts.fault_counts.items())}."
+    )
+    session.note(f"Ledger: {settings.shown()['ledger']}")
 
 
-def _print_stories(session: Session, summary: Summary) -> None:
-    if summary.waiting_item is not None:
-        _title(session, f"Why {summary.waiting_item.name} was not running, asked on the way")
-        for gate in summary.waiting_item.gates:
-            session.data(f"  {gate.text}")
-    _title(session, f"{summary.retried} items were tried again, {summary.rescued} rescued, {len(summary.dead)} died")
-    for failed in summary.dead:
-        session.data(f"  {failed.url} died: {failed.outcome}, {failed.error_message}")
-    if summary.rescued_item is not None:
-        session.data(f"  {summary.rescued_item.name}")
-        for attempt in summary.rescued_item.attempts:
-            error = f": {attempt.error}" if attempt.error else ""
-            session.data(f"    {attempt.worker} held it for {attempt.seconds:.2f} s, {attempt.outcome}{error}")
+async def _records(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
+    import msgspec
+
+    records: list[dict[str, Any]] = []
+    cursor = None
+    while True:
+        page = await ledger.reads.results(run_id, cursor=cursor, limit=RESULTS_PAGE)
+        records += [msgspec.json.decode(row.record, type=dict[str, Any]) for row in page.rows]
+        cursor = page.cursor
+        if cursor is None:
+            return records
 
 
-def _print_states(session: Session, summary: Summary) -> None:
-    run = summary.run
-    seconds = (run.finished_at - run.created_at).total_seconds() if run.finished_at else 0.0
-    _title(session, f"Run {run.id} is {run.state} after {seconds:.1f} s")
-    columns = ("ready", "waiting", "delayed", "leased", "done", "dead", "results", "duplicates")
-    rows = [
-        (progress.stage, progress.partition, *(getattr(progress.counts, name) for name in columns))
-        for progress in summary.partitions
-    ]
-    rows.append(("all", "", *(getattr(summary.counts, name) for name in columns)))
-    session.table(["STAGE", "PARTITION", *map(str.upper, columns)], rows)
+def _print_testimony(session: Session, seen: Testimony) -> None:
+    _title(session, "What the shop says" if seen.flawless else "What the shop says: something went wrong")
+    session.data(
+        f"  {seen.found} of {seen.products} products were found, {len(seen.twice)} twice, {len(seen.wrong)} wrong"
+    )
+    session.data(f"  {seen.visits} visits; {seen.again} of pages that had been given out well before")
+    session.data(f"  at most {seen.most_at_once} visitors at once (16 allowed)")
+    if seen.closest_at_outlet is not None:
+        session.data(f"  visits of the outlet at least {seen.closest_at_outlet:.3f} s apart (0.2 s asked for)")
 
 
 def _print_next(session: Session, settings: Settings) -> None:
-    from shoal.wiring import sqlite_path
-
     shown, origin = settings.shown()["ledger"], settings.origins["ledger"]
-    flag = "" if origin.kind == "environment" else f" --ledger {shown}"
-    file = sqlite_path(settings.ledger)
+    flag = "" if origin.kind == "environment" else f" --ledger {shlex.quote(shown)}"
+    shoal = command_line()
     session.note("\nNext:")
-    program = _program()
-    session.note(f"  {program} db show{flag}")
-    session.note(f"  {program} db check --deep{flag}")
-    if file is None:
-        address = f"'{shown}'" if flag else '"$SHOAL_LEDGER"'
-        session.note(f"  psql {address} -c 'select * from shoal.failed_items'")
-    else:
-        session.note(f"  sqlite3 {file} 'select * from failed_items'")
-    if origin.kind == "default":
-        session.note(f"  rm -r {file and file.parent}")
-
-
-def _program() -> str:
-    """What to type for Shoal: its name, or where it lies when it is not on the path (as after `make demo`)."""
-    called = Path(sys.argv[0])
-    if called.name != "shoal":
-        return "python -m shoal"
-    if shutil.which("shoal") is not None:
-        return "shoal"
-    return os.path.relpath(called)
+    for command in (
+        "export latest -o shop.parquet",
+        "results coverage latest",
+        "items ls latest --state dead",
+        "status latest",
+    ):
+        session.note(f"  {shoal} {command}{flag}")
+    session.note(f"  {shoal} init books   # a project of your own")
 
 
 def _title(session: Session, text: str) -> None:

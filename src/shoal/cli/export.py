@@ -26,7 +26,7 @@ SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 10.0
 
 
 @with_options
-def export(  # noqa: PLR0913 - each is an option of its own on the command line
+def export(
     session: Session,
     run: RunName,
     *,

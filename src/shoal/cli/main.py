@@ -14,39 +14,46 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import completion, demo, doctor, enqueue, export, release, run, stats, status, watch, worker
-from shoal.cli.groups import lazy_group
+from shoal.cli.completion import prepare_answers
+from shoal.cli.groups import Verb, lazy_commands
 from shoal.cli.session import RED, Session
 from shoal.errors import ShoalError
 
 BUG = 70
+VERBS = {
+    "init": Verb("shoal.cli.init", "Make a project: a scraper, its settings, a test."),
+    "demo": Verb("shoal.cli.demo", "Scrape a bundled local shop and compare with the truth."),
+    "run": Verb("shoal.cli.run", "Run a scraper to its end."),
+    "try": Verb("shoal.cli.try_", "Put one item through one stage, without a ledger."),
+    "shell": Verb("shoal.cli.shell", "Fetch a page and open a Python prompt on it."),
+    "enqueue": Verb("shoal.cli.enqueue", "Store a run and its items for workers."),
+    "worker": Verb("shoal.cli.worker", "Work on a scraper's runs until nothing is left."),
+    "status": Verb("shoal.cli.status", "Show how the newest runs stand, or one of them."),
+    "watch": Verb("shoal.cli.watch", "Watch a run until it ends."),
+    "stats": Verb("shoal.cli.stats", "Count a run's items by state."),
+    "runs": Verb("shoal.cli.runs", "List, show, pause, resume, cancel, remove and compare runs."),
+    "items": Verb("shoal.cli.items", "Find items, ask why, retry, cancel, replay."),
+    "lanes": Verb("shoal.cli.lanes", "See and change limits and delays while it runs."),
+    "workers": Verb("shoal.cli.workers", "List workers, send them home."),
+    "release": Verb("shoal.cli.release", "Give items that were claimed long ago to other workers."),
+    "export": Verb("shoal.cli.export", "Write a run's records to a file."),
+    "results": Verb("shoal.cli.results", "Look at records, and export them."),
+    "db": Verb("shoal.cli.db", "Migrate, check, back up and look into the ledger."),
+    "config": Verb("shoal.cli.config", "Show the configuration."),
+    "doctor": Verb("shoal.cli.doctor", "Say whether all is well, and what to do if not."),
+    "bench": Verb("shoal.cli.bench", "Measure how fast Shoal is on this machine."),
+    "completion": Verb("shoal.cli.completion", "Print the script that makes your shell complete commands."),
+}
 
 app = typer.Typer(
     name="shoal",
+    cls=lazy_commands(VERBS),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: importing rich would double its time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("run")(run.run)
-app.command("enqueue")(enqueue.enqueue)
-app.command("worker")(worker.worker)
-app.command("status")(status.status)
-app.command("watch")(watch.watch)
-app.command("stats")(stats.stats)
-app.add_typer(lazy_group("shoal.cli.runs", "List, show, pause, resume, cancel, remove and compare runs."), name="runs")
-app.add_typer(lazy_group("shoal.cli.items", "Find items, ask why, retry, cancel, replay."), name="items")
-app.add_typer(lazy_group("shoal.cli.lanes", "See and change limits and delays while it runs."), name="lanes")
-app.add_typer(lazy_group("shoal.cli.workers", "List workers, send them home."), name="workers")
-app.command("release")(release.release)
-app.command("export")(export.export)
-app.add_typer(lazy_group("shoal.cli.results", "Look at records, and export them."), name="results")
-app.add_typer(lazy_group("shoal.cli.db", "Migrate, check, back up and look into the ledger."), name="db")
-app.add_typer(lazy_group("shoal.cli.config", "Show the configuration."), name="config")
-app.command("doctor")(doctor.doctor)
-app.command("completion")(completion.completion)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No exception leaves it, and no secret does."""
     session = Session()
     code = BUG
-    completion.prepare_answers()
+    prepare_answers()
     try:
         app(args=arguments, prog_name="shoal", obj=session)
     except SystemExit as end:

@@ -49,11 +49,11 @@ def reading_record(reading: Reading) -> dict[str, Any]:
 
 def gate_text(gate: Gate) -> str:
     """The sentence, with since when and until when."""
-    from shoal.observe.words import stamp
+    from shoal.observe.words import printable, stamp
 
     times: Mapping[str, Any] = {"since": gate.since, "until": gate.until}
     shown = ", ".join(f"{word} {stamp(moment)}" for word, moment in times.items() if moment is not None)
-    return f"{gate.text} ({shown})" if shown else gate.text
+    return printable(f"{gate.text} ({shown})" if shown else gate.text)
 
 
 def item_name(item: ItemView) -> str:

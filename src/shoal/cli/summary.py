@@ -38,8 +38,16 @@ def exit_code(run: Run, counts: Counts, report: WorkReport, settings: Settings) 
 
 
 async def print_summary(
-    session: Session, ledger: Ledger, run: Run, report: WorkReport, settings: Settings, target: str
+    session: Session,
+    ledger: Ledger,
+    run: Run,
+    report: WorkReport,
+    settings: Settings,
+    target: str,
+    *,
+    hints: bool = True,
 ) -> None:
+    """The run in a few lines, and (with `hints`) what to type next."""
     from shoal.observe.failures import failures
 
     counts = await ledger.reads.stats(run.id)
@@ -66,7 +74,8 @@ async def print_summary(
             session.data(f"  {group.items} dead: {group.outcome}, {group.message}")
         if run.state is RunState.FINISHED and settings.max_dead.exceeded(counts.dead, counts.total):
             session.complain(f"{counts.dead} of {counts.total} items are dead; {settings.max_dead} are allowed.")
-    _print_next(session, run, counts, settings, target)
+    if hints:
+        _print_next(session, run, counts, settings, target)
 
 
 def _state(run: Run, report: WorkReport) -> str:

@@ -1,1 +1,1 @@
-"""A made-up scraper on a real ledger: `shoal demo`. The site is pretended, the bookkeeping is not."""
+"""Something to try Shoal on: a shop on the loopback, and a scraper for it."""

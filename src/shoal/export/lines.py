@@ -13,8 +13,8 @@ from shoal.model.views import ResultRow
 
 META = ("_run", "_stage", "_key", "_url", "_item")
 # Few records at first, since nobody knows how large they are; then as many as fill a page of so many characters.
-FIRST_PAGE = 100
-LARGEST_PAGE = 2_000
+FIRST_PAGE = 10
+LARGEST_PAGE = 1_000
 PAGE_CHARACTERS = 4 << 20
 
 _encode = msgspec.json.Encoder().encode

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import msgspec
 
 from shoal.model.redaction import redacted
+from shoal.observe.words import printable
 
 _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[1;31m"}
@@ -60,13 +61,13 @@ def json_line(level: str, facts: dict[str, Any]) -> str:
 def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:
     """`2026-01-31T12:00:00.123Z info    the event  name=value other="two words"`"""
     others = {name: value for name, value in facts.items() if name not in ("event", "exception")}
-    event = _printable(str(facts.get("event", "")))
+    event = printable(str(facts.get("event", "")))
     if colour:
         shown = "".join(f" {_DIM}{name}={_RESET}{_shown(value)}" for name, value in others.items())
         line = f"{_DIM}{_now()}{_RESET} {_COLOURS[level]}{level:<7}{_RESET} {_BOLD}{event}{_RESET}{shown}\n"
     else:
         line = f"{_now()} {level:<7} {event}{''.join(f' {n}={_shown(v)}' for n, v in others.items())}\n"
-    return line + "".join(f"    {_printable(text)}\n" for text in str(facts.get("exception", "")).splitlines())
+    return line + "".join(f"    {printable(text)}\n" for text in str(facts.get("exception", "")).splitlines())
 
 
 def has_colour(stream: TextIO) -> bool:
@@ -81,12 +82,7 @@ def _shown(value: Any) -> str:
     """A word as it is, anything else as JSON."""
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" \"'="):
         return value
-    return _printable(_encode(value).decode())
-
-
-def _printable(text: str) -> str:
-    """What a site put into a fact must not steer the terminal."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+    return printable(_encode(value).decode())
 
 
 def _described(value: object) -> str:

@@ -16,7 +16,7 @@ from shoal.model.redaction import redacted
 from shoal.model.views import Counts
 from shoal.observe.meter import Reading
 from shoal.observe.moment import Moment, added
-from shoal.observe.words import per_minute, percent
+from shoal.observe.words import per_minute, percent, printable
 
 MOST_PARTS = 5
 LONGEST_NAME = 24
@@ -40,11 +40,11 @@ class Screen:
         _add_row(bars, Text(self._title, style="bold"), (ended, reading.total), bar_width, _figures(reading))
         for name, counts in self._busiest(reading.moment):
             states = Text(_states(counts), style="dim")
-            _add_row(bars, Text(name), (counts.total - counts.remaining, counts.total), bar_width, states)
+            _add_row(bars, Text(printable(name)), (counts.total - counts.remaining, counts.total), bar_width, states)
         self._live.update(Group(bars, _bottleneck(reading)), refresh=True)
 
     def tell(self, text: str) -> None:
-        self._live.console.print(Text(redacted(text)), soft_wrap=True)
+        self._live.console.print(Text(printable(redacted(text))), soft_wrap=True)
 
     def _busiest(self, moment: Moment) -> list[tuple[str, Counts]]:
         """The parts with most left to do. A part stays in its place until it has ended: no dancing lines."""
@@ -90,7 +90,7 @@ def _bottleneck(reading: Reading) -> Text:
     text = f"waiting: {reading.waiting_for}"
     if reading.holdup.text:
         text += f". {reading.holdup.text}"
-    return Text(redacted(text), style="yellow", no_wrap=True, overflow="ellipsis")
+    return Text(printable(redacted(text)), style="yellow", no_wrap=True, overflow="ellipsis")
 
 
 def _parts(moment: Moment) -> dict[str, Counts]:

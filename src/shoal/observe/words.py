@@ -46,3 +46,8 @@ def per_minute(rate: float | None) -> str:
     if rate is None:
         return "-/min"
     return f"{rate:.1f}/min" if 0 < rate < 9.95 else f"{rate:.0f}/min"
+
+
+def printable(text: str) -> str:
+    """What a site put into a key or an error must not steer the terminal."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from shoal.errors import InvalidItem, Permanent
-from shoal.fetch.robots import Robots, Rules
+from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
 from shoal.model.urlkey import url_host
@@ -34,21 +34,16 @@ class Politeness:
         self._slowed: dict[str, float] = {}
         self._unpaced: dict[str, float] = {}
 
-    async def learn(self, rules: Rules, claimed: Claimed, run_id: str | None, claimed_at: float) -> None:
-        """Hand a crawl-delay on to the lane, once.
-
-        Raises NotNow for an item that was claimed before the lane knew: it goes back, to come out again in its turn.
-        """
-        lane, delay = claimed.lane, rules.crawl_delay
-        if lane is None or not delay or self._lanes is None:
-            return
-        told_at = self._slowed.get(lane)
-        if told_at is None:
+    async def slow(self, lane: str, delay: float, run_id: str | None) -> float:
+        """Hand a crawl-delay on to the lane, once. Returns when that was."""
+        if lane not in self._slowed and self._lanes is not None:
             await self._lanes.slow(lane, delay, "robots.txt asks for it", run_id=run_id)
             _forget_some(self._slowed)
-            told_at = self._slowed[lane] = time.monotonic()
-        if not claimed.paced and claimed_at < told_at:
-            raise NotNow
+            self._slowed[lane] = time.monotonic()
+        return self._slowed.get(lane, 0.0)
+
+    def is_slowed(self, lane: str) -> bool:
+        return lane in self._slowed
 
     async def turn(self, key: str, run_id: str | None, deadline: asyncio.Timeout | None, *, sure: bool) -> None:
         """Wait for one more start on a lane. `sure`: it is known to have a pace, so the ledger is asked."""
@@ -73,7 +68,7 @@ class Politeness:
 class AttemptGate:
     """The gate of one attempt. Its first request is the start that the ledger's lane has given it."""
 
-    __slots__ = ("_claimed", "_claimed_at", "_deadline", "_polite", "_reading_robots", "_run_id", "_used")
+    __slots__ = ("_begun", "_claimed", "_claimed_at", "_deadline", "_polite", "_reading_robots", "_run_id", "_used")
 
     def __init__(self, polite: Politeness, claimed: Claimed, claimed_at: float, *, own_lane_of_run: bool) -> None:
         self._polite = polite
@@ -83,41 +78,54 @@ class AttemptGate:
         self._deadline: asyncio.Timeout | None = None
         self._reading_robots = False
         self._used = False
+        self._begun = False
 
     def limited_by(self, deadline: asyncio.Timeout) -> None:
         """Waiting for a turn moves this deadline."""
         self._deadline = deadline
 
     async def before(self, url: str, hop: int) -> None:
-        polite = self._polite
-        if polite.robots is not None and not self._reading_robots:
-            self._reading_robots = True
-            try:
-                rules = await polite.robots.rules(url, gate=self)
-            finally:
-                self._reading_robots = False
-            if not rules.allowed(url):
-                raise Permanent(f"robots.txt of {url_host(url)} forbids it")
-            if rules.crawl_delay and not self._used:
-                await polite.learn(rules, self._claimed, self._run_id, self._claimed_at)
+        if self._polite.robots is not None and not self._reading_robots:
+            await self._obey_robots(self._polite.robots, url)
         if self._used:
             await self._take_turn(url)
 
     def sent(self, hop: int) -> None:
+        self._begun = self._begun or not self._reading_robots
         if not self._used:
             self._used = True
             if self._claimed.paced:
                 self._polite.starter.note(self._claimed.lease)
 
+    async def _obey_robots(self, robots: Robots, url: str) -> None:
+        self._reading_robots = True
+        try:
+            rules = await robots.rules(url, gate=self)
+        finally:
+            self._reading_robots = False
+        if not rules.allowed(url):
+            raise Permanent(f"robots.txt of {url_host(url)} forbids it")
+        if rules.crawl_delay and (lane := self._lane_of(url)) is not None:
+            slowed_at = await self._polite.slow(lane, rules.crawl_delay, self._run_id)
+            if lane == self._claimed.lane and self._claimed_at < slowed_at and not (self._claimed.paced or self._begun):
+                # It was claimed before the lane knew: it goes back, to come out again in its turn.
+                raise NotNow
+
     async def _take_turn(self, url: str) -> None:
-        claimed = self._claimed
-        if claimed.lane is None:
+        lane = self._lane_of(url)
+        if lane is None:
             return
-        if claimed.url is None or _host(url) == _host(claimed.url):
-            if claimed.paced:
-                await self._polite.turn(claimed.lane, self._run_id, self._deadline, sure=True)
-        elif (host := _host(url)) is not None:
-            await self._polite.turn(host, None, self._deadline, sure=False)
+        if lane != self._claimed.lane:
+            await self._polite.turn(lane, None, self._deadline, sure=False)
+        elif self._claimed.paced or self._polite.is_slowed(lane):
+            await self._polite.turn(lane, self._run_id, self._deadline, sure=True)
+
+    def _lane_of(self, url: str) -> str | None:
+        """The lane a request belongs to: the item's own, unless it goes to another host than the item's."""
+        claimed = self._claimed
+        if claimed.lane is None or claimed.url is None or (host := _host(url)) == _host(claimed.url):
+            return claimed.lane
+        return host
 
 
 def _host(url: str) -> str | None:

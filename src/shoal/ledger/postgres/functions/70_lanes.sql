@@ -128,7 +128,9 @@ $$;
 -- after so long. That is so while an item of the lane may start any moment, and when others have reserved more than a
 -- minute ahead already: a block that is lifted then does not leave the lane waiting for hours.
 create or replace function shoal.turn(run_no int, lane_key text) returns double precision
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz := shoal.clock();
     l shoal.lane;

@@ -1,4 +1,4 @@
--- functions: 3fc8350fb95c4953
+-- functions: 2ecbf678d078b6e5
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.

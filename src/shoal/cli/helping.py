@@ -1,0 +1,86 @@
+"""How `shoal worker` helps with runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from shoal import __version__
+from shoal.cli.session import Session
+from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for
+from shoal.config import Settings
+from shoal.define.scraper import Scraper
+from shoal.errors import UnknownStage
+from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
+from shoal.model.worker import Scope
+from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.worker.hooks import call_finish_hooks
+from shoal.worker.options import Ending, WorkerOptions, WorkReport
+
+
+def exit_code_of(report: WorkReport) -> int:
+    return {Ending.STOPPED: INTERRUPTED, Ending.TIMED_OUT: TIMED_OUT}.get(report.ending, 0)
+
+
+async def help_out(
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    scope: Scope,
+    timeout: float | None,
+    chosen: dict[str, Any],
+) -> WorkReport:
+    async with opened(settings) as ledger:
+        for run_id in scope.run_ids:
+            await ledger.runs.get(run_id)
+        fetcher = build_fetcher(settings)
+        logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
+        options = WorkerOptions(
+            scope=scope,
+            concurrency=settings.concurrency,
+            batch_size=settings.batch_size,
+            lease=settings.lease,
+            drain=settings.drain,
+            patience=settings.patience,
+            version=__version__,
+            **chosen,
+        )
+        worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
+        if timeout is not None:
+            asyncio.get_running_loop().call_later(timeout, worker.drain, Ending.TIMED_OUT)
+        try:
+            with obeying_signals(worker, session.note):
+                report = await worker.work()
+            logs.log.info("the worker leaves", **msgspec.to_builtins(report))
+            await _finish(scraper, ledger, scope, logs.log)
+        finally:
+            await fetcher.close()
+            logs.close()
+    _tell_end(session, report)
+    return report
+
+
+async def _finish(scraper: Scraper, ledger: Ledger, scope: Scope, log: Log) -> None:
+    """Whoever sees that a run has finished first calls the author's hooks."""
+    run_ids = scope.run_ids or [run.id for run in (await ledger.runs.list(scraper=scraper.name, limit=20)).rows]
+    for run_id in run_ids:
+        await call_finish_hooks(scraper, ledger, run_id, log)
+
+
+def check_stages(scraper: Scraper, stages: list[str]) -> None:
+    for name in stages:
+        if name not in scraper.stages:
+            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
+
+
+def _tell_end(session: Session, report: WorkReport) -> None:
+    if report.ending is Ending.NOTHING_LEFT:
+        session.note("No more records to claim.")  # S0.22
+    session.note(
+        f"{report.worker} leaves ({report.ending.value}): {report.done} done, {report.dead} dead, "
+        f"{report.retried} to be tried again, {report.given_back} given back, {report.records} records "
+        f"in {report.seconds:.1f} s."
+    )

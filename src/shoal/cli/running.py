@@ -1,0 +1,138 @@
+"""How `shoal run` and `shoal demo` work a run off."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from shoal import __version__
+from shoal.cli.scrapers import command_line, tell_complaints
+from shoal.cli.session import Session
+from shoal.cli.summary import exit_code, print_summary
+from shoal.cli.working import beside, obeying_signals, open_logs_for
+from shoal.config import Settings
+from shoal.define.scraper import Scraper
+from shoal.enqueue.begin import (
+    Choice,
+    Plan,
+    check_there_is_a_start,
+    fill_run,
+    open_run,
+    plan_run,
+    set_abandoned_aside,
+)
+from shoal.enqueue.urlfile import UrlFile
+from shoal.ledger.protocols import Ledger
+from shoal.model.run import Run
+from shoal.model.worker import Scope
+from shoal.observe.progress import follow, showing
+from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
+from shoal.worker.hooks import call_finish_hooks, call_start_hooks
+from shoal.worker.lock import owning
+from shoal.worker.options import Ending, WorkerOptions, WorkReport
+
+BY = "shoal run"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options asked for."""
+
+    target: str
+    choice: Choice = Choice.AUTO
+    urls: UrlFile | None = None
+    limit: int | None = None
+    timeout: float | None = None
+    from_store: bool = False
+    output: str | None = None
+
+
+async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
+
+    async with opened(settings) as ledger:
+        with ExitStack() as held:
+            file = sqlite_path(settings.ledger)
+            if file is not None:
+                held.enter_context(owning(scraper.name, file))
+            plan = await plan_run(ledger, scraper, wish.choice)
+            check_there_is_a_start(scraper, wish.urls, plan)
+            run, report = await work_off(session, scraper, settings, ledger, plan, wish)
+            run = await ledger.runs.get(run.id)
+            await print_summary(session, ledger, run, report, settings, wish.target)
+            counts = await ledger.reads.stats(run.id)
+            if wish.output is not None:
+                await _export(session, ledger, run, wish.output)
+            return exit_code(run, counts, report, settings)
+
+
+async def work_off(
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, wish: Wish
+) -> tuple[Run, WorkReport]:
+    """Open the run of the plan, fill it and work on it, with its progress shown, until it ends or is stopped."""
+
+    fetcher = build_fetcher(settings, from_store=wish.from_store)
+    run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+    _tell_beginning(session, scraper, plan, run)
+    if settings.mode == "single":
+        for other in await set_abandoned_aside(ledger, run.id, by=BY):
+            session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
+    with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
+        logs = open_logs_for(session, settings, run.id, show.tell)
+        log = logs.log.bind(run=run.id)
+        try:
+            await call_start_hooks(scraper, ledger, run, log)
+            options = WorkerOptions(
+                scope=Scope(scraper=scraper.name, run_ids=(run.id,)),
+                concurrency=settings.concurrency,
+                batch_size=settings.batch_size,
+                lease=settings.lease,
+                drain=settings.drain,
+                limit=wish.limit,
+                patience=settings.patience,
+                version=__version__,
+            )
+            worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
+            if wish.timeout is not None:
+                asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)
+            filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
+            following = asyncio.create_task(follow(ledger, run.id, show))
+            log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
+            with obeying_signals(worker, show.tell):
+                report: WorkReport = await beside(worker.work(), filling, following)
+            log.info("the run ends here", **msgspec.to_builtins(report))
+            await call_finish_hooks(scraper, ledger, run.id, log)
+        finally:
+            await fetcher.close()
+            logs.close()
+    return run, report
+
+
+async def _fill(session: Session, ledger: Ledger, run: Run, scraper: Scraper, wish: Wish) -> None:
+
+    _, listed = await fill_run(ledger, run, scraper, wish.urls, in_lanes=not wish.from_store, by=BY)
+    tell_complaints(session, wish.urls, listed)
+
+
+def _tell_beginning(session: Session, scraper: Scraper, plan: Plan, run: Run) -> None:
+    if plan.run is None:
+        session.note(f"Run {run.id} of {scraper.name} begins.")
+        if plan.unfinished is not None:
+            program = command_line()
+            session.note(
+                f"Run {plan.unfinished.id} is unfinished and was paused; `{program} runs resume {plan.unfinished.id}` "
+                f"takes it up again."
+            )
+    else:
+        session.note(f"Run {run.id} of {scraper.name} goes on: {plan.left} items are left. --fresh starts a new one.")
+        if plan.run.code_version not in (None, scraper.code_version):
+            session.note("The scraper's code has changed since this run began.")
+
+
+async def _export(session: Session, ledger: Ledger, run: Run, output: str) -> None:
+
+    from shoal.export import export_run
+
+    report = await export_run(ledger, run.id, Path(output))
+    session.note(f"Wrote {report.records} records to {output}.")

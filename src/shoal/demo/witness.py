@@ -1,0 +1,85 @@
+"""Was the demo right? The shop knows what there was to find, and its log knows who came when."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shoal.demo.shop import Facts, Fault, OpenShop, Visit
+
+FAILING_ONCE = (Fault.ERROR_ONCE, Fault.THROTTLED_ONCE, Fault.CAPTCHA_ONCE, Fault.EMPTY_ONCE)
+DELAY_OF_OUTLET = 0.2
+OUTLET = "127.0.0.2"
+
+
+class Testimony(msgspec.Struct, frozen=True, kw_only=True):
+    """What the shop says about a scrape of it.
+
+    `missing` and `wrong` name products; `again` counts visits of a page that had been given out well
+    before; `closest_at_outlet` is the shortest time between two visits of the host whose robots.txt asks for a delay.
+    """
+
+    products: int
+    found: int
+    missing: tuple[str, ...]
+    twice: tuple[str, ...]
+    wrong: tuple[str, ...]
+    visits: int
+    faults: int
+    again: int
+    most_at_once: int
+    closest_at_outlet: float | None
+
+    @property
+    def flawless(self) -> bool:
+        polite = self.closest_at_outlet is None or self.closest_at_outlet >= DELAY_OF_OUTLET
+        return not (self.missing or self.twice or self.wrong or self.again) and polite
+
+
+def testify(shop: OpenShop, records: Sequence[dict[str, Any]]) -> Testimony:
+    facts, log = shop.facts(), shop.log()
+    times = Counter(record.get("sku") for record in records)
+    wrong = [
+        str(record.get("sku"))
+        for record in records
+        if (truth := facts.products.get(str(record.get("sku")))) is None
+        or any(getattr(truth, name) != value for name, value in record.items())
+    ]
+    return Testimony(
+        products=len(facts.products),
+        found=sum(sku in times for sku in facts.products),
+        missing=tuple(sku for sku in facts.products if sku not in times),
+        twice=tuple(str(sku) for sku, n in times.items() if n > 1),
+        wrong=tuple(wrong),
+        visits=len(log),
+        faults=sum(facts.fault_counts.values()),
+        again=_fetched_again(log, facts),
+        most_at_once=_most_at_once([visit for visit in log if visit.host != OUTLET]),
+        closest_at_outlet=_closest([visit for visit in log if visit.host == OUTLET]),
+    )
+
+
+def _fetched_again(log: Sequence[Visit], facts: Facts) -> int:
+    """How many visits there were beyond one a page, and one more where the first visit is made to fail."""
+    excused = {urlsplit(link).path for fault in FAILING_ONCE for link in facts.troubled[fault]}
+    times = Counter((visit.host, visit.path) for visit in log)
+    return sum(n - (2 if path in excused else 1) for (_, path), n in times.items())
+
+
+def _most_at_once(log: Sequence[Visit]) -> int:
+    moments = sorted([(visit.at, 1) for visit in log] + [(visit.ended, -1) for visit in log])
+    now = most = 0
+    for _, change in moments:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _closest(log: Sequence[Visit]) -> float | None:
+    starts = sorted(visit.at for visit in log)
+    return min((later - earlier for earlier, later in itertools.pairwise(starts)), default=None)

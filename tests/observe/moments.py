@@ -1,0 +1,49 @@
+"""Moments made by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from shoal.model.run import Run, RunState
+from shoal.model.views import Counts, Gate, PartitionProgress
+from shoal.observe.moment import Moment, added
+
+NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+
+def run_like(**fields: Any) -> Run:
+    known: dict[str, Any] = {
+        "no": 1,
+        "id": "20260131_120000",
+        "scraper": "shop",
+        "state": RunState.ACTIVE,
+        "sealed": True,
+        "settings": {},
+        "code_version": None,
+        "key_version": 1,
+        "max_attempts": 4,
+        "max_rescues": 3,
+        "created_at": NOON,
+        "finished_at": None,
+        "stages": ("page",),
+    }
+    return Run(**(known | fields))
+
+
+def moment(*gates: Gate, state: RunState = RunState.ACTIVE, **counts: int) -> Moment:
+    """One stage, one partition."""
+    return parted({("page", ""): Counts(**counts)}, *gates, state=state)
+
+
+def parted(
+    parts: dict[tuple[str, str], Counts], *gates: Gate, state: RunState = RunState.ACTIVE, at: dt.datetime = NOON
+) -> Moment:
+    progress = tuple(PartitionProgress(stage=s, partition=p, counts=counts) for (s, p), counts in parts.items())
+    return Moment(
+        at=at,
+        run=run_like(state=state, stages=tuple(dict.fromkeys(stage for stage, _ in parts))),
+        counts=added(parts.values()),
+        partitions=progress,
+        gates=gates,
+    )

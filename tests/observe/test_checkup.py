@@ -1,0 +1,93 @@
+"""`shoal doctor`'s checks: each must be able to find something."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from shoal.config import Settings
+from shoal.model.views import Vitals
+from shoal.model.worker import Scope, WorkerState, WorkerView
+from shoal.observe.checkup import check_disk, check_ledger, check_server, check_signs_of_life, check_versions
+from shoal.wiring import connect_ledger, opened
+from tests.observe.moments import NOON
+from tests.observe.scene import prepare
+
+
+def vitals(sessions: int = 5, waits: int = 0, longest: float | None = None) -> Vitals:
+    return Vitals(clock=NOON, sessions=sessions, most_sessions=100, lock_waits=waits, longest_transaction=longest)
+
+
+def worker(version: str = "1.0", silent: float = 1.0) -> WorkerView:
+    return WorkerView(
+        id="w",
+        node="n",
+        pid=1,
+        version=version,
+        state=WorkerState.LIVE,
+        started_at=NOON,
+        silent_seconds=silent,
+        lease_seconds=30.0,
+        leased=0,
+        scope=Scope(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("samples", "wrong"),
+    [
+        ([vitals(), vitals(waits=9)], []),  # a passing wait
+        ([vitals(waits=2), vitals(waits=9)], ["locks"]),  # S0.20
+        ([vitals(sessions=90)], ["connections"]),
+        ([vitals(longest=7200.0)], ["transactions"]),
+    ],
+)
+def test_a_server(samples: list[Vitals], wrong: list[str]) -> None:
+    checks = check_server(samples)
+    assert [check.name for check in checks if not check.ok] == wrong
+    assert all(check.fix for check in checks if not check.ok)
+
+
+def test_workers() -> None:
+    assert check_versions([worker()], "1.0").ok
+    assert "0.9" in check_versions([worker(), worker("0.9")], "1.0").text
+    assert not check_versions([worker("0.9")], "1.0").ok
+    assert check_signs_of_life([worker()]).ok
+    assert not check_signs_of_life([worker(silent=100.0)]).ok
+
+
+def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_disk(tmp_path / "ledger.db").ok
+    monkeypatch.setattr("shoal.observe.checkup.LEAST_DISK", 1 << 60)
+    assert not check_disk(tmp_path / "ledger.db").ok
+    assert not check_disk(tmp_path / "gone" / "ledger.db").ok
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = request.getfixturevalue("sqlite_path" if kind == "sqlite" else "postgres_url")
+    settings = Settings(ledger=str(place))
+    raw = await connect_ledger(settings)
+    assert [check.name for check in await check_ledger(raw, version="1.0") if not check.ok] == ["schema"]
+    await raw.close()
+    async with opened(settings, migrate=True) as ledger:
+        await prepare(ledger, version="1.0")
+        checks = {check.name: check for check in await check_ledger(ledger, version="1.0")}
+        assert [check for check in checks.values() if not check.ok] == []
+        assert ("connections" in checks) == (kind == "postgres")
+        monkeypatch.setattr("shoal.observe.checkup.STALE_SECONDS", 0.0)
+        found = {check.name for check in await check_ledger(ledger, version="2.0") if not check.ok}
+        assert found == {"versions", "leases"}
+
+
+async def test_a_clock_that_is_wrong(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(Settings(ledger=str(sqlite_path))) as ledger:
+        real = await ledger.health.examine()
+
+        async def off() -> Vitals:
+            return Vitals(clock=real.clock - dt.timedelta(hours=2))
+
+        monkeypatch.setattr(ledger.health, "examine", off)
+        (clock,) = [check for check in await check_ledger(ledger, version="1") if check.name == "clock"]
+    assert not clock.ok
+    assert "2h00 ahead of" in clock.text

@@ -1,0 +1,116 @@
+"""Readings from hand-made moments: rates, ranges, and the words for what nobody can know."""
+
+import datetime as dt
+
+import pytest
+
+from shoal.model.run import RunState
+from shoal.model.views import Gate
+from shoal.observe.meter import GROWING_TEXT, Meter
+from tests.observe.moments import NOON, moment
+
+
+def test_the_line_of_the_interface() -> None:
+    meter = Meter()
+    gates = (
+        Gate(code="waiting", text="43764 items wait for their lanes.", items=43_764),
+        Gate(code="lane_limit", text="The lane example.com is full.", items=9),
+    )
+    counts = {"waiting": 43_764, "leased": 989}
+    meter.read(moment(*gates, done=47_908, dead=27, ready=27_312, **counts), 0.0)
+    reading = meter.read(moment(*gates, done=48_210, dead=37, ready=27_000, **counts), 60.0)
+    assert reading.line.startswith("done 48210/120000 40% 312/min ok 99% waiting: host limit 60% dead 37 eta ")
+    assert reading.eta_text == "3h27-4h13"
+
+
+def test_no_rate_and_no_eta_before_there_is_something_to_compare() -> None:
+    meter = Meter()
+    first = meter.read(moment(ready=10), 0.0)
+    assert (first.rate, first.eta, first.ok, first.growing) == (None, None, None, False)
+    assert first.line == "done 0/10 0% -/min ok - waiting: free workers 100% dead 0 eta -"
+    hasty = meter.read(moment(ready=5, done=5), 0.5)
+    assert hasty.rate is None
+    assert meter.read(moment(ready=2, done=8), 4.0).rate == pytest.approx(120)
+
+
+def test_a_rate_from_before_serves_until_enough_was_seen() -> None:
+    meter = Meter(rate=60.0)
+    assert meter.read(moment(ready=120), 0.0).eta == pytest.approx((108, 132))
+    assert meter.read(moment(ready=60, done=60), 10.0).rate == pytest.approx(360)
+
+
+def test_the_rate_is_that_of_the_last_minute() -> None:
+    meter = Meter()
+    done = 0
+    for second in range(0, 400, 5):
+        done += 50 if second < 200 else 5
+        reading = meter.read(moment(ready=10_000 - done, done=done), float(second))
+    assert reading.rate == pytest.approx(60)
+
+
+def test_somebody_who_looks_rarely_gets_a_rate_too() -> None:
+    meter = Meter()
+    meter.read(moment(ready=1000), 0.0)
+    assert meter.read(moment(ready=400, done=600), 600.0).rate == pytest.approx(60)
+
+
+def test_the_range_spans_the_recent_speeds() -> None:
+    meter = Meter()
+    for second in range(0, 61, 5):
+        done = second * 10 if second <= 45 else 450 + (second - 45) * 2
+        reading = meter.read(moment(ready=1000 - done, done=done), float(second))
+    assert reading.eta is not None
+    low, high = reading.eta
+    assert low == pytest.approx(520 / 8, rel=0.01)  # the speed of the whole minute
+    assert high == pytest.approx(520 / 2, rel=0.01)  # that of its last quarter
+
+
+def test_new_items_move_the_far_end_of_the_range_only() -> None:
+    quiet, busy = Meter(), Meter()
+    for meter, new in ((quiet, 0), (busy, 30)):
+        meter.read(moment(ready=1000), 0.0)
+        reading = meter.read(moment(ready=940 + new, done=60), 60.0)
+        assert reading.eta is not None
+        if new:
+            assert reading.eta[0] == pytest.approx(970, rel=0.01)
+            assert reading.eta[1] == pytest.approx(1940, rel=0.01)
+        else:
+            assert reading.eta == pytest.approx((846, 1034), rel=0.01)
+
+
+@pytest.mark.parametrize(("new", "growing"), [(0, False), (80, False), (96, True), (300, True)])
+def test_an_eta_is_not_made_up_while_the_frontier_grows(new: int, growing: bool) -> None:
+    meter = Meter()
+    meter.read(moment(ready=500), 0.0)
+    reading = meter.read(moment(ready=400 + new, done=100), 30.0)
+    assert (reading.growing, reading.eta is None) == (growing, growing)
+    assert (reading.eta_text == GROWING_TEXT) == growing
+
+
+def test_it_cannot_end_before_the_last_delayed_item_is_due() -> None:
+    due = Gate(code="delayed_retry", text="later", items=1, until=NOON + dt.timedelta(seconds=500))
+    meter = Meter()
+    meter.read(moment(due, ready=10, delayed=1), 0.0)
+    reading = meter.read(moment(due, delayed=1, done=10), 10.0)
+    assert reading.eta == (500.0, 500.0)
+    assert reading.eta_text == "8m"
+
+
+def test_a_stall_has_no_eta() -> None:
+    meter = Meter()
+    for second in (0.0, 30.0, 70.0, 140.0):
+        reading = meter.read(moment(ready=10, done=5), second)
+    assert (reading.rate, reading.eta_text) == (0.0, "-")
+
+
+def test_retried_items_do_not_give_a_negative_rate() -> None:
+    meter = Meter()
+    meter.read(moment(done=50, dead=50), 0.0)
+    assert meter.read(moment(done=50, ready=50), 10.0).rate is None
+    assert meter.read(moment(done=60, ready=40), 20.0).rate == pytest.approx(60)
+
+
+def test_the_end() -> None:
+    reading = Meter().read(moment(state=RunState.FINISHED, done=9, dead=1), 0.0)
+    assert (reading.ended, reading.share, reading.ok, reading.eta) == (True, 1.0, 0.9, (0.0, 0.0))
+    assert Meter().read(moment(), 0.0).share == 0.0

@@ -1,0 +1,151 @@
+"""Following a real run, off a terminal. On one: tests/acceptance/test_cli_look.py."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shoal.config import Settings
+from shoal.errors import LedgerUnreachable, NotFound
+from shoal.ledger.protocols import Ledger
+from shoal.model.views import Gate
+from shoal.observe.failures import failures
+from shoal.observe.meter import Meter, Reading
+from shoal.observe.moment import look
+from shoal.observe.progress import Lines, follow, showing
+from shoal.observe.rate import recent_rate
+from shoal.testing.lab import done
+from shoal.wiring import opened
+from tests.observe.moments import moment
+from tests.observe.scene import WORKER, Scene, claim, prepare
+
+
+@pytest.fixture
+async def ledger(sqlite_path: Path) -> AsyncIterator[Ledger]:
+    async with opened(Settings(ledger=str(sqlite_path))) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def scene(ledger: Ledger) -> Scene:
+    return await prepare(ledger)
+
+
+class Noted:
+    """A show that remembers, and says when something was shown."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+        self.told: list[str] = []
+        self.news = asyncio.Event()
+
+    def look(self, reading: Reading) -> None:
+        self.readings.append(reading)
+        self.news.set()
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+        self.news.set()
+
+    async def next(self) -> None:
+        self.news.clear()
+        await asyncio.wait_for(self.news.wait(), 10)
+
+
+async def test_a_moment_is_what_the_ledger_says(ledger: Ledger, scene: Scene) -> None:
+    seen = await look(ledger, scene.active)
+    assert seen.counts == await ledger.reads.stats(scene.active)
+    assert {stage: counts.total for stage, counts in seen.stages.items()} == {"listing": 5, "product": 6}
+    assert [gate.code for gate in seen.gates] == [gate.code for gate in await ledger.reads.why_run(scene.active)]
+    reading = Meter().read(seen, 0.0)
+    assert reading.waiting_for == "host limit 44%"
+    assert reading.holdup.text == "The lane shop.example is full: 2 of 2 places are taken."
+
+
+async def test_the_rate_of_a_run_that_is_looked_at_once(ledger: Ledger, scene: Scene) -> None:
+    ended = await look(ledger, scene.finished)
+    assert ended.run.finished_at is not None
+    assert await recent_rate(ledger, ended) is None  # over within a moment: no rate worth the name
+    active = await look(ledger, scene.active)
+    rate = await recent_rate(ledger, active)
+    assert rate is None or rate > 0
+
+
+async def test_failures_are_grouped_and_bounded(ledger: Ledger, scene: Scene) -> None:
+    found = await failures(ledger, scene.finished)
+    assert [(group.outcome, group.message, group.items) for group in found.groups] == [
+        ("permanent", "404 Not Found at URL", 2)
+    ]
+    assert (found.looked_at, found.complete) == (2, True)
+    few = await failures(ledger, scene.finished, limit=1)
+    assert (few.looked_at, few.complete) == (1, False)
+
+
+async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
+    show = Noted()
+    following = asyncio.create_task(follow(ledger, scene.paused, show, every=0.01))
+    await show.next()
+    assert show.readings[-1].waiting_for == "the run is paused"
+    await ledger.runs.resume(scene.paused)
+    await ledger.runs.seal(scene.paused)
+    await ledger.commits.commit(WORKER, [done(item) for item in await claim(ledger, scene.paused, 9)])
+    await ledger.upkeep.tend()
+    last = await asyncio.wait_for(following, 10)
+    assert (last.ended, last.counts.done) == (True, 3)
+    assert show.readings[-1].moment == last
+    assert show.readings[-1].waiting_for == "nothing"
+
+
+async def test_an_outage_is_told_once_and_waited_out(
+    ledger: Ledger, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = ledger.reads.why_run, 0
+
+    async def broken(run_id: str) -> list[Gate]:
+        nonlocal asked
+        asked += 1
+        if asked <= 3:
+            raise LedgerUnreachable("postgresql://me:s3cret@h/db does not answer.")
+        return await real(run_id)
+
+    monkeypatch.setattr(ledger.reads, "why_run", broken)
+    show = Noted()
+    following = asyncio.create_task(follow(ledger, scene.active, show, every=0.01))
+    while not show.readings:
+        await show.next()
+    following.cancel()
+    assert show.told == [
+        "postgresql://me:***@h/db does not answer. Looking again until it answers.",
+        "The ledger answers again.",
+    ]
+
+
+async def test_a_run_that_is_removed_cannot_be_followed(ledger: Ledger, scene: Scene) -> None:
+    show = Noted()
+    following = asyncio.create_task(follow(ledger, scene.paused, show, every=0.01))
+    await show.next()
+    await ledger.runs.remove(scene.paused)
+    with pytest.raises(NotFound):
+        await asyncio.wait_for(following, 10)
+
+
+def test_lines_come_now_and_then_and_at_the_end() -> None:
+    said: list[str] = []
+    lines, meter = Lines(said.append, every=3600), Meter()
+    for second in range(3):
+        lines.look(meter.read(moment(ready=3 - second, done=second), float(second)))
+    assert [line.split()[1] for line in said] == ["0/3"]
+    last = meter.read(moment(state="finished", done=3), 9.0)  # type: ignore[arg-type]
+    lines.look(last)
+    lines.look(last)
+    assert [line.split()[1] for line in said] == ["0/3", "3/3"]
+
+
+def test_off_a_terminal_there_are_lines_and_with_quiet_nothing() -> None:
+    said: list[str] = []
+    for quiet in (False, True):
+        with showing(said.append, quiet=quiet, title="shop") as show:
+            show.tell("hello")
+            show.look(Meter().read(moment(ready=1), 0.0))
+    assert [line.split()[0] for line in said] == ["hello", "done"]
