@@ -91,12 +91,16 @@ class WorkerLost(ShoalError):
 
 
 class AttemptEnded(ShoalError):
-    """What an author raises to say how an attempt ended, and what the fetcher raises for a bad answer."""
+    """What an author raises to say how an attempt ended, and what the fetcher raises for a bad answer.
+
+    `retry_after`: not before so many seconds, for those that are tried again.
+    """
 
     remedy = ""
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         super().__init__(message or type(self).__name__)
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return self.message
@@ -112,10 +116,6 @@ class Transient(AttemptEnded):
 
 class Throttled(AttemptEnded):
     """The site asks to wait; `retry_after` says how many seconds, if it did."""
-
-    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class Blocked(AttemptEnded):

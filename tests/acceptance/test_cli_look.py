@@ -273,6 +273,8 @@ def test_lanes_change_while_it_runs(either: Look) -> None:
     assert "paused" in either.text("lanes", "pause", HOST)
     assert f"The lane {HOST} is paused." in either.text("items", "why", either.scene.active)
     assert "paused" not in either.text("lanes", "resume", HOST)
+    either.ledger(lambda ledger: ledger.lanes.slow("slow.example", 7.0, "robots.txt asks for it"))
+    assert "7s: robots.txt asks for it" in either.text("lanes", "show", "slow.example")
     for wrong in (["--limit", "0"], ["--delay", "soon"], ["--delay", "3-1"], []):
         assert either.run("lanes", "set", HOST, *wrong, code=2).stdout == ""
 

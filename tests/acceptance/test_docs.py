@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import asyncpg
 import pytest
 import typer
 
@@ -22,64 +17,45 @@ from shoal.errors import LedgerError, NotFound, ShoalError, UsageError
 from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
+from tests.acceptance.reader import Reader, blocks_of, shop_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page for page in ROOT.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
 )
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return [text for found, text in BLOCK.findall(page.read_text()) if found == language]
 
 
 def text_of(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-@pytest.fixture
-def shell_folder(tmp_path: Path, postgres_url: str) -> dict[str, str]:
-    """Where a reader follows a page: an empty folder, `shoal` on the path, a PostgreSQL at $PG."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "PG", "DB_"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    return {**kept, "PATH": path, "PG": postgres_url, "FOLDER": str(tmp_path)}
+def section(text: str, title: str) -> str:
+    """What stands below a heading, up to the next one of its level or above."""
+    found = re.search(rf"^(#+) {re.escape(title)}$", text, re.MULTILINE)
+    assert found, f"there is no section {title!r}"
+    rest = text[found.end() :]
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: following.start()] if following else rest
 
 
-@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES])
-def test_a_page_can_be_followed(page: str, shell_folder: dict[str, str]) -> None:
-    """Code blocks are run first, then each command in the order of the page."""
-    folder = Path(shell_folder["FOLDER"])
-    for number, code in enumerate(blocks(ROOT / page, "python")):
-        script = folder / f"block{number}.py"
-        script.write_text(code)
-        run([sys.executable, str(script)], shell_folder)
-    for block in blocks(ROOT / page, "console"):
-        for line in block.splitlines():
-            assert line.startswith("$ "), f"{page}: only commands belong into a console block: {line}"
-            run(["sh", "-c", line[2:]], shell_folder)
-    for block in blocks(ROOT / page, "sql"):  # S0.20
-        asyncio.run(ask(shell_folder["PG"], block))
-    for name in {name for block in blocks(ROOT / page, "") for name in MAKE.findall(block)}:
-        assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"{page}: no make {name}"
+@pytest.mark.parametrize("page", NAMES_OF_PAGES)
+def test_a_page_can_be_followed(page: str, tmp_path: Path, postgres_url: str) -> None:  # S0.20
+    with shop_for(ROOT / page) as shop:
+        Reader(tmp_path, postgres_url, shop).follow(ROOT / page)
 
 
-async def ask(url: str, sql: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        assert await connection.fetch(sql)
-    finally:
-        await connection.close()
+@pytest.mark.parametrize("page", NAMES_OF_PAGES)
+def test_make_knows_the_targets_that_a_page_names(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for block in blocks_of(ROOT / page):
+        for name in MAKE.findall(block.text) if block.language == "" else ():
+            assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{page}: no make {name}"
 
 
-def run(command: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=env["FOLDER"], env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-
-
-@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES])
+@pytest.mark.parametrize("page", NAMES_OF_PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall((ROOT / page).read_text()):
         assert "://" not in target, f"{page}: {target} leads outside"

@@ -39,7 +39,7 @@ class Site:
         self.arrived = asyncio.Condition()
         self._connections = 0
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -47,10 +47,9 @@ class Site:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        async with self.arrived:
-            await self.arrived.wait_for(lambda: self.open_connections == 0)
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     @property
     def port(self) -> int:
@@ -72,7 +71,9 @@ class Site:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         self.open_connections += 1
-        self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         connection = self._connections
         try:
             while (seen := await _read_request(reader, connection)) is not None:
@@ -91,7 +92,7 @@ class Site:
             pass
         finally:
             writer.close()
-            self._writers.discard(writer)
+            self._serving.discard(task)
             async with self.arrived:
                 self.open_connections -= 1
                 self.arrived.notify_all()

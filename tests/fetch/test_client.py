@@ -32,12 +32,8 @@ class Witness:
 async def test_a_page_says_what_was_asked_and_what_came(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/a"] = reply("<h1>Hi</h1>", content_type="text/html; charset=utf-8", X_Shop="open")
     page = await fetcher.fetch(Request(url=site.url("/a"), headers={"X-Mine": "1"}))
-    assert (page.status, page.text, page.url, page.requested_url) == (
-        200,
-        "<h1>Hi</h1>",
-        site.url("/a"),
-        site.url("/a"),
-    )
+    assert (page.status, page.text) == (200, "<h1>Hi</h1>")
+    assert (page.url, page.requested_url) == (site.url("/a"), site.url("/a"))
     assert page.headers["x-shop"] == "open"
     assert page.history == ()
     assert 0 < page.seconds < 5

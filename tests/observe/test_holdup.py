@@ -38,7 +38,8 @@ def test_what_holds_it_back(
     counts: Counts, gates: list[Gate], cause: str, share: float | None, about: str | None
 ) -> None:
     found = holdup(counts, gates)
-    assert (found.cause, found.share) == (cause, pytest.approx(share))
+    assert found.cause == cause
+    assert found.share == pytest.approx(share)
     if about is not None:
         assert found.text == f"About {about}."
 

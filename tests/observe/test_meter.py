@@ -16,9 +16,8 @@ def test_the_line_of_the_interface() -> None:
         Gate(code="waiting", text="43764 items wait for their lanes.", items=43_764),
         Gate(code="lane_limit", text="The lane example.com is full.", items=9),
     )
-    counts = {"waiting": 43_764, "leased": 989}
-    meter.read(moment(*gates, done=47_908, dead=27, ready=27_312, **counts), 0.0)
-    reading = meter.read(moment(*gates, done=48_210, dead=37, ready=27_000, **counts), 60.0)
+    meter.read(moment(*gates, done=47_908, dead=27, ready=27_312, waiting=43_764, leased=989), 0.0)
+    reading = meter.read(moment(*gates, done=48_210, dead=37, ready=27_000, waiting=43_764, leased=989), 60.0)
     assert reading.line.startswith("done 48210/120000 40% 312/min ok 99% waiting: host limit 60% dead 37 eta ")
     assert reading.eta_text == "3h27-4h13"
 

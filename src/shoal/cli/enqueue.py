@@ -49,16 +49,16 @@ def enqueue(
     """
     found, settings = load(session, scraper)
     urls = url_file(found, urls_file, stage)
-    run, reports = session.wait(_enqueue(found, settings, choice_of(resume, fresh), urls, keep_open))
+    run, reports = session.wait(_enqueue(session, found, settings, choice_of(resume, fresh), urls, seal=not keep_open))
     tell_complaints(session, urls, reports[-1])
     session.record(_answer(found, settings, run, reports, scraper))
 
 
 async def _enqueue(
-    scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None, keep_open: bool
+    session: Session, scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None, *, seal: bool
 ) -> tuple[Run, list[IntakeReport]]:
+    from shoal.cli.working import open_logs_for
     from shoal.enqueue.begin import Choice, check_there_is_a_start, fill_run, open_run, plan_run
-    from shoal.observe.logs import open_logs
     from shoal.wiring import opened
     from shoal.worker.hooks import call_start_hooks
 
@@ -66,12 +66,12 @@ async def _enqueue(
         plan = await plan_run(ledger, scraper, Choice(choice))
         check_there_is_a_start(scraper, urls, plan)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
-        logs = open_logs(format=settings.log_format, level=settings.log_level, file=None, stream=None)
+        logs = open_logs_for(session, settings, run.id, session.note)
         try:
-            await call_start_hooks(scraper, ledger, run, logs.log)
+            await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
         finally:
             logs.close()
-        seeds, listed = await fill_run(ledger, run, scraper, urls, by=BY, seal=not keep_open)
+        seeds, listed = await fill_run(ledger, run, scraper, urls, by=BY, seal=seal)
         return run, [seeds] if listed is None else [seeds, listed]
 
 

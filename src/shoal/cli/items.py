@@ -46,6 +46,8 @@ def ls(
     print_items(session, rows)
     if following is not None:
         session.note(f"More may follow: use --cursor {following}.")
+    elif not rows:
+        session.note("No item is like that.")
 
 
 @app.command()

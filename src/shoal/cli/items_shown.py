@@ -26,8 +26,6 @@ def print_items(session: Session, items: Sequence[ItemView]) -> None:
                 for i in items
             ],
         )
-    else:
-        session.note("No item is like that.")
 
 
 def print_item(session: Session, item: ItemView, attempts: list[AttemptView], gates: list[Gate]) -> None:

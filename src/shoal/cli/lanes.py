@@ -151,6 +151,8 @@ def _print(session: Session, lane: LaneView) -> None:
         "taken": lane.taken,
         "waiting": lane.waiting,
     }
+    if lane.floor:
+        facts["at least"] = f"{lane.floor:g}s" + (f": {lane.floor_why}" if lane.floor_why else "")
     if lane.next_seconds:
         facts["next start"] = f"in {lane.next_seconds:.1f} s"
     if lane.blocked_seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +18,8 @@ class Http:
     """Ask for it with a parameter `http: Http`.
 
     An answer that is no success ends the attempt as it would for a page: 404 is permanent, 429 makes the lane wait.
-    With `check=False` the answer is handed out whatever it is.
+    With `check=False` the answer is handed out whatever it is. Requests of one handler go one after another: an item
+    has one place in its lane.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Http:
         self._gate = gate
         self._jar = jar
         self._headers = headers or {}
+        self._one_at_a_time = asyncio.Lock()
 
     async def get(
         self,
@@ -79,7 +82,8 @@ class Http:
         if params:
             url += ("&" if "?" in url else "?") + urlencode(params, doseq=True)
         request = Request(url=url, method=method, headers=sent, body=body)
-        page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+        async with self._one_at_a_time:
+            page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
         if check and (ended := verdict_on(page)) is not None:
             raise ended
         return page

@@ -97,9 +97,9 @@ class HttpFetcher:
             cookies = "" if jar is None else self._jars.header(jar, trip.target)
             started, response = await self._answer(trip, gate, cookies)
             try:
-                if jar is not None and hdrs.SET_COOKIE in response.headers:
+                new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
+                if jar is not None and new_cookies:
                     self._jars.keep(jar, trip.target, response.headers.getall(hdrs.SET_COOKIE))
-                    trip.forget_loops()
                 location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
                 if location is None:
                     body = await read_body(response, cap, truncate=request.truncate)
@@ -112,7 +112,7 @@ class HttpFetcher:
                 response.close()
                 raise
             seconds += perf_counter() - started
-            trip.redirect(response.status, location, self._max_redirects)
+            trip.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
         return Page(
             trip.url,
             requested_url=request.url,

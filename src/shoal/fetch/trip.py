@@ -47,16 +47,15 @@ class Trip:
         self._been: set[tuple[str, str]] = set()
         self.target, self.headers = wire_form(request.url, request.headers)
 
-    def forget_loops(self) -> None:
-        """A new cookie arrived: the same URL may now answer otherwise."""
-        self._been.clear()
-
-    def redirect(self, status: int, location: str, limit: int) -> None:
+    def redirect(self, status: int, location: str, *, limit: int, new_cookies: bool) -> None:
         """Turn to where the answer points. Raises Permanent if that leads nowhere."""
         source = address.parsed(self.url)
         assert source is not None, "it was fetched"
         target = _pointed_at(source, location)
         self._been.add((self.method, self.url))
+        if new_cookies:
+            # The same URL may answer otherwise now; sites bounce a visitor like this to see whether it keeps cookies.
+            self._been.clear()
         self.history.append(self.url)
         self.redirects += 1
         self._change_method(status)

@@ -20,6 +20,7 @@ from shoal.observe.logtext import Cleaner, console_line, has_colour, json_line
 from shoal.observe.outlet import Outlet
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+NOTHING = 50  # a level that nobody logs at
 FORMATS = ("console", "json")
 Stream = TextIO | Callable[[str], None]
 
@@ -60,7 +61,7 @@ def open_logs(
         sinks.append(_stream_sink(stream, format, LEVELS[level]))
     if file is not None:
         sinks.append(_Sink(min(LEVELS["info"], LEVELS[level]), json_line, _file_outlet(file)))
-    lowest = min((sink.level for sink in sinks), default=max(LEVELS.values()) + 1)
+    lowest = min((sink.level for sink in sinks), default=NOTHING)
     logger = structlog.wrap_logger(
         None,
         processors=[structlog.processors.format_exc_info, _Writing(sinks, Cleaner(secrets))],

@@ -44,7 +44,8 @@ class Screen:
         self._live.update(Group(bars, _bottleneck(reading)), refresh=True)
 
     def tell(self, text: str) -> None:
-        self._live.console.print(Text(printable(redacted(text))), soft_wrap=True)
+        for line in redacted(text).splitlines():
+            self._live.console.print(Text(printable(line)), soft_wrap=True)
 
     def _busiest(self, moment: Moment) -> list[tuple[str, Counts]]:
         """The parts with most left to do. A part stays in its place until it has ended: no dancing lines."""

@@ -120,7 +120,7 @@ class Attempts:
             tries=claimed.tries,
             max_attempts=claimed.max_attempts,
             error=ended.message,
-            retry_after=ended.retry_after if isinstance(ended, Throttled) else None,
+            retry_after=ended.retry_after,
             policy=self._retry,
             rng=self._rng,
         )
@@ -128,12 +128,17 @@ class Attempts:
             lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=_failure_detail(page)
         )
 
-    def gate(self, claimed: Claimed, stage: AnyStage, claimed_at: float) -> AttemptGate | None:
+    def run_of_lane(self, claimed: Claimed) -> str | None:
+        """The run that the item's lane belongs to; None for a lane that all runs share."""
+        stage = self._scraper.stages.get(claimed.stage)
+        return claimed.run_id if stage is not None and stage.policy.ordered else None
+
+    def gate(self, claimed: Claimed, claimed_at: float) -> AttemptGate | None:
         if self._polite is None:
             return None
         if self._polite.robots is None and not claimed.paced and claimed.lane is None:
             return None  # nothing to keep to, nothing to tell
-        return AttemptGate(self._polite, claimed, claimed_at, own_lane_of_run=stage.policy.ordered)
+        return AttemptGate(self._polite, claimed, claimed_at, run_of_lane=self.run_of_lane(claimed))
 
 
 class _Running:
@@ -145,7 +150,7 @@ class _Running:
         self._attempts = attempts
         self._stage = stage
         self._claimed = claimed
-        self._gate = attempts.gate(claimed, stage, claimed_at)
+        self._gate = attempts.gate(claimed, claimed_at)
         self.page: Page | None = None
 
     async def through(self) -> Output:

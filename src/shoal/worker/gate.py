@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from shoal.errors import InvalidItem, Permanent
+from shoal.errors import InvalidItem, NotFound, Permanent, Transient
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
@@ -14,6 +14,10 @@ from shoal.worker.starter import Starter
 
 # How long a host is taken for one without a pace after the ledger said so.
 UNPACED_SECONDS = 5.0
+# How long a failure to get robots.txt is remembered.
+ROBOTS_SECONDS = 60.0
+# A look at a lane is good for so long.
+LOOK_SECONDS = 0.1
 REMEMBERED_HOSTS = 10_000
 
 
@@ -65,16 +69,51 @@ class Politeness:
                 return
 
 
+class Barriers:
+    """Which lanes must not be visited though their items were claimed before anybody knew.
+
+    What this process hears it knows at once; what others heard it learns by looking at the lane before an item that
+    has been waiting in the buffer is started.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._until: dict[str, float] = {}
+        self._looked_at: dict[str, float] = {}
+
+    def close(self, lane: str, seconds: float) -> None:
+        """The site asked to wait."""
+        _forget_some(self._until)
+        self._until[lane] = time.monotonic() + seconds
+
+    async def is_closed(self, lane: str, run_id: str | None, claimed_at: float) -> bool:
+        now = time.monotonic()
+        if now < self._until.get(lane, 0.0):
+            return True
+        if now - max(claimed_at, self._looked_at.get(lane, 0.0)) < LOOK_SECONDS:
+            return False
+        try:
+            view = await self._lanes.get(lane, run_id=run_id)
+        except NotFound:
+            return False
+        if view.paused or view.blocked_seconds > 0:
+            self.close(lane, LOOK_SECONDS if view.paused else view.blocked_seconds)
+            return True
+        _forget_some(self._looked_at)
+        self._looked_at[lane] = now
+        return False
+
+
 class AttemptGate:
     """The gate of one attempt. Its first request is the start that the ledger's lane has given it."""
 
     __slots__ = ("_begun", "_claimed", "_claimed_at", "_deadline", "_polite", "_reading_robots", "_run_id", "_used")
 
-    def __init__(self, polite: Politeness, claimed: Claimed, claimed_at: float, *, own_lane_of_run: bool) -> None:
+    def __init__(self, polite: Politeness, claimed: Claimed, claimed_at: float, *, run_of_lane: str | None) -> None:
         self._polite = polite
         self._claimed = claimed
         self._claimed_at = claimed_at
-        self._run_id = claimed.run_id if own_lane_of_run else None
+        self._run_id = run_of_lane
         self._deadline: asyncio.Timeout | None = None
         self._reading_robots = False
         self._used = False
@@ -101,6 +140,9 @@ class AttemptGate:
         self._reading_robots = True
         try:
             rules = await robots.rules(url, gate=self)
+        except Transient as unknown:
+            # Trying again at once would only find the same remembered failure.
+            raise Transient(unknown.message, retry_after=ROBOTS_SECONDS) from unknown
         finally:
             self._reading_robots = False
         if not rules.allowed(url):

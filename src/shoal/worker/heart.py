@@ -60,6 +60,7 @@ class Heart:
         self._loop_thread = threading.get_ident()
         self._ticked = time.monotonic()
         self._worker = ""
+        self._beat_at = awake_and_asleep()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._ticking: asyncio.TimerHandle | None = None
@@ -68,10 +69,16 @@ class Heart:
     def beat_for(self, worker: str) -> None:
         """Begin, or go on under another id."""
         self._worker = worker
+        self._beat_at = awake_and_asleep()
         if self._thread is None:
             self._tick()
             self._thread = threading.Thread(target=self._run, name="shoal-heart", daemon=True)
             self._thread.start()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago the ledger last heard from us, time asleep included."""
+        return awake_and_asleep() - self._beat_at
 
     async def stop(self) -> None:
         self._stopped.set()
@@ -96,7 +103,7 @@ class Heart:
                 try:
                     ledger = ledger or await self._open()
                     if self._loop_is_alive():
-                        self._call(self._on_orders, await ledger.workers.beat(self._worker))
+                        await self._beat_once(ledger)
                     if time.monotonic() - tended > TEND_SECONDS:
                         tending = await ledger.upkeep.tend()
                         tended = time.monotonic() + random.uniform(0, TEND_SECONDS / 4)
@@ -109,6 +116,12 @@ class Heart:
         finally:
             if ledger is not None:
                 await ledger.close()
+
+    async def _beat_once(self, ledger: Ledger) -> None:
+        before, worker = awake_and_asleep(), self._worker
+        orders = await ledger.workers.beat(worker)
+        self._beat_at = before
+        self._call(self._on_orders, orders)
 
     async def _pause(self) -> None:
         # Nothing else runs on this thread's loop, so it may simply wait.
@@ -142,6 +155,11 @@ class Heart:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         if not self._stopped.is_set():
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def awake_and_asleep() -> float:
+    """Seconds on a clock that goes on while the machine is suspended, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def _is_machinery(filename: str) -> bool:

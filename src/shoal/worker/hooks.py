@@ -7,17 +7,25 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from shoal.define.inject import HOOK_WISHES, Shape, Wish, read_signature
+from shoal.define.inject import HOOK_WISHES, Shape, Wish, read_signature, where
 from shoal.define.scraper import Scraper
+from shoal.errors import UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 
 
 async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
-    """Raises what a hook raises: a run whose preparation failed does not begin."""
+    """Raises UsageError when a hook fails: a run whose preparation failed does not begin."""
     for hook in scraper.start_hooks:
-        await _call(hook, scraper, ledger, run, log)
+        try:
+            await _call(hook, scraper, ledger, run, log)
+        except Exception as error:
+            log.error("a start hook failed", hook=hook.__name__, exc_info=error)
+            raise UsageError(
+                f"The start hook {where(hook)} failed: {type(error).__name__}: {error}.",
+                remedy="Correct it and run the scraper again.",
+            ) from error
 
 
 async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: Log) -> bool:

@@ -26,7 +26,7 @@ from shoal.model.views import CommitReport, Tending
 from shoal.model.worker import Orders, WorkerSpec, WorkerState, new_worker_id
 from shoal.worker.attempt import Attempts
 from shoal.worker.committer import Committer
-from shoal.worker.gate import NotNow
+from shoal.worker.gate import Barriers, NotNow
 from shoal.worker.heart import Heart, OpenLedger
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.remaining import anything_left
@@ -38,6 +38,7 @@ IDLE_SECONDS = (0.02, 1.0)
 LOOK_SECONDS = 0.5
 SMOOTHING = 0.1
 FAREWELL_SECONDS = 1.0
+ASLEEP_LOOK_SECONDS = 0.02
 
 
 class Worker:
@@ -70,6 +71,7 @@ class Worker:
             on_lost=self._mark_lost,
         )
         starter.tells(self._tell_started)
+        self._barriers = Barriers(ledger.lanes)
         self._buffer: asyncio.Queue[tuple[Claimed, float]] = asyncio.Queue()
         # Every lease this worker answers for, until it is committed or given back.
         self._held: dict[int, Lease] = {}
@@ -273,6 +275,11 @@ class Worker:
                 del self._running[claimed.item]
 
     async def _attempt(self, claimed: Claimed, at: float) -> None:
+        if not await self._is_still_ours(claimed):
+            return
+        if claimed.lane is not None and await self._is_closed(claimed.lane, claimed, at):
+            await self._give_back([claimed.lease])
+            return
         if claimed.rescues and not await self._may_start(claimed.lease):
             return
         try:
@@ -280,9 +287,20 @@ class Worker:
         except NotNow:
             await self._give_back([claimed.lease])
             return
+        if finished.verdict.kind is VerdictKind.THROTTLED and claimed.lane is not None:
+            self._barriers.close(claimed.lane, finished.verdict.delay)
         seconds = finished.seconds
         self._item_seconds += (seconds - self._item_seconds) * SMOOTHING if self._item_seconds else seconds
         await self._committer.put(finished, size)
+
+    async def _is_closed(self, lane: str, claimed: Claimed, at: float) -> bool:
+        return await self._barriers.is_closed(lane, self._attempts.run_of_lane(claimed), at)
+
+    async def _is_still_ours(self, claimed: Claimed) -> bool:
+        """A process that slept longer than its lease must not begin what others have by now: first it asks."""
+        while self._heart.silent_seconds > self._options.lease and not self._lost:
+            await asyncio.sleep(ASLEEP_LOOK_SECONDS)  # noqa: ASYNC110 - it is the heart's thread that changes it
+        return not self._lost and claimed.item in self._held
 
     async def _may_start(self, lease: Lease) -> bool:
         """Announce an item that has been rescued before: if it kills this worker too, the ledger knows which it was."""

@@ -1,0 +1,76 @@
+"""`shoal init`: a project to start from."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.cli.options import with_options
+from shoal.cli.session import DIM, Session
+from shoal.errors import UsageError
+
+
+@with_options
+def init(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it is made if need be.")] = Path(),
+    recipe: Annotated[str, typer.Option(help="What to start from: shop, pages, crawl or api.")] = "shop",
+) -> None:
+    """Make a project: a scraper that works, its settings, and a test with a saved page. Overwrites nothing."""
+    from shoal.recipes.catalogue import find_recipe
+
+    chosen = find_recipe(recipe)
+    texts = dict(chosen.files())
+    _write(folder, texts)
+    commands = [(_as_typed(command), meaning) for command, meaning in chosen.next_commands(shlex.quote(str(folder)))]
+    if session.json:
+        session.record(
+            {
+                "folder": str(folder),
+                "recipe": chosen.name,
+                "files": list(texts),
+                "next": [command for command, _ in commands],
+            }
+        )
+        return
+    session.data(f"Made in {folder.resolve()}: {', '.join(texts)}.")
+    session.note("\nNext:")
+    width = max(len(command) for command, _ in commands)
+    for command, meaning in commands:
+        note = session.styled(f"# {meaning}", DIM) if meaning else ""
+        session.note(f"  {command.ljust(width)}  {note}".rstrip())
+
+
+def _as_typed(command: str) -> str:
+    """The command with its program spelt so that the shell finds the one that belongs to this Shoal."""
+    program, _, rest = command.partition(" ")
+    here = Path(sys.executable).with_name(program)
+    on_path = shutil.which(program)
+    if not here.exists() or (on_path is not None and Path(on_path).parent == here.parent):
+        return command
+    return f"{shlex.quote(str(here))} {rest}".rstrip()
+
+
+def _write(folder: Path, texts: dict[str, str]) -> None:
+    """All of the files or, when one is in the way, none of them."""
+    there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
+    if there:
+        raise UsageError(
+            f"{folder.resolve()} has {', '.join(there)} already; nothing was written.",
+            remedy="Choose another folder: shoal init NAME.",
+        )
+    try:
+        for name, text in texts.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x", encoding="utf-8") as opened:
+                opened.write(text)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder} cannot be written: {error.strerror}.", remedy="Choose another folder."
+        ) from None

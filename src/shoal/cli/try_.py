@@ -1,0 +1,184 @@
+"""`shoal try`: one item through one stage, without a ledger."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.options import with_options
+from shoal.cli.scrapers import load
+from shoal.cli.session import DIM, Session
+from shoal.errors import NotFound, UnknownStage, UsageError
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.define.scraper import Scraper
+    from shoal.define.stage import AnyStage
+    from shoal.model.item import Claimed, NewItem, PreparedItem
+    from shoal.model.outcome import Finished
+
+SHOWN_ITEMS = 20
+
+
+@with_options
+def try_(
+    session: Session,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="A file (books.py), file.py:stage, module:scraper, or a name."),
+    ],
+    url: Annotated[str | None, typer.Argument(metavar="URL", help="The item's URL; --key makes one without.")] = None,
+    stage: Annotated[str | None, typer.Option(help="The stage; the first by default.")] = None,
+    key: Annotated[str | None, typer.Option(help="The item's key.")] = None,
+    payload: Annotated[str | None, typer.Option(metavar="JSON", help="The item's payload, a JSON object.")] = None,
+) -> None:
+    """Put one item through one stage and print its records, one a line. Nothing is stored.
+
+    Further items that it yields go to stderr; with --json everything is on stdout, told apart by "kind". An attempt
+    that does not succeed: exit 1.
+    """
+    scraper, settings, chosen = _find_stage(session, target, stage)
+    if url is None and key is None:
+        raise UsageError("There is no item to try.", remedy="Give a URL, or a --key.")
+    new = chosen.item(url, key=key, payload=_payload(payload))
+    finished = session.wait(_attempt(scraper, settings, _claimed(new, chosen)))
+    _print_records(session, finished)
+    _print_items(session, finished)
+    _print_outcome(session, chosen, finished)
+    if finished.verdict.outcome.value != "done":
+        raise typer.Exit(1)
+
+
+def _find_stage(session: Session, target: str, name: str | None) -> tuple[Scraper, Settings, AnyStage]:
+    """The scraper, and the stage that `--stage` or the end of the target names."""
+    try:
+        scraper, settings = load(session, target)
+    except NotFound:
+        place, colon, after = target.rpartition(":")
+        if not colon or name is not None:
+            raise
+        # What comes after the colon is no scraper; it may be a stage of the only one there is.
+        scraper, settings = load(session, f"{place}:")
+        if after not in scraper.stages:
+            raise
+        name = after
+    if name is None:
+        return scraper, settings, scraper.first_stage
+    if name not in scraper.stages:
+        raise UnknownStage(f"{scraper.name} has no stage {name!r}.", remedy=f"Name one of {', '.join(scraper.stages)}.")
+    return scraper, settings, scraper.stages[name]
+
+
+def _payload(text: str | None) -> dict[str, Any] | None:
+    import msgspec
+
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as problem:
+        raise UsageError(
+            f"--payload is no JSON object: {problem}.", remedy="""Write it like --payload '{"page": 2}'."""
+        ) from None
+
+
+def _claimed(new: NewItem, stage: AnyStage) -> Claimed:
+    """The item as a worker would get it, checked as the ledger would check it."""
+    from shoal.model.item import Claimed, prepare
+
+    item = prepare(new, stage.name)
+    return Claimed(
+        item=0,
+        epoch=1,
+        run_no=0,
+        run_id="try",
+        stage=item.stage,
+        partition=item.partition,
+        priority=item.priority,
+        url=item.url,
+        key=item.key,
+        payload_json=item.payload,
+        lane=item.lane,
+        tries=0,
+        rescues=0,
+        max_attempts=2,  # with only one, an error would be told as the last of many
+    )
+
+
+async def _attempt(scraper: Scraper, settings: Settings, claimed: Claimed) -> Finished:
+    import time
+
+    from shoal.observe.logs import open_logs
+    from shoal.wiring import build_attempts, build_fetcher
+
+    logs = open_logs(
+        format=settings.log_format, level=settings.log_level, file=None, stream=sys.stderr, secrets=settings.secrets()
+    )
+    fetcher = build_fetcher(settings)
+    attempts = build_attempts(scraper, fetcher, settings, log=logs.log)
+    try:
+        finished, _ = await attempts.make(claimed, time.monotonic())
+        return finished
+    finally:
+        attempts.close()
+        await fetcher.close()
+        logs.close()
+
+
+def _print_records(session: Session, finished: Finished) -> None:
+    import json
+
+    for record in finished.records:
+        if session.json:
+            session.data(f'{{"kind":"record","record":{record}}}')
+        elif sys.stdout.isatty():
+            session.data(json.dumps(json.loads(record), indent=2, ensure_ascii=False))
+        else:
+            session.data(record)
+
+
+def _print_items(session: Session, finished: Finished) -> None:
+    items: list[PreparedItem] = list(finished.follow_ups)  # type: ignore[arg-type]  # attempts check what they hand out
+    if session.json:
+        for item in items:
+            session.record({"kind": "item", **_shown(item)})
+        return
+    shown = items if session.verbose else items[:SHOWN_ITEMS]
+    for item in shown:
+        extra = "".join(f"  {name}={value}" for name, value in _shown(item).items() if name not in ("stage", "url"))
+        session.note(f"-> {item.stage}  {item.url or ''}{extra}")
+    if len(items) > len(shown):
+        session.note(f"   and {len(items) - len(shown)} more; -v shows all.")
+
+
+def _shown(item: PreparedItem) -> dict[str, Any]:
+    import msgspec
+
+    facts = {
+        "stage": item.stage,
+        "url": item.url,
+        "key": item.key,
+        "payload": msgspec.Raw(item.payload.encode()) if item.payload else None,
+        "partition": item.partition or None,
+        "priority": item.priority or None,
+        "delay": item.delay or None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _print_outcome(session: Session, stage: AnyStage, finished: Finished) -> None:
+    verdict = finished.verdict
+    if session.json:
+        facts = {"stage": stage.name, "outcome": verdict.outcome, "error": verdict.error}
+        session.record({"kind": "outcome", **facts, "seconds": round(finished.seconds, 4), "detail": finished.detail})
+    elif verdict.outcome.value == "done":
+        made = f"{_count(len(finished.records), 'record')}, {_count(len(finished.follow_ups), 'item')}"
+        session.note(session.styled(f"{stage.name}: {made} in {finished.seconds:.2f} s", DIM, sys.stderr))
+    else:
+        session.complain(f"{stage.name}: {verdict.outcome.value} after {finished.seconds:.2f} s: {verdict.error}")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,1 @@
+"""Projects to start from: what `shoal init` writes into a folder."""

@@ -1,0 +1,170 @@
+"""Politeness as the site sees it: whoever works on it, however many they are, whatever happens to them."""
+
+import signal
+import time
+
+import pytest
+
+from shoal.model.item import ItemState
+from tests.acceptance.project import Command, Project
+from tests.parts.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host, per_path
+
+DELAY = 0.2
+LIMIT = 3
+# The site writes a request down when it reads it, which on a busy machine is a little after it was sent.
+LEEWAY = 0.04
+SCRAPER = f"""
+    shop = Scraper("shop")
+
+    @shop.stage(rate="{1 / DELAY:g}/s", concurrency={LIMIT})
+    async def page(page: Page, http: Http):
+        if "/extra/" in page.url:
+            await asyncio.gather(*(http.get(page.join(f"/page/{{n}}")) for n in range(1, 5)))
+        yield {{"url": page.url}}
+"""
+STEADY, SLOW, REDIRECTING, ASKING = HOSTS[:4]
+EXTRA = {f"/extra/{n}": "<p>ask for more</p>" for n in range(3)}
+
+
+def mixed_urls(site: Site) -> list[str]:
+    """Pages that the delay holds back, slow ones that the limit holds back, redirects, and handlers that ask for more."""
+    return [
+        *(f"{site.url_of(STEADY)}/page/{n}" for n in range(1, 13)),
+        *(f"{site.url_of(SLOW)}/slow/1.2/{n}" for n in range(7)),
+        *(f"{site.url_of(REDIRECTING)}/redirect/{n}" for n in (3, 2, 1)),
+        *(f"{site.url_of(ASKING)}{path}" for path in EXTRA),
+    ]
+
+
+def check_manners(visits: list[Visit], *, delay: float = DELAY, limit: int = LIMIT) -> None:
+    for host in HOSTS:
+        assert most_at_once(visits, host) <= limit, f"{host} saw too many at once"
+        assert closest_starts(visits, host) >= delay - LEEWAY, f"{host} saw starts too close: {starts(visits, host)}"
+
+
+def starts(visits: list[Visit], host: str) -> list[tuple[float, str]]:
+    return [(round(visit.start % 1000, 3), visit.path) for visit in of_host(visits, host)]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_limit_and_delay_of_a_host(either: Project, workers: int) -> None:
+    """Law 5: no host sees more at once than its limit nor two starts closer than its delay; robots.txt is a request too."""
+    either.write(SCRAPER)
+    with Site(extra=EXTRA) as site:
+        either.shoal("enqueue", "shop.py", "--urls-file", either.urls(mixed_urls(site)))
+        fleet = [either.start("worker", "shop.py", "--batch-size", "500", "-j", "64") for _ in range(workers)]
+        site.wait_until(lambda visits: len(visits) >= 12, timeout=20)
+        interrupt_for_a_while(fleet[-1], 0.5)
+        assert [command.wait() for command in fleet] == [0] * workers
+        visits = site.visits()
+    check_manners(visits)
+    assert most_at_once(visits, SLOW) == LIMIT, "the limit was never put to the test"
+    assert len(per_path(visits)["/redirect/0"]) == 3
+    counts = either.counts()
+    assert (counts.done, counts.results) == (25, 25)
+    assert either.is_sound()
+
+
+def interrupt_for_a_while(command: Command, seconds: float) -> None:
+    command.tell(signal.SIGSTOP)
+    time.sleep(seconds)
+    command.tell(signal.SIGCONT)
+
+
+def test_a_worker_that_slept_through_its_lease_starts_nothing(either: Project) -> None:
+    """What it holds belongs to others by then: it must ask before it visits anybody."""
+    either.write(SCRAPER.replace(f'rate="{1 / DELAY:g}/s", ', ""))
+    with Site(delay=0.25, pages=200) as site:
+        either.shoal("enqueue", "shop.py", "--urls-file", either.urls(f"{site.url}/page/{n}" for n in range(1, 61)))
+        sleeper = either.start("worker", "shop.py", "--set", "lease=1", "-j", "1", "--batch-size", "3")
+        site.wait_until(lambda visits: len(visits) >= 3)
+        sleeper.tell(signal.SIGSTOP)
+        heir = either.start("worker", "shop.py", "--set", "lease=1")
+        # Once more pages are under way than the sleeper leaves room for, its leases have gone to the heir.
+        site.wait_until(lambda visits: most_at_once(visits[4:]) == LIMIT, timeout=20)
+        sleeper.tell(signal.SIGCONT)
+        assert [sleeper.wait(), heir.wait()] == [0, 0]
+        visits = site.visits()
+    assert most_at_once(visits) <= LIMIT
+    assert len(either.export()) == 60
+    assert either.is_sound()
+
+
+CRAWL_DELAY = "User-agent: *\nCrawl-delay: 0.25\nDisallow: /page/7\n"
+UNKNOWING = """
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def page(page: Page):
+        yield {"url": page.url}
+"""
+
+
+def test_a_crawl_delay_that_only_robots_txt_knows(either: Project) -> None:
+    """The file is read before the first page, it counts as a visit, and what it says holds from then on."""
+    either.write(UNKNOWING)
+    with Site(robots=CRAWL_DELAY) as site:
+        urls = either.urls(f"{site.url}/page/{n}" for n in range(1, 11))
+        either.shoal("run", "shop.py", "--urls-file", urls, "--max-dead", "1")
+        visits = site.visits()
+    assert visits[0].path == "/robots.txt"
+    assert len(visits) == 10
+    assert closest_starts(visits) >= 0.25 - LEEWAY, starts(visits, HOSTS[0])
+    assert "/page/7" not in per_path(visits)
+    (forbidden,) = [item for item in either.items() if item.state is ItemState.DEAD]
+    assert forbidden.outcome == "permanent"
+    assert "robots.txt" in (forbidden.error or "")
+
+
+def test_a_crawl_delay_with_several_workers(either: Project) -> None:
+    """Nobody can know the delay before somebody has read the file; from the first page on everybody keeps it."""
+    either.write(UNKNOWING)
+    with Site(robots=CRAWL_DELAY) as site:
+        urls = either.urls(f"{site.url}/page/{n}" for n in range(8, 21))
+        either.shoal("enqueue", "shop.py", "--urls-file", urls)
+        first = either.start("worker", "shop.py")
+        site.wait_until(lambda visits: len(visits) >= 2)
+        others = [either.start("worker", "shop.py") for _ in range(3)]
+        assert [command.wait() for command in (first, *others)] == [0] * 4
+        visits = site.visits()
+    assert closest_starts(visits) >= 0.25 - LEEWAY, starts(visits, HOSTS[0])
+    assert either.counts().done == 13
+
+
+@pytest.mark.parametrize("form", ["", "/date"], ids=["seconds", "date"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_after_a_429_nobody_visits_until_it_is_over(either: Project, form: str, workers: int) -> None:
+    """S0.25: not even with what was claimed before the site spoke; and the wait costs the item no attempt."""
+    either.write(UNKNOWING)
+    with Site(delay=0.1) as site:
+        slow = [f"{site.url_of(SLOW)}/slow/0.4/{n}" for n in range(workers)]
+        pages = [f"{site.url}/page/{n}" for n in range(1, 13)]
+        throttled = f"{site.url}/throttle/2{form}"
+        either.shoal("enqueue", "shop.py", "--urls-file", either.urls([throttled, *slow, *pages]))
+        # One slot and a large batch: pages wait in the worker's hands while it is busy elsewhere.
+        fleet = [either.start("worker", "shop.py", "-j", "1", "--batch-size", "100") for _ in range(workers)]
+        assert [command.wait() for command in fleet] == [0] * workers
+        visits = of_host(site.visits(), HOSTS[0])
+    refused = [visit for visit in visits if visit.status == 429]
+    assert len(refused) == 1
+    answered = refused[0].end or 0.0
+    # Others hear of it with the commit, which takes a moment.
+    early = [visit.path for visit in visits if answered + 0.3 < visit.start < refused[0].start + 2]
+    assert early == []
+    assert [attempt.outcome for attempt in either.attempts()[f"/throttle/2{form}"]] == ["throttled", "done"]
+    assert either.counts().done == 13 + workers
+    (item,) = [item for item in either.items() if "/throttle/" in (item.url or "")]
+    assert item.tries == 1
+
+
+def test_two_scrapers_share_a_host(project: Project) -> None:
+    """A host is one lane for every run of the ledger: its limit is not per scraper."""
+    project.write(SCRAPER)
+    project.write(SCRAPER.replace('Scraper("shop")', 'Scraper("other")'), "other.py")
+    with Site(delay=0.3, pages=20) as site:
+        urls = project.urls(f"{site.url}/page/{n}" for n in range(1, 11))
+        both = [project.start("run", name, "--urls-file", urls) for name in ("shop.py", "other.py")]
+        assert [command.wait() for command in both] == [0, 0]
+        visits = site.visits()
+    check_manners(visits)
+    assert all(len(found) == 2 for path, found in per_path(visits).items() if path != "/robots.txt")
