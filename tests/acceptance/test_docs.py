@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
+import shoal
+from shoal import Follow, Http, Item, Page, Scraper, Stage
 from shoal.cli.main import app
+from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
 from shoal.config.values import Choice, Dead, Number, Value, YesNo
-from shoal.errors import LedgerError, NotFound, ShoalError, UsageError
+from shoal.define.inject import HOOK_WISHES, STAGE_WISHES, Wish
+from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT
+from shoal.define.stage import StageOptions
+from shoal.errors import AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
@@ -24,7 +32,8 @@ PAGES = sorted(
     page for page in ROOT.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
 )
 NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-LINK = re.compile(r"\]\(([^)#\s]+)")
+LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
+COMMON = ("ledger", "db_host", "db_port", "db_name", "db_user", "set", "json", "quiet", "verbose")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 
 
@@ -57,9 +66,18 @@ def test_make_knows_the_targets_that_a_page_names(page: str) -> None:
 
 @pytest.mark.parametrize("page", NAMES_OF_PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    for target in LINK.findall((ROOT / page).read_text()):
+    for target, anchor in LINK.findall((ROOT / page).read_text()):
         assert "://" not in target, f"{page}: {target} leads outside"
-        assert ((ROOT / page).parent / target).exists(), f"{page}: {target} does not exist"
+        linked = (ROOT / page).parent / target if target else ROOT / page
+        assert linked.exists(), f"{page}: {target} does not exist"
+        if anchor:
+            assert anchor in anchors(linked), f"{page}: {target}#{anchor} does not exist"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings can be linked by."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
@@ -105,26 +123,100 @@ def test_every_setting_of_scrapers_and_stages_is_documented() -> None:
         assert f"`{name}`" in text.partition("## Settings of one scraper")[2], name
 
 
+def rows(text: str, title: str) -> dict[str, str]:
+    """The rows of all tables below a heading: their first cell's name without brackets, and the whole row."""
+    lines = re.findall(r"^\| .*$", section(text, title), re.MULTILINE)
+    named = (line for line in lines if re.match(r"\| (`|settings|\d)", line))
+    return {name: line for line in named for name in re.findall(r"[\w.]+", line.split(" | ")[0])[:1]}
+
+
+@pytest.mark.parametrize("name", shoal.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert f"`{name}" in text_of("reference.md")
+
+
+@pytest.mark.parametrize("kind", [Page, Item, Http], ids=lambda kind: kind.__name__)
+def test_every_member_is_in_the_reference(kind: type) -> None:
+    assert set(rows(text_of("reference.md"), kind.__name__)) == members(kind)
+
+
+def members(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_scraper_and_stage_are_in_the_reference() -> None:
+    text = text_of("reference.md")
+    scraper = set(rows(text, "Scraper"))
+    assert parameters(Scraper.__init__) | {"stage", "start", "on_start", "on_finish"} == scraper
+    assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
+    for name in parameters(Stage.sitemap) - {"url"}:
+        assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
+
+
+def parameters(function: Callable[..., object]) -> set[str]:
+    return {name for name in inspect.signature(function).parameters if name != "self"}
+
+
+def test_every_stage_option_is_in_the_reference_with_its_default() -> None:
+    options = rows(text_of("reference.md"), "Stage options")
+    assert set(options) == set(StageOptions.__annotations__)
+    defaults = {"concurrency": DEFAULT_PER_HOST, "timeout": DEFAULT_TIMEOUT, "retries": DEFAULT_RETRIES}
+    for name, value in defaults.items():
+        assert f"| `{name}` | {value:g} |" in options[name]
+
+
+def test_every_rule_of_following_is_in_the_reference() -> None:
+    assert set(rows(text_of("reference.md"), "Follow")) == set(Follow.__struct_fields__)
+
+
+def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
+    text = rows(text_of("reference.md"), "What functions may ask for")
+    for wish in Wish:
+        offered = text[wish.value].split(" | ")[1]
+        assert ("stages" in offered) == (wish in (*STAGE_WISHES, Wish.SETTINGS)), wish
+        assert ("hooks" in offered) == (wish in (*HOOK_WISHES, Wish.SETTINGS)), wish
+
+
+def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:
+    assert set(rows(text_of("reference.md"), "Outcomes")) == {kind.__name__ for kind in AttemptEnded.__subclasses__()}
+
+
 def test_every_command_is_documented() -> None:
     text = text_of("commands.md")
-    for command in commands():
-        assert f"`shoal {command}`" in text, command
+    for name, _ in commands():
+        assert f"`shoal {name}`" in text, name
 
 
-def commands() -> Iterator[str]:
+def test_every_option_is_documented() -> None:
+    text = text_of("commands.md")
+    common = section(text, "Options of every command")
+    for name, command in commands():
+        own = rows_of_command(text, name)
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                assert f"`{option}`" in (common if parameter.name in COMMON else own), f"shoal {name} {option}"
+
+
+def rows_of_command(text: str, name: str) -> str:
+    """What the page says about a command: every row that begins with it."""
+    return "\n".join(re.findall(rf"^\| `shoal {name}` \|.*$", text, re.MULTILINE))
+
+
+def commands() -> Iterator[tuple[str, Any]]:
     group = typer.main.get_command(app)
     assert hasattr(group, "commands")
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from (f"{name} {verb}" for verb in command.commands)
+            yield from ((f"{name} {verb}", inner) for verb, inner in command.commands.items())
         else:
-            yield name
+            yield name, command
 
 
-def test_every_exit_code_is_documented() -> None:
-    text = text_of("commands.md")
-    for code in {error.exit_code for error in (ShoalError, UsageError, NotFound, LedgerError)} | {0, 1, 130}:
-        assert f"| {code} |" in text, code
+@pytest.mark.parametrize("page", ["commands.md", "reference.md"])
+def test_every_exit_code_is_documented(page: str) -> None:
+    errors = {ShoalError, *ShoalError.__subclasses__()} - {AttemptEnded}
+    for code in {error.exit_code for error in errors} | {0, 1, INTERRUPTED, TIMED_OUT}:
+        assert f"| {code} |" in text_of(page), code
 
 
 def test_every_outcome_and_state_is_documented() -> None:

@@ -88,7 +88,7 @@ class Site:
                 await writer.drain()
                 if b"Connection: close" in answer.partition(b"\r\n\r\n")[0]:
                     break
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -127,5 +127,6 @@ def reply(
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
 
 
-def redirect(location: str, status: int = 302, **headers: str | list[str]) -> bytes:
-    return reply(b"this way", status=status, Location=location, **headers)
+def redirect(location: str, status: int = 302, *, set_cookie: str | None = None) -> bytes:
+    cookies = [] if set_cookie is None else [set_cookie]
+    return reply(b"this way", status=status, Location=location, Set_Cookie=cookies)

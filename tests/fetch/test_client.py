@@ -279,7 +279,7 @@ async def test_cookies_stay_in_their_jar(site: Site, fetcher: HttpFetcher) -> No
 async def test_a_site_that_asks_for_its_cookie_back_is_no_loop(site: Site, fetcher: HttpFetcher) -> None:
     async def once(seen: Seen, writer: asyncio.StreamWriter) -> None:
         welcome = "in=1" in seen.headers.get("cookie", "")
-        writer.write(reply("welcome") if welcome else redirect("/", Set_Cookie="in=1; Path=/"))
+        writer.write(reply("welcome") if welcome else redirect("/", set_cookie="in=1; Path=/"))
 
     site.answers["/"] = once
     assert (await fetcher.fetch(Request(url=site.url("/")), jar="a")).text == "welcome"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+from contextlib import suppress
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -45,6 +47,10 @@ class _Departure:
 _departure: ContextVar[_Departure] = ContextVar("departure")
 
 
+class _Stale(aiohttp.ClientError):
+    """The kept connection is no good; nothing was sent on it."""
+
+
 class _ObservedRequest(aiohttp.ClientRequest):
     """A request that says when it left. aiohttp's tracing costs more and speaks before the bytes are written."""
 
@@ -53,12 +59,26 @@ class _ObservedRequest(aiohttp.ClientRequest):
         protocol = conn.protocol
         if protocol is not None:
             departure.reused = protocol in departure.known
+            if departure.reused and (protocol.should_close or _has_unread(conn)):
+                raise _Stale
             departure.known.add(protocol)
         response = await super().send(conn)
         if departure.gate is not None:
             # uvloop hands what was written to the kernel at the end of this turn of the loop; this runs after it.
             self.loop.call_soon(departure.gate.sent, departure.hop)
         return response
+
+
+def _has_unread(conn: Connection) -> bool:
+    """Whether something came while nobody had asked: the end of the connection, or bytes past the last answer.
+
+    Such bytes would be taken for the answer to the next request.
+    """
+    if conn.transport is None:
+        return True
+    watch = select.poll()
+    watch.register(conn.transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(watch.poll(0))
 
 
 class HttpFetcher:
@@ -155,7 +175,11 @@ class HttpFetcher:
             own = headers.get(hdrs.COOKIE)
             headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
         session = self._session or self._open()
-        return await session.request(trip.method, trip.target, headers=headers, data=trip.body, allow_redirects=False)
+        while True:
+            with suppress(_Stale):
+                return await session.request(
+                    trip.method, trip.target, headers=headers, data=trip.body, allow_redirects=False
+                )
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = session = aiohttp.ClientSession(

@@ -23,7 +23,8 @@ def explained(error: BaseException, url: str) -> AttemptEnded:
         return Permanent(f"{shown(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
         return Permanent(f"{site} is no valid host name")
-    if isinstance(error, ValueError):
+    # A certificate error is a ValueError to Python, but none of the request.
+    if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         return Permanent(f"the request to {site} cannot be sent: {_sentence(error)}")
     return Transient(f"{site}: {_cause(error)}")
 

@@ -96,24 +96,24 @@ def why_run(facts: RunFactsNow) -> list[Gate]:
         for stage in run.stages:
             gates.extend(gate for gate in _worker_gates(run, stage, None, facts.workers) if gate not in gates)
     if counts.leased:
-        gates.append(Gate(code="leased", text=f"{counts.leased} items are being worked on.", items=counts.leased))
+        gates.append(Gate(code="leased", text=f"{_items(counts.leased)} being worked on.", items=counts.leased))
     if counts.ready:
         gates.append(
             Gate(
                 code="ready",
-                text=f"{counts.ready} items are ready and wait for a free worker.",
+                text=f"{_items(counts.ready)} ready and waiting for a free worker.",
                 items=counts.ready,
             )
         )
     if counts.waiting:
-        gates.append(Gate(code="waiting", text=f"{counts.waiting} items wait for their lanes.", items=counts.waiting))
+        gates.append(Gate(code="waiting", text=f"{_items(counts.waiting)} waiting for their lanes.", items=counts.waiting))
         for lane in facts.lanes:
             gates.extend(_lane_gates(lane, None))
     for group in facts.delayed:
         gates.append(
             Gate(
                 code=f"delayed_{group.reason}",
-                text=f"{_ranked(group.items)} items are delayed ({_REASONS[group.reason]}).",
+                text=f"{_items(group.items)} delayed ({_REASONS[group.reason]}).",
                 until=group.first_due,
                 items=group.items,
             )
@@ -178,7 +178,7 @@ def _lane_gates(lane: LaneView, item: ItemView | None) -> list[Gate]:
             text = f"The lane {lane.key} is full: {lane.taken} of {policy.limit} places are taken."
             gates.append(Gate(code="lane_limit", text=text, items=waiting))
         elif policy.delay_max > 0:
-            text = f"The lane {lane.key} starts one item every {policy.delay_min:g} to {policy.delay_max:g} s"
+            text = f"The lane {lane.key} starts one item every {_range(policy.delay_min, policy.delay_max)} s"
             text += f", the next in {lane.next_seconds:.1f} s." if lane.next_seconds > 0 else "."
             if 0 < lane.floor <= policy.delay_min and lane.floor_why:
                 text += f" At least {lane.floor:g} s: {lane.floor_why}."
@@ -209,6 +209,14 @@ def _serves(worker: WorkerView, run: Run, stage: str) -> bool:
         and (not scope.run_ids or run.id in scope.run_ids)
         and (not scope.stages or stage in scope.stages)
     )
+
+
+def _items(count: int) -> str:
+    return "1 item is" if count == 1 else f"{_ranked(count)} items are"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _ranked(count: int) -> str:

@@ -291,15 +291,15 @@ class Worker:
             self._barriers.close(claimed.lane, finished.verdict.delay)
         seconds = finished.seconds
         self._item_seconds += (seconds - self._item_seconds) * SMOOTHING if self._item_seconds else seconds
-        await self._committer.put(finished, size)
+        await self._committer.put(finished, size, hurry=claimed.lane is not None)
 
     async def _is_closed(self, lane: str, claimed: Claimed, at: float) -> bool:
         return await self._barriers.is_closed(lane, self._attempts.run_of_lane(claimed), at)
 
     async def _is_still_ours(self, claimed: Claimed) -> bool:
         """A process that slept longer than its lease must not begin what others have by now: first it asks."""
-        while self._heart.silent_seconds > self._options.lease and not self._lost:
-            await asyncio.sleep(ASLEEP_LOOK_SECONDS)  # noqa: ASYNC110 - it is the heart's thread that changes it
+        while self._heart.silent_seconds > self._options.lease and not self._lost:  # noqa: ASYNC110 - a thread ends it
+            await asyncio.sleep(ASLEEP_LOOK_SECONDS)
         return not self._lost and claimed.item in self._held
 
     async def _may_start(self, lease: Lease) -> bool:

@@ -76,8 +76,10 @@ end $$;
 create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
 language plpgsql as $$
 begin
-    insert into shoal.lane as l (run, key, max_active, own_delay_min, own_delay_max, ordered, declared_by)
-    select d.run, d.name, d.lane_limit, d.lane_delay_min, d.lane_delay_max, d.lane_ordered, d.stage
+    insert into shoal.lane as l
+        (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
+    select d.run, d.name, d.lane_limit, d.lane_delay_min, d.lane_delay_max, d.lane_delay_min, d.lane_delay_max,
+           d.lane_ordered, d.stage
     from (
         select distinct on (1, 2) case when s.lane_shared then 0 else s.run end as run, n.name,
                s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered, s.id as stage
@@ -90,7 +92,9 @@ begin
     order by d.run, d.name
     on conflict (run, key) do update
         set max_active = excluded.max_active, own_delay_min = excluded.own_delay_min,
-            own_delay_max = excluded.own_delay_max, ordered = excluded.ordered, declared_by = excluded.declared_by
+            own_delay_max = excluded.own_delay_max, delay_min = greatest(excluded.own_delay_min, l.floor),
+            delay_max = greatest(excluded.own_delay_max, l.floor), ordered = excluded.ordered,
+            declared_by = excluded.declared_by
         where not l.by_operator and l.declared_by < excluded.declared_by;
     return array(
         select l.id

@@ -5,8 +5,8 @@ declare
     lane_id bigint;
 begin
     if run_no = 0 then
-        insert into shoal.lane (run, key, max_active, own_delay_min, own_delay_max, ordered)
-        values (0, lane_key, 1, 0, 0, false) on conflict (run, key) do nothing;
+        insert into shoal.lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered)
+        values (0, lane_key, 1, 0, 0, 0, 0, false) on conflict (run, key) do nothing;
     end if;
     select l.id into lane_id from shoal.lane l where l.run = run_no and l.key = lane_key for update;
     return lane_id;
@@ -32,6 +32,8 @@ begin
     set max_active = coalesce(new_limit, l.max_active),
         own_delay_min = coalesce(new_delay_min, l.own_delay_min),
         own_delay_max = coalesce(new_delay_max, l.own_delay_max),
+        delay_min = coalesce(new_delay_min, l.delay_min),
+        delay_max = coalesce(new_delay_max, l.delay_max),
         delay_fixed = l.delay_fixed or new_delay_min is not null,
         paused = coalesce(new_paused, l.paused),
         by_operator = l.by_operator or new_limit is not null or new_delay_min is not null
@@ -88,7 +90,10 @@ begin
     end if;
     t := shoal.clock();
     select l.delay_max > 0 into was_paced from shoal.lane l where l.id = lane_id;
-    update shoal.lane l set floor = new_floor, floor_why = case when new_floor > 0 then why end
+    update shoal.lane l
+    set floor = new_floor, floor_why = case when new_floor > 0 then why end,
+        delay_min = case when l.delay_fixed then l.delay_min else greatest(l.own_delay_min, new_floor) end,
+        delay_max = case when l.delay_fixed then l.delay_max else greatest(l.own_delay_max, new_floor) end
     where l.id = lane_id and (l.floor <> new_floor or l.floor_why is distinct from case when new_floor > 0 then why end);
     if not found then
         return lane_id;
@@ -144,10 +149,7 @@ begin
     end if;
     starts_at := greatest(t, l.blocked_until);
     if l.delay_max > 0 then
-        -- Two statements: the second one must see what those who had the lock before have written.
-        if not shoal.try_start(l.id) then
-            return -0.05;
-        end if;
+        -- A claim of the lane's item would have locked the lane too, so what it did is seen here.
         if exists (select 1 from shoal.lease s where s.lane = l.id and s.paced and s.started_at is null) then
             return -0.05;
         end if;

@@ -175,27 +175,26 @@ create table shoal.result (
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
 -- unstarted: those of them that no worker has reported as started.
--- The delay that holds is the stage's, raised to the floor (robots.txt's crawl-delay), or what an operator fixed.
+-- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
+-- or, when it is fixed, what an operator set.
 create table shoal.lane (
     id            bigint generated always as identity primary key,
     next_at       timestamptz,
     blocked_until timestamptz,
     run           int not null,
     max_active    int not null,
-    own_delay_min real not null,
-    own_delay_max real not null,
-    delay_fixed   boolean not null default false,
-    floor         double precision not null default 0,
-    delay_min     real not null generated always as
-                  (case when delay_fixed then own_delay_min else greatest(own_delay_min, floor) end) stored,
-    delay_max     real not null generated always as
-                  (case when delay_fixed then own_delay_max else greatest(own_delay_max, floor) end) stored,
+    delay_min     real not null,
+    delay_max     real not null,
     taken         int not null default 0,
     unstarted     int not null default 0,
     waiting       int not null default 0,
     ordered       boolean not null,
     paused        boolean not null default false,
     by_operator   boolean not null default false,
+    delay_fixed   boolean not null default false,
+    own_delay_min real not null,
+    own_delay_max real not null,
+    floor         double precision not null default 0,
     -- The stage whose policy it has; stages of newer runs outrank those of older ones.
     declared_by   int not null default 0,
     key           text not null,

@@ -181,27 +181,26 @@ create table result (
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
 -- unstarted: those of them that no worker has reported as started.
--- The delay that holds is the stage's, raised to the floor (robots.txt's crawl-delay), or what an operator fixed.
+-- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
+-- or, when it is fixed, what an operator set.
 create table lane (
     id            integer primary key autoincrement,
     next_at       integer,
     blocked_until integer,
     run           integer not null,
     max_active    integer not null,
-    own_delay_min real not null,
-    own_delay_max real not null,
-    delay_fixed   integer not null default 0,
-    floor         real not null default 0,
-    delay_min     real not null generated always as
-                  (case when delay_fixed then own_delay_min else max(own_delay_min, floor) end) stored,
-    delay_max     real not null generated always as
-                  (case when delay_fixed then own_delay_max else max(own_delay_max, floor) end) stored,
+    delay_min     real not null,
+    delay_max     real not null,
     taken         integer not null default 0,
     unstarted     integer not null default 0,
     waiting       integer not null default 0,
     ordered       integer not null,
     paused        integer not null default 0,
     by_operator   integer not null default 0,
+    delay_fixed   integer not null default 0,
+    own_delay_min real not null,
+    own_delay_max real not null,
+    floor         real not null default 0,
     -- The stage whose policy it has; stages of newer runs outrank those of older ones.
     declared_by   integer not null default 0,
     key           text not null,
