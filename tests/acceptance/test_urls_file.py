@@ -61,11 +61,10 @@ def test_a_messy_file(project: Project) -> None:
 def test_the_answer_of_enqueue(fleet: Project) -> None:
     """S1.5: everything an orchestrator needs, and no password in it; its command works as it stands."""
     fleet.write(SCRAPER)
-    place = urlsplit(fleet.ledger)
-    named = place._replace(netloc=f"{place.username}:hunter22secret@{place.hostname}:{place.port}").geturl()
+    secret = urlsplit(fleet.ledger).password
     urls = fleet.urls(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"])
-    said = fleet.shoal("enqueue", "shop.py", "--urls-file", urls, "--json", "--ledger", named)
-    assert "hunter22secret" not in said.stdout + said.stderr
+    said = fleet.shoal("enqueue", "shop.py", "--urls-file", urls, "--json", "--ledger", fleet.ledger)
+    assert secret and secret not in said.stdout + said.stderr
     answer = json.loads(said.stdout)
     assert (answer["status"], answer["mode"], answer["enqueued"], answer["duplicates"]) == ("queued", "distributed", 2, 0)
     assert re.fullmatch(r"\d{8}_\d{6}\w*", answer["run_id"])

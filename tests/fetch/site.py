@@ -84,9 +84,10 @@ class Site:
                 if not isinstance(answer, bytes):
                     await answer(seen, writer)
                     break
-                writer.write(answer)
+                head, blank_line, body = answer.partition(b"\r\n\r\n")
+                writer.write(head + blank_line + (b"" if seen.method == "HEAD" else body))
                 await writer.drain()
-                if b"Connection: close" in answer.partition(b"\r\n\r\n")[0]:
+                if b"Connection: close" in head:
                     break
         except (ConnectionError, asyncio.CancelledError):
             pass

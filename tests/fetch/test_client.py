@@ -130,7 +130,7 @@ async def test_redirects_change_the_method_as_browsers_do(
 
 async def test_head_stays_head(site: Site, fetcher: HttpFetcher) -> None:
     site.answers |= {
-        "/from": redirect("/to", 303).removesuffix(b"this way"),
+        "/from": redirect("/to", 303),
         "/to": reply(Content_Length="4000000"),
     }
     page = await fetcher.fetch(Request(url=site.url("/from"), method="HEAD"))

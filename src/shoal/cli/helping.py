@@ -12,11 +12,12 @@ from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
+from shoal.enqueue.begin import bury_dead_neighbours
 from shoal.errors import UnknownStage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
-from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 
@@ -36,6 +37,8 @@ async def help_out(
     async with opened(settings) as ledger:
         for run_id in scope.run_ids:
             await ledger.runs.get(run_id)
+        if sqlite_path(settings.ledger) is not None:
+            await bury_dead_neighbours(ledger)
         fetcher = build_fetcher(settings)
         logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
         options = WorkerOptions(

@@ -18,6 +18,7 @@ from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import (
     Choice,
     Plan,
+    bury_dead_neighbours,
     check_there_is_a_start,
     fill_run,
     open_run,
@@ -31,7 +32,7 @@ from shoal.model.worker import Scope
 from shoal.observe.progress import follow, showing
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.lock import owning
+from shoal.worker.lock import owning, was_left
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 
 BY = "shoal run"
@@ -75,8 +76,10 @@ async def work_off(
     fetcher = build_fetcher(settings, from_store=wish.from_store)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
     _tell_beginning(session, scraper, plan, run)
-    if settings.mode == "single":
-        for other in await set_abandoned_aside(ledger, run.id, by=BY):
+    file = sqlite_path(settings.ledger)
+    if file is not None:
+        await bury_dead_neighbours(ledger)
+        for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=BY):
             session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
     with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
         logs = open_logs_for(session, settings, run.id, show.tell)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 
 import msgspec
@@ -81,8 +83,12 @@ async def fill_run(
     return seeds, listed
 
 
-async def set_abandoned_aside(ledger: Ledger, keep: str, *, by: str) -> list[Run]:
-    """Pause unfinished runs that nobody works on: their items would keep places in lanes that this run needs."""
+async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str], bool], *, by: str) -> list[Run]:
+    """Pause unfinished runs that were left by who worked on them: their items keep places in lanes this run needs.
+
+    `was_left` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first worker,
+    and those that a worker serves, are let alone.
+    """
     workers = await ledger.workers.list()
     served = {run_id for worker in workers for run_id in worker.scope.run_ids}
     scrapers = {worker.scope.scraper for worker in workers if not worker.scope.run_ids}
@@ -90,11 +96,34 @@ async def set_abandoned_aside(ledger: Ledger, keep: str, *, by: str) -> list[Run
     for run in (await ledger.runs.list(limit=200)).rows:
         if run.state is not RunState.ACTIVE or run.id == keep or run.id in served:
             continue
-        if run.scraper in scrapers or None in scrapers:
+        if run.scraper in scrapers or None in scrapers or not was_left(run.scraper):
             continue
         await ledger.runs.pause(run.id, by=by)
         aside.append(run)
     return aside
+
+
+async def bury_dead_neighbours(ledger: Ledger) -> list[str]:
+    """Workers of this machine whose process is gone: their items need not wait for the lease to end.
+
+    Only for a ledger that lies on this machine: elsewhere another machine may have the same name.
+    """
+    buried = []
+    for worker in await ledger.workers.list():
+        if worker.node == socket.gethostname() and not _is_alive(worker.pid):
+            await ledger.workers.bury(worker.id)
+            buried.append(worker.id)
+    return buried
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's process
+    return True
 
 
 def check_there_is_a_start(scraper: Scraper, urls: object | None, plan: Plan) -> None:

@@ -20,15 +20,14 @@ def is_clean(url: str) -> bool:
     return _CLEAN.fullmatch(url) is not None
 
 
-def resolve(base: can_ada.URL, href: str) -> str:
-    """The absolute URL of a link. A link that no browser could resolve comes back as it is."""
-    href = href.strip(HTML_WHITESPACE)
+def resolve(base: can_ada.URL, href: str) -> str | None:
+    """The absolute URL of a link, given without whitespace around it; None if no browser could resolve it."""
     if _CLEAN.fullmatch(href):
         return href
     try:
         return (base + href).href
     except (ValueError, TypeError):
-        return href
+        return None
 
 
 def parsed(url: str) -> can_ada.URL | None:

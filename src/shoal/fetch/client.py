@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import select
-from contextlib import suppress
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import hdrs
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
     from shoal.fetch.protocols import Gate, Request
 
+    _Watches = WeakKeyDictionary[asyncio.Protocol, select.poll]
+
 _LONGEST_HEADER = 65_536
 _DNS_SECONDS = 60
 # A redirect's body is read to its end up to this size, so that its connection can be used again.
@@ -35,12 +36,12 @@ _REPEATABLE = frozenset({"GET", "HEAD"})
 class _Departure:
     """What `_ObservedRequest` tells of one request: whether its connection had served another one before."""
 
-    __slots__ = ("gate", "hop", "known", "reused")
+    __slots__ = ("gate", "hop", "reused", "watches")
 
-    def __init__(self, gate: Gate | None, hop: int, known: WeakSet[asyncio.Protocol]) -> None:
+    def __init__(self, gate: Gate | None, hop: int, watches: _Watches) -> None:
         self.gate = gate
         self.hop = hop
-        self.known = known
+        self.watches = watches
         self.reused = False
 
 
@@ -57,11 +58,15 @@ class _ObservedRequest(aiohttp.ClientRequest):
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         departure = _departure.get()
         protocol = conn.protocol
-        if protocol is not None:
-            departure.reused = protocol in departure.known
-            if departure.reused and (protocol.should_close or _has_unread(conn)):
+        if protocol is not None and conn.transport is not None:
+            watch = departure.watches.get(protocol)
+            departure.reused = watch is not None
+            if watch is None:
+                departure.watches[protocol] = _watch(conn.transport)
+            elif protocol.should_close or watch.poll(0):
+                # Something came while nobody had asked: the end of the connection, or bytes past the last answer,
+                # which would be taken for the answer to this request.
                 raise _Stale
-            departure.known.add(protocol)
         response = await super().send(conn)
         if departure.gate is not None:
             # uvloop hands what was written to the kernel at the end of this turn of the loop; this runs after it.
@@ -69,16 +74,11 @@ class _ObservedRequest(aiohttp.ClientRequest):
         return response
 
 
-def _has_unread(conn: Connection) -> bool:
-    """Whether something came while nobody had asked: the end of the connection, or bytes past the last answer.
-
-    Such bytes would be taken for the answer to the next request.
-    """
-    if conn.transport is None:
-        return True
+def _watch(transport: asyncio.Transport) -> select.poll:
+    """Tells whether the connection has something to read. Made once, because finding the socket takes longer."""
     watch = select.poll()
-    watch.register(conn.transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(watch.poll(0))
+    watch.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return watch
 
 
 class HttpFetcher:
@@ -105,7 +105,7 @@ class HttpFetcher:
         self._max_redirects = max_redirects
         self._session: aiohttp.ClientSession | None = None
         self._jars = Jars()
-        self._known_connections: WeakSet[asyncio.Protocol] = WeakSet()
+        self._watches: _Watches = WeakKeyDictionary()
 
     async def fetch(
         self, request: Request, *, gate: Gate | None = None, jar: str | None = None, max_body: int | None = None
@@ -157,7 +157,7 @@ class HttpFetcher:
         while True:
             if gate is not None:
                 await gate.before(trip.url, trip.hop)
-            departure = _Departure(gate, trip.hop, self._known_connections)
+            departure = _Departure(gate, trip.hop, self._watches)
             _departure.set(departure)
             started = perf_counter()
             try:
@@ -176,10 +176,12 @@ class HttpFetcher:
             headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
         session = self._session or self._open()
         while True:
-            with suppress(_Stale):
+            try:
                 return await session.request(
                     trip.method, trip.target, headers=headers, data=trip.body, allow_redirects=False
                 )
+            except _Stale:  # Each one leaves the pool, so this comes to a good or a new connection.
+                continue
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = session = aiohttp.ClientSession(

@@ -136,8 +136,12 @@ class Page:
             raise Permanent(f"{self.url} is not JSON: {error}") from None
 
     def join(self, href: str) -> str:
-        """The absolute URL of a link on this page, as a browser would resolve it."""
-        return address.resolve(self._base or self._find_base(), href)
+        """The absolute URL of a link on this page, as a browser would resolve it.
+
+        What no browser could resolve comes back as it is; whoever enqueues it is told that it is no URL.
+        """
+        href = href.strip(address.HTML_WHITESPACE)
+        return address.resolve(self._base or self._find_base(), href) or href
 
     def links(self) -> list[str]:
         """The pages that <a> and <area> of an HTML page point to: absolute, without fragments, each once, in order."""
@@ -151,9 +155,9 @@ class Page:
             href = (node.attributes["href"] or "").strip(address.HTML_WHITESPACE)
             if href.startswith("#"):
                 continue
-            url = address.resolve(base, href).partition("#")[0]
-            if url.startswith(("http://", "https://")):
-                found[url] = None
+            url = address.resolve(base, href)
+            if url is not None and url.startswith(("http://", "https://")):
+                found[url.partition("#")[0]] = None
         return list(found)
 
     def _decode(self) -> None:
@@ -175,7 +179,8 @@ class Page:
 
             node = LexborHTMLParser(self.text).css_first("base[href]")
             if node is not None:
-                declared = address.parsed(address.resolve(base, node.attributes["href"] or ""))
+                href = (node.attributes["href"] or "").strip(address.HTML_WHITESPACE)
+                declared = address.parsed(address.resolve(base, href) or "")
                 if declared is not None and address.is_fetched(declared):
                     base = declared
         self._base = base

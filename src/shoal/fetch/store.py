@@ -99,7 +99,7 @@ def _save(path: Path, page: Page) -> None:
         url=page.url,
         requested_url=page.requested_url,
         status=page.status,
-        headers=[(name, _storable(value)) for name, value in page.headers.items()],
+        headers=[(str(name), _storable(value)) for name, value in page.headers.items()],
         history=page.history,
         stored_at=time.time(),
     )

@@ -106,7 +106,8 @@ def why_run(facts: RunFactsNow) -> list[Gate]:
             )
         )
     if counts.waiting:
-        gates.append(Gate(code="waiting", text=f"{_items(counts.waiting)} waiting for their lanes.", items=counts.waiting))
+        text = f"{_items(counts.waiting)} waiting for their lanes."
+        gates.append(Gate(code="waiting", text=text, items=counts.waiting))
         for lane in facts.lanes:
             gates.extend(_lane_gates(lane, None))
     for group in facts.delayed:

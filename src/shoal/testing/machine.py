@@ -389,7 +389,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.may_start(name):
             assert wait < 0, "a turn while an item may start any moment"
         if wait >= 0:
-            assert before + wait >= self.not_before.get(name, float("-inf")) - 0.001, "too early after the last start"
+            assert self.now() + wait >= self.not_before.get(name, float("-inf")), "too early after the last start"
             self.begin(name, wait - (self.now() - before))
 
     @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))

@@ -74,14 +74,14 @@ class Attempts:
         run = _Running(self, stage, claimed, claimed_at)
         try:
             output = await run.through()
-        except (NotNow, asyncio.CancelledError):
+        except NotNow:
             raise
         except AttemptEnded as ended:
             return self._ended(claimed, ended, run.page, began), 0
         except InvalidRecord as error:
             return self._ended(claimed, Permanent(str(error)), run.page, began), 0
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            if isinstance(error, KeyboardInterrupt | GeneratorExit) or _is_ordered(error):
                 raise
             self._tell_bug(stage, claimed, error)
             return self._ended(claimed, Transient(_sentence(error)), run.page, began), 0
@@ -235,6 +235,12 @@ class _Running:
 
     def _jar(self) -> str | None:
         return (self._claimed.lane or self._stage.name) if self._attempts._scraper.cookies else None
+
+
+def _is_ordered(error: BaseException) -> bool:
+    """Whether this is a cancellation that somebody wants of us, and not one that escaped from a handler's own task."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def _add_all(output: Output, value: Any) -> None:

@@ -9,6 +9,7 @@ from shoal.errors import InvalidItem, NotFound, Permanent, Transient
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
+from shoal.model.lane import TURN_TOLERANCE
 from shoal.model.urlkey import url_host
 from shoal.worker.starter import Starter
 
@@ -64,8 +65,10 @@ class Politeness:
             if deadline is not None and (when := deadline.when()) is not None:
                 # Waiting for the lane is not the item's fault.
                 deadline.reschedule(when + abs(seconds))
+            due = time.monotonic() + abs(seconds)
             await asyncio.sleep(abs(seconds))
-            if seconds > 0:
+            # A turn that was slept through has lapsed: somebody else's may be under way already.
+            if seconds > 0 and time.monotonic() - due < TURN_TOLERANCE:
                 return
 
 

@@ -14,7 +14,7 @@ from shoal.errors import NotAllowed
 @contextmanager
 def owning(scraper: str, ledger: Path) -> Iterator[None]:
     """Hold the lock of a scraper beside its ledger. Raises NotAllowed when another process has it."""
-    path = ledger.parent / f"{ledger.name}.{scraper}.lock"
+    path = _path(scraper, ledger)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
@@ -33,3 +33,17 @@ def owning(scraper: str, ledger: Path) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+
+
+def was_left(scraper: str, ledger: Path) -> bool:
+    """Whether a process has owned this scraper here and none does now."""
+    try:
+        with _path(scraper, ledger).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _path(scraper: str, ledger: Path) -> Path:
+    return ledger.parent / f"{ledger.name}.{scraper}.lock"

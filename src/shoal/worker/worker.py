@@ -83,6 +83,7 @@ class Worker:
         self._ending: Ending | None = None
         self._end = asyncio.Event()
         self._hungry = asyncio.Event()
+        self._stir = asyncio.Event()
         self._now = asyncio.Event()
         self._lost = ""
         self.report = WorkReport()
@@ -94,6 +95,7 @@ class Worker:
             self._ending = why
             self._end.set()
             self._hungry.set()
+            self._stir.set()
 
     def stop_now(self) -> None:
         """Do not wait for what runs: give it back and leave."""
@@ -150,6 +152,7 @@ class Worker:
         if worker == self.id:
             self._lost = worker
             self._hungry.set()
+            self._stir.set()
 
     async def _rejoin(self) -> None:
         """The ledger gave our items to others. What still runs can no longer be stored, so it is not finished."""
@@ -186,6 +189,7 @@ class Worker:
             if self._lost:
                 await self._rejoin()
             self._hungry.clear()
+            self._stir.clear()
             wanted = self._wanted()
             if wanted <= 0:
                 await self._hungry.wait()
@@ -205,7 +209,7 @@ class Worker:
             self._buffer.put_nowait((item, now))
         if self._options.limit is not None and self._claimed >= self._options.limit:
             while self._ending is None and self._held:
-                await self._or_end(asyncio.sleep(0.02))
+                await self._or_stir(asyncio.sleep(0.02))
             self.drain(Ending.LIMIT)
 
     def _wanted(self) -> int:
@@ -238,21 +242,20 @@ class Worker:
         due = await self._ledger.upkeep.next_due()
         if due is not None:
             seconds = min(seconds, max(due, 0.001))
-        await self._or_end(self._ledger.upkeep.wait(seconds))
+        await self._or_stir(self._ledger.upkeep.wait(seconds))
         return True
 
-    async def _or_end(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Wait for something, but not beyond the end."""
-        task = asyncio.create_task(waiting)
-        end = asyncio.create_task(self._end.wait())
+    async def _or_stir(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something, but no longer than until something moved here, or the end."""
+        tasks = [asyncio.create_task(waiting), asyncio.create_task(self._stir.wait())]
         try:
-            await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()
         finally:
-            for each in (task, end):
-                each.cancel()
-            await asyncio.gather(task, end, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # Working
 
@@ -313,6 +316,7 @@ class Worker:
         for item in await self._started(leases):
             self._held.pop(item, None)
             self._abandon(item)
+        self._stir.set()  # the lane has let its next item out, to come due before long
 
     async def _started(self, leases: Sequence[Lease]) -> set[int]:
         try:
@@ -338,6 +342,7 @@ class Worker:
             report = CommitReport(committed=0, lost=everything, repeated=(), enqueued=0, duplicates=0)
         for end in batch:
             self._held.pop(end.lease.item, None)
+        self._stir.set()  # a lane may have let its next item out
         lost = set(report.lost)
         mine = self.report
         mine.lost += len(lost)

@@ -11,9 +11,7 @@
 -- A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot; it is
 -- returned with deflected = true so that the caller claims again. There are never more of these than the lane's limit.
 --
--- So is a row of a lane with a delay when somebody has taken a turn meanwhile, or when another item of the lane is on its
--- way to its start (the lane had no delay when both became ready). Turns and claims of one lane exclude each other by a
--- lock that both only try to take: nobody waits for anybody, and the lane's own lock is left to those who change it.
+-- Rows of a lane with a delay are leased one by one, see shoal.lease_paced; they are few.
 create or replace function shoal.claim(
     worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most int)
 returns table (
@@ -25,7 +23,6 @@ as $$
 declare
     t timestamptz;
     places tid[];
-    paced_lanes bigint[];
 begin
     perform shoal.share_runs(array(select k.run from shoal.queue k where k.id = any (queues)));
     t := shoal.clock();
@@ -41,10 +38,8 @@ begin
     -- A claim is a sign of life; one a second is enough.
     update shoal.worker w set beat_at = t where w.no = worker_no and w.beat_at < t - interval '1 second';
 
-    select array_agg(x.ctid), array_agg(distinct x.paced_lane) filter (where x.paced_lane is not null)
-    into places, paced_lanes
-    from (
-        select x.ctid, (select l.id from shoal.lane l where l.id = x.lane and l.delay_max > 0) as paced_lane
+    places := array(
+        select x.ctid
         from (
             select u.queue, u.priority, u.item
             from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
@@ -53,23 +48,16 @@ begin
             order by u.ord
         ) q
         cross join lateral (
-            select r.ctid, r.lane
+            select r.ctid
             from shoal.ready r
             where r.queue = q.queue and (r.priority, r.item) > (q.priority, q.item)
             order by r.priority, r.item
             limit most
             for update skip locked
         ) x
-        limit most
-    ) x;
-    if places is null then
+        limit most);
+    if places = '{}' then
         return;
-    end if;
-    -- Before the next statement, so that it sees what those who had the locks before have written.
-    if paced_lanes is null then
-        paced_lanes := '{}';
-    else
-        paced_lanes := array(select u.lane from unnest(paced_lanes) as u(lane) where shoal.try_start(u.lane));
     end if;
 
     return query
@@ -77,53 +65,61 @@ begin
         delete from shoal.ready r where r.ctid = any (places)
         returning r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
     ),
-    met as materialized (
-        -- due: when to look at a row again that may not start now. Within seconds, so that an operator who lifts a
+    judged as materialized (
+        -- due: when to look again at a row that may not start now. Within seconds, so that an operator who lifts a
         -- block need not touch these rows.
         select g.*, k.run, l.key as lane_key, coalesce(l.delay_max > 0, false) as paced,
                case when l.paused then t + interval '2 seconds'
                     when l.blocked_until > t then least(l.blocked_until, t + interval '10 seconds')
-                    when l.delay_max > 0 then
-                        case when l.next_at > t then least(l.next_at, t + interval '10 seconds')
-                             when l.id <> all (paced_lanes) or exists (
-                                 select 1 from shoal.lease s where s.lane = l.id and s.paced and s.started_at is null)
-                             then t + interval '50 milliseconds' end
+                    when l.delay_max > 0 then shoal.lease_paced(row(
+                        g.item, g.lane, t, null, g.epoch + 1, worker_no, claim, k.run, g.queue, g.priority, g.tries,
+                        g.rescues, true)::shoal.lease)
                end as due
         from gone g join shoal.queue k on k.id = g.queue left join shoal.lane l on l.id = g.lane
-    ),
-    firsts as materialized (
-        select distinct on (m.lane) m.item from met m where m.paced and m.due is null order by m.lane, m.priority, m.item
-    ),
-    judged as materialized (
-        select m.*, m.due is not null or (m.paced and m.item not in (select f.item from firsts f)) as deflect
-        from met m
     ),
     leased as (
         insert into shoal.lease
             (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues, paced)
-        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues, j.paced
-        from judged j where not j.deflect
+        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues, false
+        from judged j where j.due is null and not j.paced
     ),
     sent_back as (
         insert into shoal.delayed
             (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
-        select j.item, j.lane, coalesce(j.due, t + interval '50 milliseconds'),
-               t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues, true, 'lane'
-        from judged j where j.deflect
+        select j.item, j.lane, j.due, t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues, true, 'lane'
+        from judged j where j.due is not null
     ),
     delta as (
         insert into shoal.count_delta (at, queue, ready, leased, delayed)
-        select t, j.queue, -count(*), count(*) filter (where not j.deflect), count(*) filter (where j.deflect)
+        select t, j.queue, -count(*), count(*) filter (where j.due is null), count(*) filter (where j.due is not null)
         from judged j group by j.queue
     )
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
-           j.lane_key, i.url, i.key, i.payload, j.deflect, j.paced
+           j.lane_key, i.url, i.key, i.payload, j.due is not null, j.paced
     from judged j join shoal.item i on i.run = j.run and i.id = j.item;
 end $$;
 
--- Who lets an item or a turn of a lane start holds this until its transaction ends. False: somebody else does.
-create or replace function shoal.try_start(lane bigint) returns boolean
-language sql as 'select pg_catalog.pg_try_advisory_xact_lock(21321, (lane % 2147483648)::int)';
+-- Lease an item of a lane with a delay, unless somebody has taken a turn meanwhile, or another item is on its way to its
+-- start (the lane had no delay when both became ready). Then it answers when to look again. It holds the lane, so that
+-- neither a turn nor a second claim slips in between; whoever has the lane already goes first, a claim does not wait.
+create or replace function shoal.lease_paced(new shoal.lease) returns timestamptz
+language plpgsql as $$
+declare
+    free_at timestamptz;
+begin
+    select l.next_at into free_at from shoal.lane l where l.id = new.lane for no key update skip locked;
+    if not found then
+        return new.claimed_at + interval '50 milliseconds';
+    end if;
+    if free_at > new.claimed_at then
+        return least(free_at, new.claimed_at + interval '10 seconds');
+    end if;
+    if exists (select 1 from shoal.lease s where s.lane = new.lane and s.paced and s.started_at is null) then
+        return new.claimed_at + interval '50 milliseconds';
+    end if;
+    insert into shoal.lease select new.*;
+    return null;
+end $$;
 
 -- What a claim took whose answer never arrived. If it has not reached the server yet, it is void from now on.
 create or replace function shoal.recall(worker_no int, claim int)

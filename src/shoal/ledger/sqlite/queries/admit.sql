@@ -91,8 +91,9 @@ select json_group_array(l.id) from (
 -- name: ensure_lanes
 -- A lane has the policy of the newest stage that named it, until an operator sets something else: two runs with
 -- different policies do not pull it to and fro.
-insert into lane (run, key, max_active, own_delay_min, own_delay_max, ordered, declared_by)
-select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_ordered, x.stage
+insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
+select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_delay_min, x.lane_delay_max,
+       x.lane_ordered, x.stage
 from (
     select n.*, row_number() over (partition by n.run, n.key order by n.stage desc) as pick
     from (
@@ -106,7 +107,8 @@ where x.pick = 1
                   and (l.by_operator or l.declared_by >= x.stage))
 on conflict (run, key) do update
     set max_active = excluded.max_active, own_delay_min = excluded.own_delay_min,
-        own_delay_max = excluded.own_delay_max, ordered = excluded.ordered, declared_by = excluded.declared_by
+        own_delay_max = excluded.own_delay_max, delay_min = max(excluded.own_delay_min, floor),
+        delay_max = max(excluded.own_delay_max, floor), ordered = excluded.ordered, declared_by = excluded.declared_by
 
 -- name: find_lanes
 -- [position in the list asked for, id] of each.

@@ -68,6 +68,15 @@ from lease s where s.paced and s.started_at is null
 group by s.lane having count(*) > 1 or s.lane is null
 limit 20
 
+-- name: audit_delays
+-- The delay that holds is the one declared, raised to the floor; or the one an operator fixed.
+select 'lane ' || l.key || ': holds ' || l.delay_min || ' to ' || l.delay_max as detail
+from lane l
+where (l.delay_min, l.delay_max)
+      <> (max(l.own_delay_min, case when l.delay_fixed then 0 else l.floor end),
+          max(l.own_delay_max, case when l.delay_fixed then 0 else l.floor end))
+limit 20
+
 -- name: audit_results
 -- Law 2: results belong to items that are done.
 select 'result of ' || r.item || ' which is not done' as detail

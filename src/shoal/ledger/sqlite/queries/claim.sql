@@ -22,9 +22,10 @@ update worker set beat_at = ?2 where no = ?1 and state in ('live', 'draining')
 -- has taken a turn meanwhile, or another item is on its way to its start (they became ready before it had a delay).
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
-    coalesce(l.paused or coalesce(l.blocked_until, 0) > ?3 or (l.delay_max > 0 and (
-        coalesce(l.next_at, 0) > ?3
-        or exists (select 1 from lease s where s.lane = l.id and s.paced and s.started_at is null))), 0),
+    case when l.paused or l.blocked_until > ?3 then 1
+         when l.delay_max > 0 then coalesce(l.next_at, 0) > ?3
+              or exists (select 1 from lease s where s.lane = l.id and s.paced and s.started_at is null)
+         else 0 end,
     coalesce(l.delay_max > 0, 0)))
 from (
     select y.item, y.epoch, y.queue, y.priority, y.tries, y.rescues, y.lane

@@ -129,7 +129,8 @@ where c.queue = n.queue
 delete from temp.revived
 
 -- name: make_shared_lane
-insert into lane (run, key, max_active, own_delay_min, own_delay_max, ordered) values (0, ?1, 1, 0, 0, 0)
+insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered)
+values (0, ?1, 1, 0, 0, 0, 0, 0)
 on conflict (run, key) do nothing
 
 -- name: lane_facts
@@ -139,12 +140,15 @@ select l.id, l.delay_max > 0 as paced from lane l where l.run = ?1 and l.key = ?
 -- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
 update lane
 set max_active = coalesce(?2, max_active), own_delay_min = coalesce(?3, own_delay_min),
-    own_delay_max = coalesce(?4, own_delay_max), delay_fixed = delay_fixed or ?3 is not null,
-    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
+    own_delay_max = coalesce(?4, own_delay_max), delay_min = coalesce(?3, delay_min),
+    delay_max = coalesce(?4, delay_max), delay_fixed = delay_fixed or ?3 is not null, paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
 where id = ?1
 
 -- name: slow_lane
-update lane set floor = ?2, floor_why = ?3 where id = ?1 and (floor <> ?2 or floor_why is not ?3)
+update lane
+set floor = ?2, floor_why = ?3, delay_min = case when delay_fixed then delay_min else max(own_delay_min, ?2) end,
+    delay_max = case when delay_fixed then delay_max else max(own_delay_max, ?2) end
+where id = ?1 and (floor <> ?2 or floor_why is not ?3)
 
 -- name: retime_lane
 -- A lane's delay was changed. A shorter one counts at once. One that is new counts from now if items of the lane are

@@ -1,0 +1,152 @@
+"""robots.txt: read once, obeyed, and never guessed."""
+
+import asyncio
+
+import pytest
+
+from shoal.errors import Throttled, Transient
+from shoal.fetch.client import HttpFetcher
+from shoal.fetch.robots import Robots, product_token
+from tests.fetch.site import Seen, Site, redirect, reply
+
+FILE = """
+User-agent: *
+Disallow: /private
+Allow: /private/open
+Crawl-delay: 2
+Sitemap: http://shop.test/map.xml
+
+User-agent: Shoal
+Disallow: /no-shoals
+Crawl-delay: 1
+Request-rate: 1/5s
+"""
+
+
+def test_product_token() -> None:
+    assert product_token("shoal/0.1 (+https://example.com)") == "shoal"
+    assert product_token("My-Bot 2") == "my-bot"
+
+
+async def test_the_group_of_our_name_counts_else_that_of_everybody(site: Site, fetcher: HttpFetcher) -> None:
+    site.answers["/robots.txt"] = reply(FILE, content_type="text/plain")
+    ours = await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))
+    assert ours.allowed(site.url("/private"))
+    assert not ours.allowed(site.url("/no-shoals/1"))
+    assert ours.crawl_delay == 5.0
+    others = await Robots(fetcher, "other/0.1").rules(site.url("/x"))
+    assert not others.allowed(site.url("/private/x"))
+    assert others.allowed(site.url("/private/open"))
+    assert others.crawl_delay == 2.0
+    assert others.sitemaps == ("http://shop.test/map.xml",)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+async def test_without_a_file_everything_is_allowed(site: Site, fetcher: HttpFetcher, status: int) -> None:
+    site.answers["/robots.txt"] = reply("User-agent: *\nDisallow: /", status=status)
+    rules = await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))
+    assert rules.allowed(site.url("/anything"))
+    assert (rules.crawl_delay, rules.sitemaps) == (None, ())
+
+
+async def test_it_is_read_once_per_site_and_again_when_old(site: Site, fetcher: HttpFetcher) -> None:
+    site.answers["/robots.txt"] = reply("", content_type="text/plain")
+    robots = Robots(fetcher, "shoal/0.1")
+    await asyncio.gather(*(robots.rules(site.url(f"/{n}")) for n in range(20)))
+    assert site.targets == ["/robots.txt"]
+    await robots.rules(site.url("/", host="localhost"))
+    assert site.targets == ["/robots.txt"] * 2
+    forgetful = Robots(fetcher, "shoal/0.1", ttl=0)
+    await forgetful.rules(site.url("/"))
+    await forgetful.rules(site.url("/"))
+    assert site.targets == ["/robots.txt"] * 4
+
+
+async def test_a_server_error_is_transient_and_not_asked_again_at_once(site: Site, fetcher: HttpFetcher) -> None:
+    site.answers["/robots.txt"] = reply(status=500)
+    robots = Robots(fetcher, "shoal/0.1")
+    for _ in range(2):
+        with pytest.raises(Transient, match=f"robots.txt of 127.0.0.1:{site.port} answered 500 Internal Server Error"):
+            await robots.rules(site.url("/x"))
+    assert site.targets == ["/robots.txt"]
+
+
+async def test_after_the_retry_time_it_is_asked_again(site: Site, fetcher: HttpFetcher) -> None:
+    site.answers["/robots.txt"] = reply(status=503)
+    robots = Robots(fetcher, "shoal/0.1", retry=0)
+    with pytest.raises(Transient):
+        await robots.rules(site.url("/x"))
+    site.answers["/robots.txt"] = reply("User-agent: *\nDisallow: /")
+    assert not (await robots.rules(site.url("/x"))).allowed(site.url("/x"))
+
+
+async def test_an_unreachable_site_is_transient(site: Site, fetcher: HttpFetcher) -> None:
+    async def hangs_up(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        pass
+
+    site.answers["/robots.txt"] = hangs_up
+    with pytest.raises(Transient, match=r"robots.txt of 127.0.0.1:\d+ could not be fetched: .*closed the connection"):
+        await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))
+
+
+async def test_too_many_requests_is_throttled_for_as_long_as_asked(site: Site, fetcher: HttpFetcher) -> None:
+    site.answers["/robots.txt"] = reply(status=429, Retry_After="90")
+    robots = Robots(fetcher, "shoal/0.1", retry=0)
+    for _ in range(2):
+        with pytest.raises(Throttled, match=r"robots.txt of .* answered 429 Too Many Requests") as caught:
+            await robots.rules(site.url("/x"))
+        assert caught.value.retry_after == pytest.approx(90, abs=5)
+    assert site.targets == ["/robots.txt"]
+
+
+async def test_redirects_are_followed_and_a_loop_means_no_file(site: Site, fetcher: HttpFetcher) -> None:
+    site.answers |= {"/robots.txt": redirect("/real.txt"), "/real.txt": reply("User-agent: *\nDisallow: /")}
+    assert not (await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))).allowed(site.url("/x"))
+    site.answers["/real.txt"] = redirect("/robots.txt")
+    assert (await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))).allowed(site.url("/x"))
+
+
+async def test_a_huge_file_is_cut_not_refused(site: Site, fetcher: HttpFetcher) -> None:
+    filler = "# filler\n" * 60_000
+    late = "Disallow: /late\n"
+    site.answers["/robots.txt"] = reply(f"User-agent: *\nDisallow: /early\n{filler}{late}")
+    rules = await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))
+    assert not rules.allowed(site.url("/early"))
+    assert rules.allowed(site.url("/late"))
+
+
+async def test_when_the_asking_caller_is_cancelled_the_next_one_asks(site: Site, fetcher: HttpFetcher) -> None:
+    async def first_hangs(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        if len(site.log) == 1:
+            await asyncio.Event().wait()
+        writer.write(reply("User-agent: *\nDisallow: /secret"))
+
+    site.answers["/robots.txt"] = first_hangs
+    robots = Robots(fetcher, "shoal/0.1")
+    first = asyncio.create_task(robots.rules(site.url("/1")))
+    await site.until(lambda: len(site.log) == 1)
+    second = asyncio.create_task(robots.rules(site.url("/2")))
+    first.cancel()
+    assert not (await second).allowed(site.url("/secret"))
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_the_gate_is_asked_and_its_no_is_not_remembered(site: Site, fetcher: HttpFetcher) -> None:
+    class Closed:
+        asked = 0
+
+        async def before(self, url: str, hop: int) -> None:
+            self.asked += 1
+            raise Throttled("the lane waits")
+
+        def sent(self, hop: int) -> None:
+            raise AssertionError("nothing was to be sent")
+
+    robots = Robots(fetcher, "shoal/0.1")
+    gate = Closed()
+    for _ in range(2):
+        with pytest.raises(Throttled, match="the lane waits"):
+            await robots.rules(site.url("/x"), gate=gate)
+    assert (gate.asked, site.log) == (2, [])
+    assert (await robots.rules(site.url("/x"))).allowed(site.url("/x"))
