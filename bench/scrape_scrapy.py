@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import scrapy
-from scrapy.crawler import CrawlerProcess
+from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import TextResponse
 
 _AIOHTTP = "scrapy.core.downloader.handlers._aiohttp.AiohttpDownloadHandler"
@@ -54,7 +54,7 @@ def main() -> None:
         settings["JOBDIR"] = given.jobdir
     if given.aiohttp:
         settings["DOWNLOAD_HANDLERS"] = {"http": _AIOHTTP}
-    process = CrawlerProcess(settings)
+    process = AsyncCrawlerProcess(settings)
     process.crawl(Titles, urls=given.urls, follow=given.follow)
     process.start()
 

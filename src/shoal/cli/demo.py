@@ -75,7 +75,7 @@ async def _demo(session: Session, settings: Settings) -> int:
             shown = records[:SAMPLE]
             session.table([name.upper() for name in shown[0]] if shown else [], [list(r.values()) for r in shown])
             session.data("")
-            await print_summary(session, ledger, run, report, settings, "shop", hints=False)
+            await print_summary(session, ledger, run, report, settings, None)
             _print_testimony(session, testimony)
         return exit_code(run, counts, report, settings) or (0 if testimony.flawless else 1)
 

@@ -24,9 +24,9 @@ from shoal.cli.session import Session
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
+    from shoal.enqueue.begin import Filled
     from shoal.enqueue.urlfile import UrlFile
     from shoal.model.run import Run
-    from shoal.model.views import IntakeReport
 
 BY = "shoal enqueue"
 
@@ -49,33 +49,45 @@ def enqueue(
     """
     found, settings = load(session, scraper)
     urls = url_file(found, urls_file, stage)
-    run, reports = session.wait(_enqueue(session, found, settings, choice_of(resume, fresh), urls, seal=not keep_open))
-    tell_complaints(session, urls, reports[-1])
-    session.record(_answer(found, settings, run, reports, scraper))
+    run, filled = session.wait(_enqueue(session, found, settings, choice_of(resume, fresh), urls, seal=not keep_open))
+    session.record(_answer(found, settings, run, filled, scraper))
 
 
 async def _enqueue(
     session: Session, scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None, *, seal: bool
-) -> tuple[Run, list[IntakeReport]]:
+) -> tuple[Run, Filled]:
     from shoal.cli.working import open_logs_for
-    from shoal.enqueue.begin import Choice, check_there_is_a_start, fill_run, open_run, plan_run
+    from shoal.enqueue.begin import (
+        Choice,
+        Filled,
+        check_list_is_complete,
+        check_there_is_a_start,
+        fill_run,
+        open_run,
+        plan_run,
+    )
     from shoal.wiring import opened
     from shoal.worker.hooks import call_start_hooks
 
     async with opened(settings) as ledger:
         plan = await plan_run(ledger, scraper, Choice(choice))
         check_there_is_a_start(scraper, urls, plan)
+        await check_list_is_complete(ledger, plan, urls)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
         logs = open_logs_for(session, settings, run.id, session.note)
         try:
             await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
         finally:
             logs.close()
-        seeds, listed = await fill_run(ledger, run, scraper, urls, by=BY, seal=seal)
-        return run, [seeds] if listed is None else [seeds, listed]
+        filled = Filled()
+        try:
+            await fill_run(ledger, run, scraper, urls, filled, by=BY, seal=seal)
+        finally:
+            tell_complaints(session, urls, filled)
+        return run, filled
 
 
-def _answer(scraper: Scraper, settings: Settings, run: Run, reports: list[IntakeReport], target: str) -> dict[str, Any]:
+def _answer(scraper: Scraper, settings: Settings, run: Run, filled: Filled, target: str) -> dict[str, Any]:
     """S1.5: what an orchestrator needs to know."""
     origin = settings.origins["ledger"]
     ledger = settings.shown()["ledger"]
@@ -85,8 +97,8 @@ def _answer(scraper: Scraper, settings: Settings, run: Run, reports: list[Intake
         "mode": settings.mode,
         "run_id": run.id,
         "scraper": scraper.name,
-        "enqueued": sum(report.enqueued for report in reports),
-        "duplicates": sum(report.duplicates for report in reports),
-        "invalid": sum(report.invalid for report in reports),
+        "enqueued": filled.enqueued,
+        "duplicates": filled.duplicates,
+        "invalid": filled.invalid,
         "worker_command": f"{command_line()} worker {shlex.quote(target)} --run-id {run.id}{flag}",
     }

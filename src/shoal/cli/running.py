@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from shoal import __version__
 from shoal.cli.scrapers import command_line, tell_complaints
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
-from shoal.cli.working import beside, obeying_signals, open_logs_for
+from shoal.cli.working import Signals, beside, obeying_signals, open_logs_for
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import (
     Choice,
+    Filled,
     Plan,
     bury_dead_neighbours,
+    check_list_is_complete,
     check_there_is_a_start,
     fill_run,
     open_run,
@@ -29,17 +32,19 @@ from shoal.enqueue.urlfile import UrlFile
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.worker import Scope
-from shoal.observe.progress import follow, showing
+from shoal.observe.moment import Moment
+from shoal.observe.progress import Show, follow, showing
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.lock import owning, was_left
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
+from shoal.worker.worker import Worker
 
 BY = "shoal run"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options asked for."""
+    """What the options asked for, and what has come of the filling."""
 
     target: str
     choice: Choice = Choice.AUTO
@@ -48,6 +53,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     from_store: bool = False
     output: str | None = None
+    filled: Filled = msgspec.field(default_factory=Filled)
+
+    @property
+    def resumption(self) -> str:
+        """What to say to `shoal run` to go on: a list that was not stored to its end is needed again."""
+        again = f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.filled.list_is_stored() else ""
+        return f"{shlex.quote(self.target)} --resume{again}"
 
 
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
@@ -59,9 +71,10 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
                 held.enter_context(owning(scraper.name, file))
             plan = await plan_run(ledger, scraper, wish.choice)
             check_there_is_a_start(scraper, wish.urls, plan)
+            await check_list_is_complete(ledger, plan, wish.urls)
             run, report = await work_off(session, scraper, settings, ledger, plan, wish)
             run = await ledger.runs.get(run.id)
-            await print_summary(session, ledger, run, report, settings, wish.target)
+            await print_summary(session, ledger, run, report, settings, wish.resumption)
             counts = await ledger.reads.stats(run.id)
             if wish.output is not None:
                 await _export(session, ledger, run, wish.output)
@@ -99,11 +112,10 @@ async def work_off(
             worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)
+            log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
             filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
             following = asyncio.create_task(follow(ledger, run.id, show))
-            log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
-            with obeying_signals(worker, show.tell):
-                report: WorkReport = await beside(worker.work(), filling, following)
+            report = await _supervise(worker, filling, following, wish, show)
             log.info("the run ends here", **msgspec.to_builtins(report))
             await call_finish_hooks(scraper, ledger, run.id, log)
         finally:
@@ -112,10 +124,37 @@ async def work_off(
     return run, report
 
 
-async def _fill(session: Session, ledger: Ledger, run: Run, scraper: Scraper, wish: Wish) -> None:
+async def _supervise(
+    worker: Worker, filling: asyncio.Task[None], following: asyncio.Task[Moment], wish: Wish, show: Show
+) -> WorkReport:
+    """Let the worker work while the run is filled and watched."""
+    try:
+        with obeying_signals(worker, show.tell) as signals:
+            report = await beside(worker.work(), filling, following)
+            await _finish_list(filling, wish, signals, show)
+        return report
+    finally:
+        filling.cancel()
+        following.cancel()
+        await asyncio.gather(filling, following, return_exceptions=True)
 
-    _, listed = await fill_run(ledger, run, scraper, wish.urls, in_lanes=not wish.from_store, by=BY)
-    tell_complaints(session, wish.urls, listed)
+
+async def _finish_list(filling: asyncio.Task[None], wish: Wish, signals: Signals, show: Show) -> None:
+    """A list of URLs is stored to its end even when the work was stopped: it may not be there a second time."""
+    if filling.done() or wish.urls is None or wish.filled.list_is_stored():
+        return
+    show.tell("Storing the rest of the list of URLs; press Ctrl-C again to break off.")
+    while not filling.done() and not wish.filled.list_is_stored() and signals.count < 2:
+        await asyncio.wait((filling,), timeout=0.1)
+    if filling.done():
+        filling.result()
+
+
+async def _fill(session: Session, ledger: Ledger, run: Run, scraper: Scraper, wish: Wish) -> None:
+    try:
+        await fill_run(ledger, run, scraper, wish.urls, wish.filled, in_lanes=not wish.from_store, by=BY)
+    finally:
+        tell_complaints(session, wish.urls, wish.filled)
 
 
 def _tell_beginning(session: Session, scraper: Scraper, plan: Plan, run: Run) -> None:
@@ -134,7 +173,6 @@ def _tell_beginning(session: Session, scraper: Scraper, plan: Plan, run: Run) ->
 
 
 async def _export(session: Session, ledger: Ledger, run: Run, output: str) -> None:
-
     from shoal.export import export_run
 
     report = await export_run(ledger, run.id, Path(output))

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
+    from shoal.enqueue.begin import Filled
     from shoal.enqueue.urlfile import UrlFile
     from shoal.model.item import NewItem
+    from shoal.model.views import IntakeReport
 
 Target = Annotated[
     str, typer.Argument(metavar="SCRAPER", help="A file (books.py), module:scraper, or a name from shoal.toml.")
@@ -82,15 +84,19 @@ def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
     return make
 
 
-def tell_complaints(session: Session, urls: UrlFile | None, report: object) -> None:
-    """Say which lines were refused, the first few of them."""
-    from shoal.model.views import IntakeReport
+def tell_complaints(session: Session, urls: UrlFile | None, filled: Filled) -> None:
+    """Say which lines and which starting items were refused, the first few of them."""
+    if urls is not None and filled.listed is not None and filled.listed.invalid:
+        _tell(session, filled.listed, f"of {urls.name}", "line", urls.complaint)
+    if filled.seeds is not None and filled.seeds.invalid:
+        _tell(session, filled.seeds, "to start from", "item", lambda position, text: f"number {position + 1}: {text}")
 
-    if urls is None or not isinstance(report, IntakeReport) or not report.invalid:
-        return
-    session.note(f"{report.invalid} lines of {urls.name} are no items and were left out:")
+
+def _tell(session: Session, report: IntakeReport, where: str, what: str, complaint: Callable[[int, str], str]) -> None:
+    number = f"1 {what} {where} is no item and was" if report.invalid == 1 else f"{report.invalid} {what}s {where} were"
+    session.note(f"{number} left out:")
     for position, message in report.complaints[:5]:
-        session.note(f"  {urls.complaint(position, message)}")
+        session.note(f"  {complaint(position, message)}")
 
 
 def command_line() -> str:

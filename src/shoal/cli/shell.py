@@ -60,7 +60,7 @@ def shell(
 
 def _refused(ended: Exception, url: str) -> str:
     text = f"{url} cannot be fetched: {ended}."
-    return f"{text} Add --set robots=false to look at it anyway." if "robots.txt" in str(ended) else text
+    return f"{text} Add --set robots=false to look at it anyway." if str(ended).endswith("forbids it") else text
 
 
 def _banner(page: Page) -> str:

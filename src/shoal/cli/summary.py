@@ -43,11 +43,9 @@ async def print_summary(
     run: Run,
     report: WorkReport,
     settings: Settings,
-    target: str,
-    *,
-    hints: bool = True,
+    resumption: str | None,
 ) -> None:
-    """The run in a few lines, and (with `hints`) what to type next."""
+    """The run in a few lines, and what to type next; `resumption` is what to say to `shoal run` to go on."""
     from shoal.observe.failures import failures
 
     counts = await ledger.reads.stats(run.id)
@@ -74,8 +72,8 @@ async def print_summary(
             session.data(f"  {group.items} dead: {group.outcome}, {group.message}")
         if run.state is RunState.FINISHED and settings.max_dead.exceeded(counts.dead, counts.total):
             session.complain(f"{counts.dead} of {counts.total} items are dead; {settings.max_dead} are allowed.")
-    if hints:
-        _print_next(session, run, counts, settings, target)
+    if resumption is not None:
+        _print_next(session, run, counts, settings, resumption)
 
 
 def _state(run: Run, report: WorkReport) -> str:
@@ -84,11 +82,11 @@ def _state(run: Run, report: WorkReport) -> str:
     return run.state.value
 
 
-def _print_next(session: Session, run: Run, counts: Counts, settings: Settings, target: str) -> None:
+def _print_next(session: Session, run: Run, counts: Counts, settings: Settings, resumption: str) -> None:
     shoal = command_line()
     flag = "" if settings.origins["ledger"].kind != "flag" else f" --ledger {settings.shown()['ledger']}"
     if run.state is RunState.ACTIVE:
-        session.note(f"Go on with: {shoal} run {target} --resume{flag}")
+        session.note(f"Go on with: {shoal} run {resumption}{flag}")
         return
     session.note("Next:")
     session.note(f"  {shoal} export {run.id} -o {run.scraper}.jsonl{flag}")

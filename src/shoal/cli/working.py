@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.cli.session import Session
 
@@ -19,26 +19,33 @@ if TYPE_CHECKING:
     from shoal.observe.logs import Logs
     from shoal.worker.worker import Worker
 
+T = TypeVar("T")
 INTERRUPTED = 130
 TIMED_OUT = 124
 
 
+class Signals:
+    """How often somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 @contextmanager
-def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[None]:
+def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[Signals]:
     """The first SIGINT or SIGTERM drains, the second gives up at once, a third ends the process where it stands.
 
     Python's own signal handlers are used, not the loop's: they run even while a handler blocks the loop.
     """
     loop = asyncio.get_running_loop()
-    times = 0
+    signals = Signals()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal times
-        times += 1
-        if times == 1:
+        signals.count += 1
+        if signals.count == 1:
             tell("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.")
             loop.call_soon_threadsafe(worker.drain)
-        elif times == 2:
+        elif signals.count == 2:
             tell("Giving back what runs.")
             loop.call_soon_threadsafe(worker.stop_now)
         else:
@@ -47,7 +54,7 @@ def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[Non
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -69,10 +76,10 @@ def open_logs_for(session: Session, settings: Settings, name: str, tell: Callabl
     return open_logs(format=settings.log_format, level=level, file=file, stream=stream, secrets=settings.secrets())
 
 
-async def beside(main: Coroutine[Any, Any, Any], *others: asyncio.Task[Any]) -> Any:
+async def beside(main: Coroutine[Any, Any, T], *others: asyncio.Task[Any]) -> T:
     """Wait for the main thing. When one of the others fails first, break off and raise its error."""
     task = asyncio.create_task(main)
-    waiting = {task, *others}
+    waiting: set[asyncio.Task[Any]] = {task, *others}
     try:
         while not task.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -80,6 +87,5 @@ async def beside(main: Coroutine[Any, Any, Any], *others: asyncio.Task[Any]) -> 
                 other.result()
         return task.result()
     finally:
-        for each in (task, *others):
-            each.cancel()
-        await asyncio.gather(task, *others, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -124,6 +124,8 @@ class Scraper:
         """What `start` was given, one by one. URLs become items of the first stage."""
         for source in self._sources:
             async for seed in _each(source):
+                if not isinstance(seed, str | NewItem):
+                    raise InvalidScraper(f"{self.name}.start() takes items and URLs, not {seed!r:.80}.")
                 yield self.first_stage.item(seed) if isinstance(seed, str) else seed
 
     def configure(self, *, settings: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
@@ -58,29 +59,78 @@ async def open_run(ledger: Ledger, scraper: Scraper, plan: Plan, spec: RunSpec, 
     return await ledger.runs.get(plan.run.id)
 
 
+class Filled(msgspec.Struct):
+    """What has been stored so far: of the list of URLs, and of what the scraper starts from."""
+
+    listed: IntakeReport | None = None
+    seeds: IntakeReport | None = None
+
+    def list_is_stored(self) -> bool:
+        return self.listed is not None
+
+    @property
+    def enqueued(self) -> int:
+        return sum(report.enqueued for report in (self.listed, self.seeds) if report is not None)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(report.duplicates for report in (self.listed, self.seeds) if report is not None)
+
+    @property
+    def invalid(self) -> int:
+        return sum(report.invalid for report in (self.listed, self.seeds) if report is not None)
+
+
 async def fill_run(
     ledger: Ledger,
     run: Run,
     scraper: Scraper,
     urls: UrlFile | None,
+    filled: Filled,
     *,
     by: str,
     in_lanes: bool = True,
     seal: bool = True,
-) -> tuple[IntakeReport, IntakeReport | None]:
-    """Store what the scraper starts from, then the URLs, then (with `seal`) say that this was all.
+) -> None:
+    """Store the URLs, then what the scraper starts from, then (with `seal`) say that this was all.
 
     A run that was sealed before has its starting items; only the URLs are new to it. What is handed in twice is stored
-    once. Returns the reports on both.
+    once. The list comes first: a person may not have it a second time, the scraper's own sources are there again.
+    `filled` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
     """
-    nothing = IntakeReport(enqueued=0, duplicates=0, invalid=0)
-    seeds = nothing if run.sealed else await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
-    listed = None
     if urls is not None:
-        listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
+        await _note_list(ledger, run, urls.name, complete=False)
+        filled.listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
+        await _note_list(ledger, run, urls.name, complete=True)
+    if not run.sealed:
+        filled.seeds = await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
+    if filled.invalid and not filled.enqueued and not filled.duplicates:
+        raise UsageError(
+            f"None of the {filled.invalid} items to start from is valid.", remedy="Correct them; the run is empty."
+        )
     if seal:
         await ledger.runs.seal(run.id, by=by)
-    return seeds, listed
+
+
+async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | None) -> None:
+    """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
+    if plan.run is None or plan.run.sealed or urls is not None:
+        return
+    noted = await ledger.settings.get(_list_scope(plan.run))
+    if noted is not None and not noted[1]["complete"]:
+        name = noted[1]["name"]
+        raise UsageError(
+            f"The run {plan.run.id} was stopped before all of {name} was stored.",
+            remedy=f"Hand it in again with --urls-file {shlex.quote(name)} (duplicates are dropped), or use --fresh.",
+        )
+
+
+async def _note_list(ledger: Ledger, run: Run, name: str, *, complete: bool) -> None:
+    await ledger.settings.put(_list_scope(run), {"name": name, "complete": complete})
+
+
+def _list_scope(run: Run) -> str:
+    return f"list:{run.id}"
 
 
 async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str], bool], *, by: str) -> list[Run]:

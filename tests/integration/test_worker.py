@@ -1,0 +1,269 @@
+"""A worker on a real ledger, while the ledger's operators and its own neighbours do things to it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shoal import Item, Scraper
+from shoal.config import Settings
+from shoal.enqueue.begin import fill_run
+from shoal.errors import LedgerFull
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import ItemState, Lease
+from shoal.model.outcome import DONE, Finished
+from shoal.model.run import Run, RunState
+from shoal.model.views import CommitReport, ItemFilter
+from shoal.model.worker import Scope
+from shoal.observe.logs import open_logs
+from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.worker import committer as committing
+from shoal.worker.committer import Committer
+from shoal.worker.options import Ending, WorkerOptions, WorkReport
+from shoal.worker.worker import Worker
+
+LOG = open_logs(format="console", level="error", file=None, stream=None).log
+ITEMS = 40
+
+
+class Bench:
+    """A scraper whose items wait until they are let go, and a worker on it."""
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self.ledger = ledger
+        self.settings = settings
+        self.gate = asyncio.Event()
+        self.begun: list[str] = []
+        self.scraper = Scraper("bench")
+        self.stage = self.scraper.stage(lane=None, retries=0)(self._handler())
+        self.run: Run | None = None
+
+    def _handler(self) -> Callable[..., AsyncIterator[dict[str, str]]]:
+        async def work(item: Item) -> AsyncIterator[dict[str, str]]:
+            self.begun.append(item.key)
+            await self.gate.wait()
+            yield {"key": item.key}
+
+        return work
+
+    async def fill(self, count: int = ITEMS, *, seal: bool = True) -> Run:
+        self.run = run = await self.ledger.runs.create(self.scraper.run_spec())
+        self.scraper.start(self.stage.item(key=str(number)) for number in range(count))
+        await fill_run(self.ledger, run, self.scraper, None, by="test", seal=seal)
+        return run
+
+    @asynccontextmanager
+    async def working(self, **options: object) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkReport]"]]:
+        """A worker that has begun; it must have ended by itself when the block does."""
+        fetcher = build_fetcher(self.settings)
+        chosen = WorkerOptions(scope=Scope(scraper="bench"), concurrency=4, batch_size=8, **options)  # type: ignore[arg-type]
+        worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
+        task = asyncio.create_task(worker.work())
+        try:
+            async with asyncio.timeout(20):
+                await self.until(lambda: bool(self.begun) or task.done())
+                yield worker, task
+                await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await fetcher.close()
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        while not happened():
+            await asyncio.sleep(0.01)  # noqa: ASYNC110 - what is waited for happens in handlers
+
+    async def stored(self) -> list[str]:
+        assert self.run is not None
+        rows = (await self.ledger.reads.results(self.run.id)).rows
+        return sorted((row.record["key"] for row in rows), key=int)
+
+    async def check_all_stored_once(self, count: int = ITEMS) -> None:
+        assert await self.stored() == [str(number) for number in range(count)]
+        assert await self.ledger.upkeep.audit() == []
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def bench(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncIterator[Bench]:
+    place = str(sqlite_path) if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    settings = Settings(ledger=place, lease=2.0)
+    async with opened(settings, migrate=True) as ledger:
+        yield Bench(ledger, settings)
+
+
+async def test_a_worker_leaves_when_the_ledger_orders_it(bench: Bench) -> None:
+    """S1.15: it ends what it has begun, gives back the rest uncharged, and leaves."""
+    run = await bench.fill()
+    async with bench.working() as (worker, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        await bench.ledger.workers.drain(worker.id, by="test")
+        await bench.until(lambda: worker._ending is not None)
+        bench.gate.set()
+    report = task.result()
+    assert (report.ending, report.done) == (Ending.ORDERED, 4)
+    counts = await bench.ledger.reads.stats(run.id)
+    assert (counts.done, counts.leased, counts.remaining) == (4, 0, ITEMS - 4)
+
+
+async def test_a_buried_worker_goes_on_under_another_id_and_stores_nothing_twice(bench: Bench) -> None:
+    """Somebody thought it dead. What it had is not stored from its hands; it registers anew and works on."""
+    await bench.fill()
+    async with bench.working() as (worker, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        first = worker.id
+        await bench.ledger.workers.bury(first)
+        await bench.until(lambda: worker.id != first)
+        bench.gate.set()
+    assert task.result().ending is Ending.NOTHING_LEFT
+    await bench.check_all_stored_once()
+    # The four that ran when it was buried were begun a second time: execution is at least once.
+    assert len(bench.begun) >= ITEMS + 1
+
+
+async def test_leases_that_an_operator_took_away_are_not_committed(bench: Bench) -> None:
+    """S0.21, S1.24."""
+    await bench.fill()
+    async with bench.working() as (_, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        assert await bench.ledger.steering.release(older_than=0, by="test") >= 4
+        bench.gate.set()
+    assert task.result().lost >= 1
+    await bench.check_all_stored_once()
+
+
+async def test_a_cancelled_run_ends_its_worker(bench: Bench) -> None:
+    run = await bench.fill()
+    async with bench.working() as (_, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        await bench.ledger.runs.cancel(run.id, by="test")
+        bench.gate.set()
+    assert task.result().done == 0
+    assert await bench.stored() == []
+    assert (await bench.ledger.runs.get(run.id)).state is RunState.CANCELLED
+
+
+async def test_a_paused_run_waits_and_goes_on(bench: Bench) -> None:
+    run = await bench.fill()
+    async with bench.working() as (_, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        await bench.ledger.runs.pause(run.id, by="test")
+        bench.gate.set()
+        while (await bench.ledger.reads.stats(run.id)).leased:
+            await asyncio.sleep(0.01)  # noqa: ASYNC110 - the ledger is another process
+        assert not task.done()
+        await bench.ledger.runs.resume(run.id, by="test")
+    assert task.result().ending is Ending.NOTHING_LEFT
+    await bench.check_all_stored_once()
+
+
+async def test_a_limit_is_kept_exactly(bench: Bench) -> None:
+    run = await bench.fill()
+    bench.gate.set()
+    async with bench.working(limit=7) as (_, task):
+        pass
+    assert (task.result().ending, task.result().attempts) == (Ending.LIMIT, 7)
+    counts = await bench.ledger.reads.stats(run.id)
+    assert (counts.done, counts.leased) == (7, 0)
+
+
+async def test_an_open_run_keeps_its_worker_and_a_draining_one_leaves(bench: Bench) -> None:
+    """S1.14: items may still come while the run is not sealed; --drain leaves when nothing is claimable now."""
+    run = await bench.fill(3, seal=False)
+    bench.gate.set()
+    async with bench.working(leave_when_idle=True) as (_, leaver):
+        pass
+    assert leaver.result().done == 3
+    bench.begun.clear()
+    await bench.ledger.intake.enqueue(run.id, _later(bench, 3, 5))
+    async with bench.working() as (_, stayer):
+        while (await bench.ledger.reads.stats(run.id)).remaining:
+            await asyncio.sleep(0.01)  # noqa: ASYNC110 - the ledger is another process
+        assert not stayer.done()
+        await bench.ledger.intake.enqueue(run.id, _later(bench, 5, 6))
+        await bench.ledger.runs.seal(run.id, by="test")
+    assert stayer.result().done == 3
+    await bench.check_all_stored_once(6)
+
+
+def _later(bench: Bench, first: int, end: int) -> list[object]:
+    return [bench.stage.item(key=str(number)) for number in range(first, end)]
+
+
+async def test_an_item_of_a_stage_that_the_code_no_longer_has(bench: Bench) -> None:
+    run = await bench.fill(5)
+    bench.gate.set()
+    bench.scraper.stages.clear()
+    bench.scraper.stage(name="renamed", lane=None)(bench._handler())
+    async with bench.working():
+        pass
+    dead = (await bench.ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)))).rows
+    assert len(dead) == 5
+    assert "no stage 'work'" in (dead[0].error or "")
+
+
+# The way to the ledger
+
+
+class SlowLedger:
+    """Takes a batch when it is let, and remembers what it took."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.open = asyncio.Event()
+        self.full = 0
+
+    async def commit(self, batch: Sequence[Finished]) -> CommitReport:
+        await self.open.wait()
+        if self.full:
+            self.full -= 1
+            raise LedgerFull("There is no space left.")
+        self.batches.append(len(batch))
+        return CommitReport(committed=len(batch), lost=(), repeated=(), enqueued=0, duplicates=0)
+
+
+def ended(number: int) -> Finished:
+    return Finished(lease=Lease(number, 1, 1), verdict=DONE)
+
+
+@pytest.mark.parametrize(("size", "limits", "held"), [(1, {"held_items": 6}, 6), (100, {"held_bytes": 450}, 5)])
+async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, int], held: int) -> None:
+    """Backpressure by items and by bytes: what is not stored yet never outgrows the bound."""
+    ledger = SlowLedger()
+    committer = Committer(ledger.commit, log=LOG, patience=1, **limits)
+    running = asyncio.create_task(committer.run())
+
+    async def work() -> None:
+        for number in range(20):
+            await committer.put(ended(number), size)
+
+    working = asyncio.create_task(work())
+    await asyncio.sleep(0.1)
+    assert committer.held == held
+    assert not working.done()
+    ledger.open.set()
+    async with asyncio.timeout(5):
+        await working
+        await committer.flushed()
+    assert sum(ledger.batches) == 20
+    running.cancel()
+
+
+@pytest.mark.parametrize(("times", "survives"), [(2, True), (1_000, False)])
+async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times: int, survives: bool) -> None:
+    monkeypatch.setattr(committing, "FULL_NAP_SECONDS", 0.02)
+    ledger = SlowLedger()
+    ledger.full = times
+    ledger.open.set()
+    committer = Committer(ledger.commit, log=LOG, patience=0.3)
+    running = asyncio.create_task(committer.run())
+    await committer.put(ended(1), 1)
+    if survives:
+        async with asyncio.timeout(5):
+            await committer.flushed()
+        assert ledger.batches == [1]
+        running.cancel()
+    else:
+        with pytest.raises(LedgerFull):
+            await running
