@@ -9,7 +9,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import drivers, enqueue, growth, laned, memory, processes, removal, throughput
+from bench import (
+    drivers,
+    enqueue,
+    growth,
+    laned,
+    memory,
+    processes,
+    removal,
+    scrape,
+    scrape_links,
+    scrape_memory,
+    throughput,
+)
 from bench.figures import Report
 from bench.machine import machine_facts
 from bench.places import SERVER_SETTINGS, PostgresPlace, SqlitePlace
@@ -17,6 +29,7 @@ from bench.plots import draw
 from bench.session import Session
 from bench.summary import write_summary
 from bench.table import print_report, print_summary
+from tests.parts import MissingPartError
 from tests.parts.postgres import PostgresServer
 
 BENCHMARKS: dict[str, Callable[[Session], Report]] = {
@@ -28,6 +41,9 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "memory": memory.run,
     "drivers": drivers.run,
     "removal": removal.run,
+    "scrape": scrape.run,
+    "crawl": scrape_links.run,
+    "footprint": scrape_memory.run,
 }
 
 
@@ -43,7 +59,11 @@ def main() -> None:
         session = Session(postgres, SqlitePlace(), "full" if arguments.full else "quick")
         for name in arguments.only or BENCHMARKS:
             began = time.monotonic()
-            report = BENCHMARKS[name](session)
+            try:
+                report = BENCHMARKS[name](session)
+            except MissingPartError as missing:
+                print(f"\n== {name}: skipped, because {missing}")
+                continue
             seconds = round(time.monotonic() - began, 1)
             report.sizes["seconds"] = seconds
             print_report(report, seconds)

@@ -18,9 +18,7 @@ from parsel import Selector
 Record = dict[str, str | None]
 
 
-async def _visit(
-    session: aiohttp.ClientSession, urls: Iterator[str], records: list[Record], *, parsed: bool
-) -> None:
+async def _visit(session: aiohttp.ClientSession, urls: Iterator[str], records: list[Record], *, parsed: bool) -> None:
     for url in urls:
         async with session.get(url) as response:
             text = await response.text()

@@ -20,9 +20,7 @@ from crawlee.storage_clients import MemoryStorageClient, SqlStorageClient
 
 async def _scrape(urls: list[str], out: Path, concurrency: int, *, on_sqlite: bool) -> None:
     file = out.with_name("crawlee.db")
-    storage = (
-        SqlStorageClient(connection_string=f"sqlite+aiosqlite:///{file}") if on_sqlite else MemoryStorageClient()
-    )
+    storage = SqlStorageClient(connection_string=f"sqlite+aiosqlite:///{file}") if on_sqlite else MemoryStorageClient()
     crawler = ParselCrawler(
         storage_client=storage,
         concurrency_settings=ConcurrencySettings(
@@ -31,10 +29,10 @@ async def _scrape(urls: list[str], out: Path, concurrency: int, *, on_sqlite: bo
         configure_logging=False,
     )
 
-    @crawler.router.default_handler
     async def title(context: ParselCrawlingContext) -> None:
         await context.push_data({"url": context.request.url, "title": context.selector.css("title::text").get()})
 
+    crawler.router.default_handler(title)
     await crawler.run(urls)
     dataset = await crawler.get_dataset()
     with out.open("w") as written:

@@ -1,7 +1,7 @@
-"""Scrapy at its usual work. `python -m bench.scrape_scrapy URLS OUT CONCURRENCY [--jobdir FOLDER] [--aiohttp] [--follow]`
+"""Scrapy at its usual work. `python -m bench.scrape_scrapy URLS OUT CONCURRENCY [--jobdir FOLDER] [--follow]`
 
-`--jobdir`: with its queue and its seen URLs on disk, which is what lets a crawl be resumed. `--aiohttp`: with its
-experimental aiohttp handler instead of Twisted's. `--follow`: crawl on along the links of each page.
+`--jobdir`: with its queue and its seen URLs on disk, which is what lets a crawl be resumed. `--follow`: crawl on
+along the links of each page.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import scrapy
-from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.crawler import CrawlerProcess
 from scrapy.http import TextResponse
 
-_AIOHTTP = "scrapy.core.downloader.handlers._aiohttp.AiohttpDownloadHandler"
 
-
-class Titles(scrapy.Spider):
+class Titles(scrapy.Spider):  # type: ignore[misc]  # types of peers are not looked at
     name = "titles"
 
     async def start(self) -> AsyncIterator[Any]:
-        for url in Path(self.urls).read_text().split():
+        for url in self.urls:
             yield scrapy.Request(url)
 
     def parse(self, response: TextResponse) -> Iterator[Any]:
@@ -37,7 +35,6 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("concurrency", type=int)
     parser.add_argument("--jobdir")
-    parser.add_argument("--aiohttp", action="store_true")
     parser.add_argument("--follow", action="store_true")
     given = parser.parse_args()
     settings: dict[str, Any] = {
@@ -52,10 +49,8 @@ def main() -> None:
     }
     if given.jobdir:
         settings["JOBDIR"] = given.jobdir
-    if given.aiohttp:
-        settings["DOWNLOAD_HANDLERS"] = {"http": _AIOHTTP}
-    process = AsyncCrawlerProcess(settings)
-    process.crawl(Titles, urls=given.urls, follow=given.follow)
+    process = CrawlerProcess(settings)
+    process.crawl(Titles, urls=Path(given.urls).read_text().split(), follow=given.follow)
     process.start()
 
 

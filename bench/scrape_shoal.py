@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.scrape_trial import OUT, STORED, URLS, Program
 
 # The hook is called when everything is committed; what comes after is the export, the summary and the goodbye.
-_SCRAPER = '''\
+_SCRAPER = """\
 import time
 from pathlib import Path
 
@@ -25,7 +25,7 @@ async def page(page: Page):
 @pages.on_finish
 def stored():
     Path("{stored}").write_text(repr(time.time()))
-'''
+"""
 
 
 def shoal_program(

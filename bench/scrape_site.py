@@ -16,6 +16,7 @@ from typing import Self
 
 import psutil
 
+from tests.parts import MissingPartError
 from tests.parts.account import Account
 from tests.parts.server import ServerProcess, free_port
 
@@ -54,25 +55,25 @@ http {{
 """
 _HEAD = "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>Page "
 _BODY = "</title></head><body><h1>A page</h1>"
-_SENTENCE = "<p class='words'>A shoal has no leader: every fish moves by itself and takes what no other has taken.</p>\n"
+_SENTENCE = "<p class='words'>A shoal has no leader: every fish moves by itself and takes what nobody else has.</p>\n"
 _MENU = "".join(f"<a href='/tree/{place}'>menu</a>" for place in ("", 1, 2, 3))
 _CHILDREN = "".join(f"<p><a href='/tree/$1{digit}'>further</a></p>" for digit in range(10))
 _PROGRAM_FOLDERS = "/usr/sbin:/usr/local/sbin"
 
 
-def nginx_program() -> str | None:
+def nginx_program() -> str:
     """Where nginx is; Debian puts it outside the PATH of plain users."""
-    return shutil.which("nginx") or shutil.which("nginx", path=_PROGRAM_FOLDERS)
+    found = shutil.which("nginx") or shutil.which("nginx", path=_PROGRAM_FOLDERS)
+    if found is None:
+        raise MissingPartError("nginx is not installed: run `apt-get install nginx-light` as root")
+    return found
 
 
 class FastSite:
     """Use it as a context. `depth`: how many digits the leaves of the tree have."""
 
     def __init__(self, *, depth: int = 4) -> None:
-        program = nginx_program()
-        if program is None:
-            raise FileNotFoundError("nginx is not installed: apt-get install nginx-light")
-        self._program = program
+        self._program = nginx_program()
         self._depth = depth
         self._account = Account.unprivileged()
         self.port = free_port()

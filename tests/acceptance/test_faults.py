@@ -183,6 +183,38 @@ def test_a_handler_that_blocks_the_loop_loses_no_lease(either: Project) -> None:
     assert len(either.export()) == 31
 
 
+POISONOUS = """
+    import os, signal
+
+    shop = Scraper("shop")
+
+    @shop.stage(lane=None)
+    async def work(item: Item):
+        await asyncio.sleep(0.02)
+        if item.key == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield {"key": item.key}
+
+    shop.start(work.item(key=key) for key in ["1", "2", "poison", *map(str, range(3, 40))])
+"""
+
+
+def test_an_item_that_kills_its_process_is_set_aside(either: Project) -> None:
+    """It is quarantined after a few rescues; those that died beside it are not, and all of them are stored."""
+    either.write(POISONOUS)
+    codes = []
+    while 0 not in codes and len(codes) < 8:
+        codes.append(either.start("run", "shop.py", "--resume", "--set", "lease=1").wait())
+    assert codes[-1] == 0
+    assert set(codes[:-1]) == {-9}
+    attempts = either.attempts()["poison"]
+    assert [attempt.outcome for attempt in attempts][-1] == "poison"
+    assert sorted(record["key"] for record in either.export()) == sorted(str(n) for n in range(1, 40))
+    (dead,) = [item for item in either.items() if item.state is ItemState.DEAD]
+    assert dead.key == "poison"
+    assert either.is_sound()
+
+
 SERVERS = {
     "/reset": ("transient", r"broke|not complete"),
     "/stall": ("transient", r"timed out after 3 s"),

@@ -2,12 +2,14 @@
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from shoal.model.item import ItemState
 from shoal.model.run import RunState
 from tests.acceptance.project import Command, Project
+from tests.parts.postgres import PostgresServer, unique_name
 from tests.parts.site import Site, Visit, per_path
 
 PAGES = 60
@@ -168,3 +170,64 @@ def test_an_unfinished_run_is_taken_up_without_being_asked(project: Project) -> 
         project.shoal("runs", "resume", first.id)
         project.shoal("worker", "shop.py", "--run-id", first.id)
         assert project.counts(first.id).done == 3
+
+
+STUBBORN = """
+    shop = Scraper("shop")
+
+    @shop.stage(lane=None)
+    async def clings(item: Item, log: Log):
+        log.info("clinging")
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    @shop.stage(lane=None)
+    def sleeps(item: Item, log: Log):
+        log.info("sleeping")
+        time.sleep(60)
+
+    @shop.stage(lane=None)
+    async def blocks(item: Item, log: Log):
+        log.info("blocking")
+        await asyncio.sleep(0.2)
+        time.sleep(60)
+
+    shop.start(STAGE.item(key="one"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "word", "signals"), [("clings", "clinging", 2), ("sleeps", "sleeping", 2), ("blocks", "blocks the", 3)]
+)
+def test_no_handler_can_keep_the_process(project: Project, stage: str, word: str, signals: int) -> None:
+    """One that ignores its cancellation, one that sleeps in a thread; for one that blocks the loop it takes a third."""
+    project.write(STUBBORN.replace("STAGE", stage))
+    command = project.start("run", "shop.py", "--set", "lease=1")
+    command.wait_until_it_says(word)
+    for _ in range(signals):
+        command.tell(signal.SIGINT)
+        time.sleep(0.2)
+    assert command.wait(timeout=2) == 130
+    # Where the process could still speak to the ledger, nothing is left leased; else the lease ends by itself.
+    if stage != "blocks":
+        assert project.counts().leased == 0
+
+
+def test_a_database_that_restarts_costs_nothing(tmp_path: Path, durable_postgres: PostgresServer) -> None:
+    """Law 1: PostgreSQL crashes and comes back under a run; the run waits for it and ends complete."""
+    name = unique_name()
+    durable_postgres.create_database(name)
+    with Project(tmp_path, ledger=durable_postgres.url(name)) as project, Site(pages=PAGES, delay=0.04) as site:
+        project.write(SCRAPER)
+        project.shoal("db", "migrate")
+        command = project.start("run", "shop.py", "--urls-file", project.urls(page_urls(site)))
+        site.wait_until(lambda visits: len(fetched(visits)) >= SIGNS_OF_LIFE)
+        durable_postgres.stop("immediate")
+        durable_postgres.start()
+        assert command.wait() == 0, command.stderr
+        assert sorted(record["number"] for record in project.export()) == list(range(1, PAGES + 1))
+        assert project.is_sound()
+    durable_postgres.drop_database(name)

@@ -1,6 +1,7 @@
 """A worker on a real ledger, while the ledger's operators and its own neighbours do things to it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 
 from shoal import Item, Scraper
 from shoal.config import Settings
-from shoal.enqueue.begin import fill_run
 from shoal.errors import LedgerFull
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState, Lease
@@ -50,15 +50,20 @@ class Bench:
 
     async def fill(self, count: int = ITEMS, *, seal: bool = True) -> Run:
         self.run = run = await self.ledger.runs.create(self.scraper.run_spec())
-        self.scraper.start(self.stage.item(key=str(number)) for number in range(count))
-        await fill_run(self.ledger, run, self.scraper, None, by="test", seal=seal)
+        await self.enqueue(0, count)
+        if seal:
+            await self.ledger.runs.seal(run.id, by="test")
         return run
+
+    async def enqueue(self, first: int, end: int) -> None:
+        assert self.run is not None
+        await self.ledger.intake.enqueue(self.run.id, [self.stage.item(key=str(n)) for n in range(first, end)])
 
     @asynccontextmanager
     async def working(self, **options: object) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkReport]"]]:
         """A worker that has begun; it must have ended by itself when the block does."""
         fetcher = build_fetcher(self.settings)
-        chosen = WorkerOptions(scope=Scope(scraper="bench"), concurrency=4, batch_size=8, **options)  # type: ignore[arg-type]
+        chosen = WorkerOptions(scope=Scope(scraper="bench"), concurrency=4, batch_size=8, lease=1.0, **options)  # type: ignore[arg-type]
         worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
         task = asyncio.create_task(worker.work())
         try:
@@ -78,7 +83,7 @@ class Bench:
     async def stored(self) -> list[str]:
         assert self.run is not None
         rows = (await self.ledger.reads.results(self.run.id)).rows
-        return sorted((row.record["key"] for row in rows), key=int)
+        return sorted((json.loads(row.record)["key"] for row in rows), key=int)
 
     async def check_all_stored_once(self, count: int = ITEMS) -> None:
         assert await self.stored() == [str(number) for number in range(count)]
@@ -176,19 +181,15 @@ async def test_an_open_run_keeps_its_worker_and_a_draining_one_leaves(bench: Ben
         pass
     assert leaver.result().done == 3
     bench.begun.clear()
-    await bench.ledger.intake.enqueue(run.id, _later(bench, 3, 5))
+    await bench.enqueue(3, 5)
     async with bench.working() as (_, stayer):
         while (await bench.ledger.reads.stats(run.id)).remaining:
             await asyncio.sleep(0.01)  # noqa: ASYNC110 - the ledger is another process
         assert not stayer.done()
-        await bench.ledger.intake.enqueue(run.id, _later(bench, 5, 6))
+        await bench.enqueue(5, 6)
         await bench.ledger.runs.seal(run.id, by="test")
     assert stayer.result().done == 3
     await bench.check_all_stored_once(6)
-
-
-def _later(bench: Bench, first: int, end: int) -> list[object]:
-    return [bench.stage.item(key=str(number)) for number in range(first, end)]
 
 
 async def test_an_item_of_a_stage_that_the_code_no_longer_has(bench: Bench) -> None:

@@ -73,13 +73,9 @@ async def test_a_turn_waits_for_the_claim_that_came_before(lab: Lab, person: asy
         claimed = await person.fetch("select item from shoal.claim(1, 1, $1, $2, $3, 10)", queues, *heads)
         assert len(claimed) == 1
         asked = asyncio.create_task(lab.ledger.lanes.turn("host"))
-        await _until_somebody_waits(person)
+        while not (asked.done() or await person.fetchval("select count(*) from pg_locks where not granted")):
+            await person.execute("select pg_sleep(0.01)")
     assert await asyncio.wait_for(asked, 5) < 0, "the item may start any moment"
-
-
-async def _until_somebody_waits(person: asyncpg.Connection) -> None:
-    while not await person.fetchval("select count(*) from pg_locks where not granted"):
-        await person.execute("select pg_sleep(0.01)")
 
 
 async def test_no_transaction_is_open_while_a_worker_works(lab: Lab, person: asyncpg.Connection) -> None:  # S4.11

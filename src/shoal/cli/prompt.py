@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -113,13 +114,12 @@ class _Console(code.InteractiveConsole):
 
 
 def _interact(names: dict[str, Any]) -> None:
-    try:
-        ipython = import_module("IPython")
-    except ImportError:
+    # Looked for, not tried: errors at a prompt inside `except` would all be told as consequences of it.
+    if find_spec("IPython") is not None:
+        import_module("IPython").start_ipython(argv=["--no-banner"], user_ns=names)
+    else:
         _complete_with_tab(names)
         _Console(names).interact(banner="", exitmsg="")
-    else:
-        ipython.start_ipython(argv=["--no-banner"], user_ns=names)
 
 
 def _complete_with_tab(names: dict[str, Any]) -> None:

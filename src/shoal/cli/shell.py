@@ -64,7 +64,7 @@ def _refused(ended: Exception, url: str) -> str:
 
 
 def _banner(page: Page) -> str:
-    """`200 https://example.org/ text/html utf-8, 12.3 KB in 0.05 s: Example`."""
+    """Two lines: what was answered, and the title of what came."""
     from http import HTTPStatus
 
     try:

@@ -18,6 +18,7 @@ from shoal.model.item import NewItem
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.views import IntakeReport
 
+LIST = "list"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 
 
@@ -99,9 +100,9 @@ async def fill_run(
     `filled` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
     """
     if urls is not None:
-        await _note_list(ledger, run, urls.name, complete=False)
+        await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": False})
         filled.listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
-        await _note_list(ledger, run, urls.name, complete=True)
+        await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": True})
     if not run.sealed:
         filled.seeds = await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
     if filled.invalid and not filled.enqueued and not filled.duplicates:
@@ -116,21 +117,13 @@ async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | Non
     """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
     if plan.run is None or plan.run.sealed or urls is not None:
         return
-    noted = await ledger.settings.get(_list_scope(plan.run))
-    if noted is not None and not noted[1]["complete"]:
-        name = noted[1]["name"]
+    noted = await ledger.runs.noted(plan.run.id, LIST)
+    if noted is not None and not noted["complete"]:
+        name = noted["name"]
         raise UsageError(
             f"The run {plan.run.id} was stopped before all of {name} was stored.",
             remedy=f"Hand it in again with --urls-file {shlex.quote(name)} (duplicates are dropped), or use --fresh.",
         )
-
-
-async def _note_list(ledger: Ledger, run: Run, name: str, *, complete: bool) -> None:
-    await ledger.settings.put(_list_scope(run), {"name": name, "complete": complete})
-
-
-def _list_scope(run: Run) -> str:
-    return f"list:{run.id}"
 
 
 async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str], bool], *, by: str) -> list[Run]:

@@ -70,6 +70,15 @@ class Runs(Protocol):
         """Forget the run and all that belongs to it. Hidden at once, deleted in small steps."""
 
 
+    async def note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
+        """Keep something with the run under a name; what stood there is replaced. It goes when the run is removed."""
+
+    async def noted(self, run_id: str, name: str) -> dict[str, Any] | None: ...
+
+    async def take(self, run_id: str, name: str) -> bool:
+        """True for the first caller who asks for this name, False for everybody after."""
+
+
 class Intake(Protocol):
     async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
         """Store items in constant memory, duplicates and invalid ones counted. `stage` defaults to the first.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
+from typing import Any
 
-from shoal.errors import NotFound, WrongState
+import msgspec
+
+from shoal.errors import InvalidSetting, NotFound, WrongState
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_limit, whole_cursor
 from shoal.ledger.rows import Queryable, run_from
+from shoal.model.jsontext import PAYLOAD_BYTES, json_text
 from shoal.model.run import Run, RunState
 from shoal.model.views import Page
 
@@ -15,7 +20,7 @@ NOT_REMOVED = (RunState.ACTIVE, RunState.PAUSED, RunState.FINISHED, RunState.CAN
 
 
 class FoundRuns:
-    """Reading runs."""
+    """Reading runs, and what is noted about them."""
 
     def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog) -> None:
         self._queryable = queryable
@@ -37,6 +42,21 @@ class FoundRuns:
         rows = await self._queryable.fetch(self._sql["list_runs"], scraper, whole_cursor(cursor), limit)
         runs = tuple(run_from(row) for row in rows)
         return Page(runs, str(runs[-1].no) if len(runs) == limit else None)
+
+    async def note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
+        text = json_text(value, "note", PAYLOAD_BYTES, InvalidSetting)
+        await self._queryable.fetch(self._sql["put_note"], (await self._catalog.run(run_id)).no, name, text)
+
+    async def noted(self, run_id: str, name: str) -> dict[str, Any] | None:
+        rows = await self._queryable.fetch(self._sql["get_note"], (await self._catalog.run(run_id)).no, name)
+        return msgspec.json.decode(rows[0]["value"]) if rows else None
+
+    async def take(self, run_id: str, name: str) -> bool:
+        no = (await self._catalog.run(run_id)).no
+        # A name of our own, so that a call whose answer was lost finds itself.
+        mine = {"taken_by": secrets.token_hex(8)}
+        await self._queryable.fetch(self._sql["put_first_note"], no, name, msgspec.json.encode(mine).decode())
+        return await self.noted(run_id, name) == mine
 
 
 def check_change(run_id: str, was: str | None, wanted: RunState, allowed: tuple[RunState, ...]) -> None:

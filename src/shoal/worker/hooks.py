@@ -36,9 +36,8 @@ async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: 
     run = await ledger.runs.get(run_id)
     if not scraper.finish_hooks or run.state is not RunState.FINISHED or run.finished_at is None:
         return False
-    # The first to store a version of this scope is the one who calls.
-    scope = f"finish:{run.id}:{run.finished_at.timestamp():.6f}"
-    if await ledger.settings.put(scope, {}, by=scraper.name) != 1:
+    # A run that was resumed finishes again, and then its hooks are called again.
+    if not await ledger.runs.take(run.id, f"finish hooks {run.finished_at.isoformat()}"):
         return False
     for hook in scraper.finish_hooks:
         try:

@@ -22,6 +22,7 @@ def purge(tx: Transaction, no: int) -> int:
             "forget_lanes",
             "forget_queues",
             "forget_stages",
+            "forget_notes",
             "forget_run",
         ):
             tx.run(forget, no)

@@ -252,14 +252,16 @@ class PaceConformance:
         assert (await lab.ledger.reads.stats(run.id)).ready == 5
         await slowing(lab)
         worker = await lab.worker(lease_seconds=86_400)
-        seen = []
-        for _ in range(7):
+        seen: list[str] = []
+        while len(seen) < 7:
             (item,) = await lab.claim(worker)
             assert item.paced
             seen.append(item.name)
             assert await lab.claim(worker) == []
             await later(lab, SECOND)
             assert await lab.claim(worker) == [], "the first one has not started yet"
+            lane = await lab.ledger.lanes.get("host")
+            assert (lane.taken, lane.unstarted, lane.waiting) == (1, 1, 7 - len(seen)), "the others are back in line"
             await start(lab, worker, item)
             await lab.check()
             await later(lab, 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -13,6 +14,29 @@ from shoal.testing.lab import Lab, done
 
 
 class RunsConformance:
+    async def test_something_is_noted_about_a_run(self, lab: Lab) -> None:
+        run, other = await lab.run(), await lab.run()
+        assert await lab.ledger.runs.noted(run.id, "list") is None
+        await lab.ledger.runs.note(run.id, "list", {"complete": False})
+        await lab.ledger.runs.note(run.id, "list", {"complete": True})
+        assert await lab.ledger.runs.noted(run.id, "list") == {"complete": True}
+        assert await lab.ledger.runs.noted(other.id, "list") is None
+        await lab.ledger.runs.remove(run.id)
+        with pytest.raises(NotFound):
+            await lab.ledger.runs.noted(run.id, "list")
+
+    async def test_one_caller_takes_a_name_of_a_run(self, lab: Lab) -> None:
+        run, other = await lab.run(), await lab.run()
+        second = await lab.another()
+        try:
+            askers = [lab.ledger, second] * 5
+            taken = await asyncio.gather(*(ledger.runs.take(run.id, "finish") for ledger in askers))
+        finally:
+            await second.close()
+        assert sorted(taken) == [False] * 9 + [True]
+        assert await lab.ledger.runs.take(other.id, "finish")
+        assert await lab.ledger.runs.take(run.id, "another")
+
     async def test_a_run_id_is_the_time_and_gets_a_suffix_when_taken(self, lab: Lab) -> None:  # S1.5
         runs = [await lab.run() for _ in range(3)]
         assert len({run.id for run in runs}) == 3

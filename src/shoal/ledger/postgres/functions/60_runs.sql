@@ -395,6 +395,7 @@ begin
     delete from shoal.lane l where l.run = run_no;
     delete from shoal.queue k where k.run = run_no;
     delete from shoal.stage s where s.run = run_no;
+    delete from shoal.run_note n where n.run = run_no;
     delete from shoal.run r where r.no = run_no and r.state = 'removed';
     return 0;
 end $$;

@@ -1,4 +1,4 @@
--- functions: 2e56e4e21db831a4
+-- functions: f1c9b0e0e21e11df
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -32,6 +32,15 @@ create table shoal.stage (
     lane_ordered boolean not null,
     lane_shared  boolean not null,
     unique (run, name)
+);
+
+-- What callers note about a run: whether its list was stored to its end, who called its hooks.
+create table shoal.run_note (
+    run   int not null references shoal.run (no),
+    name  text not null,
+    value json not null,
+    at    timestamptz not null,
+    primary key (run, name)
 );
 
 create table shoal.queue (

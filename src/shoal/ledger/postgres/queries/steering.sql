@@ -2,6 +2,17 @@
 select shoal.create_run($1::uuid, $2, $3::json, $4, $5::int, $6::int, $7::int, $8::text[], $9::int[], $10::int[],
     $11::real[], $12::real[], $13::boolean[], $14::boolean[])
 
+-- name: put_note
+insert into shoal.run_note (run, name, value, at) values ($1, $2, $3::json, shoal.clock())
+on conflict (run, name) do update set value = excluded.value, at = excluded.at
+
+-- name: put_first_note
+insert into shoal.run_note (run, name, value, at) values ($1, $2, $3::json, shoal.clock())
+on conflict (run, name) do nothing
+
+-- name: get_note
+select n.value from shoal.run_note n where n.run = $1 and n.name = $2
+
 -- name: get_run
 select r.*, array(select s.name from shoal.stage s where s.run = r.no order by s.id) as stages
 from shoal.run r where r.id = $1 and r.state <> 'removed'

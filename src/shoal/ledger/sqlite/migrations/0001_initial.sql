@@ -36,6 +36,15 @@ create table stage (
     unique (run, name)
 ) strict;
 
+-- What callers note about a run: whether its list was stored to its end, who called its hooks.
+create table run_note (
+    run   integer not null references run (no),
+    name  text not null,
+    value text not null,
+    at    integer not null,
+    primary key (run, name)
+) strict, without rowid;
+
 create table queue (
     id        integer primary key autoincrement,
     run       integer not null,

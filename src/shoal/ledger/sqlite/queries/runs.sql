@@ -10,6 +10,16 @@ insert into stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_del
 select ?1, j.value ->> 0, j.value ->> 1, j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5, j.value ->> 6
 from json_each(?2) j
 
+-- name: put_note
+insert into run_note (run, name, value, at) values (?1, ?2, ?3, shoal_now())
+on conflict (run, name) do update set value = excluded.value, at = excluded.at
+
+-- name: put_first_note
+insert into run_note (run, name, value, at) values (?1, ?2, ?3, shoal_now()) on conflict (run, name) do nothing
+
+-- name: get_note
+select n.value from run_note n where n.run = ?1 and n.name = ?2
+
 -- name: get_run
 select r.no, r.id, r.scraper, r.state, r.sealed, r.settings, r.code_version, r.key_version, r.max_attempts,
        r.max_rescues, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
@@ -136,6 +146,9 @@ delete from queue where run = ?1
 
 -- name: forget_stages
 delete from stage where run = ?1
+
+-- name: forget_notes
+delete from run_note where run = ?1
 
 -- name: forget_run
 delete from run where no = ?1 and state = 'removed'
