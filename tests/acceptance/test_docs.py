@@ -239,14 +239,14 @@ def test_there_is_guidance_for_the_usual_troubles(trouble: str) -> None:  # S0.2
 
 
 def test_every_requirement_has_a_row_and_what_is_done_has_a_test() -> None:
-    rows = dict(re.findall(r"^\| (S\d\.\d+) \| (\w+) \|", text_of("requirements.md"), re.MULTILINE))
+    states = dict(re.findall(r"^\| (S\d\.\d+) \| (\w+) \|", text_of("requirements.md"), re.MULTILINE))
     counts = {"S0": 30, "S1": 27, "S2": 29, "S3": 28, "S4": 21}
-    assert set(rows) == {f"{system}.{n}" for system, count in counts.items() for n in range(1, count + 1)}
-    assert set(rows.values()) <= {"done", "part", "open"}
+    assert set(states) == {f"{system}.{n}" for system, count in counts.items() for n in range(1, count + 1)}
+    assert set(states.values()) <= {"done", "part", "open"}
     tested = "\n".join(
         path.read_text() for folder in ("tests", "src/shoal/testing") for path in (ROOT / folder).rglob("*.py")
     )
-    for number, state in rows.items():
+    for number, state in states.items():
         if state != "open":
             assert re.search(rf"\b{re.escape(number)}\b", tested), f"no test names {number}"
 

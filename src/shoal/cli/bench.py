@@ -15,14 +15,14 @@ import typer
 from shoal.cli.options import with_options
 from shoal.cli.session import Session
 
-ROUNDS = 2
+ROUNDS = 3
 LEDGER_ITEMS = 10_000
 
 
 @with_options
 def bench(
     session: Session,
-    pages: Annotated[int, typer.Option(min=100, max=100_000, help="Pages to fetch in each lap.")] = 2_000,
+    pages: Annotated[int, typer.Option(min=100, max=100_000, help="Pages to fetch in each lap.")] = 4_000,
 ) -> None:
     """Measure pages a second of a bare loop and of Shoal, and what the ledger can take. Needs no network.
 

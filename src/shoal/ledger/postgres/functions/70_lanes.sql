@@ -158,7 +158,9 @@ begin
         if too_early > 0 then
             return -least(too_early, 10);
         end if;
-        update shoal.lane x set next_at = starts_at + shoal.lane_pause(l) where x.id = l.id;
+        -- The turn may be used a little late (TURN_TOLERANCE): what follows keeps that much more distance.
+        update shoal.lane x
+        set next_at = starts_at + shoal.lane_pause(l) + interval '20 milliseconds' where x.id = l.id;
         perform shoal.retime_delayed(l.id, t);
     end if;
     return extract(epoch from starts_at - t);
