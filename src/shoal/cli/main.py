@@ -88,7 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         hint = "" if session.verbose else " Run it again with -v for the details."
         _say_why(session, error, f"This is a bug in Shoal: {type(error).__name__}: {error}.{hint} Please report it.")
-    return code if _flushed() else 1
+    code = code if _flushed() else 1
+    if session.stubborn:
+        os._exit(code)
+    return code
 
 
 def _say_why(session: Session, error: Exception, text: str) -> None:

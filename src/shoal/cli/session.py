@@ -29,6 +29,7 @@ class Session:
         self.json = False
         self.quiet = False
         self.verbose = False
+        self.stubborn = False  # something still runs that cannot be ended in a friendly way
 
     @cached_property
     def settings(self) -> Settings:
@@ -41,9 +42,25 @@ class Session:
         """Run something asynchronous to its end; `fast` takes the faster loop, which takes longer to load."""
         import asyncio
 
-        with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
-            runner.get_loop().set_exception_handler(lambda _, context: self._afterthought(context))
+        runner = asyncio.Runner(loop_factory=_fast_loop() if fast else None)
+        runner.get_loop().set_exception_handler(lambda _, context: self._afterthought(context))
+        try:
             return runner.run(work)
+        finally:
+            if self._ended(runner.get_loop()):
+                runner.close()
+
+    def _ended(self, loop: AbstractEventLoop) -> bool:
+        """Whether nothing runs any more. What ignores being cancelled for a second would keep the process for ever."""
+        import asyncio
+
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            _, left = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        self.stubborn = bool(left)
+        return not left
 
     def note(self, text: str) -> None:
         """Something for the person at the terminal, left out with `-q`."""

@@ -60,6 +60,7 @@ class Attempts:
         self._rng = random.Random()
         self._threads = Threads()
         self._parsing_stages: set[str] = set()
+        self._current: dict[int, _Running] = {}
         self._told_bugs: set[str] = set()
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ class Attempts:
         stage = self._scraper.stages.get(claimed.stage)
         if stage is None:
             return self._ended(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
-        run = _Running(self, stage, claimed, claimed_at)
+        run = self._current[claimed.item] = _Running(self, stage, claimed, claimed_at)
         try:
             output = await run.through()
         except NotNow:
@@ -102,6 +103,17 @@ class Attempts:
             detail=_detail(run.page, output),
         )
         return finished, output.size
+
+    def overdue(self, grace: float) -> list[tuple[Claimed, Finished]]:
+        """Attempts that go on `grace` seconds after their time was up, because their handler ignores being cancelled.
+
+        Each is told once, with the end it gets. Whatever the handler yields later is nobody's business any more.
+        """
+        now = asyncio.get_running_loop().time()
+        late = [run for run in self._current.values() if (when := run.ends_at()) is not None and now > when + grace]
+        for run in late:
+            del self._current[run.claimed.item]
+        return [(run.claimed, self._ended(run.claimed, run.out_of_time(), run.page, run.began)) for run in late]
 
     def _tell_bug(self, stage: AnyStage, claimed: Claimed, error: BaseException) -> None:
         """An error of the author's code: with its traceback the first time, a word the other times."""
@@ -144,32 +156,38 @@ class Attempts:
 class _Running:
     """The state of one attempt while it runs. `page` is what was fetched, for the report of what went wrong."""
 
-    __slots__ = ("_attempts", "_claimed", "_gate", "_stage", "page")
+    __slots__ = ("_attempts", "_deadline", "_gate", "_stage", "began", "claimed", "page")
 
     def __init__(self, attempts: Attempts, stage: AnyStage, claimed: Claimed, claimed_at: float) -> None:
         self._attempts = attempts
         self._stage = stage
-        self._claimed = claimed
         self._gate = attempts.gate(claimed, claimed_at)
+        self._deadline = asyncio.timeout(stage.policy.timeout)
+        self.claimed = claimed
+        self.began = time.monotonic()
         self.page: Page | None = None
 
+    def ends_at(self) -> float | None:
+        """When its time is up, on the loop's clock."""
+        return self._deadline.when()
+
+    def out_of_time(self) -> Transient:
+        doing = "its page was fetched" if self._stage.fetches and self.page is None else "its handler ran"
+        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {doing}")
+
     async def through(self) -> Output:
-        stage = self._stage
-        seconds = stage.policy.timeout
-        deadline = asyncio.timeout(seconds)
         try:
-            async with deadline:
+            async with self._deadline:
                 if self._gate is not None:
-                    self._gate.limited_by(deadline)
+                    self._gate.limited_by(self._deadline)
                 return await self._steps()
         except TimeoutError:
-            if not deadline.expired():
+            if not self._deadline.expired():
                 raise
-            doing = "its page was fetched" if stage.fetches and self.page is None else "its handler ran"
-            raise Transient(f"timed out after {seconds:g} s while {doing}") from None
+            raise self.out_of_time() from None
 
     async def _steps(self) -> Output:
-        stage, claimed, attempts = self._stage, self._claimed, self._attempts
+        stage, claimed, attempts = self._stage, self.claimed, self._attempts
         scraper = attempts._scraper
         output = Output(stage.name, scraper.stages, stage.record, in_lanes=attempts._in_lanes)
         item = Item.of(claimed)
@@ -189,7 +207,7 @@ class _Running:
         return output
 
     async def _fetched(self) -> Page:
-        stage, claimed = self._stage, self._claimed
+        stage, claimed = self._stage, self.claimed
         if claimed.url is None:
             raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
         scraper = self._attempts._scraper
@@ -234,7 +252,7 @@ class _Running:
                 return attempts._scraper.settings
 
     def _jar(self) -> str | None:
-        return (self._claimed.lane or self._stage.name) if self._attempts._scraper.cookies else None
+        return (self.claimed.lane or self._stage.name) if self._attempts._scraper.cookies else None
 
 
 def _is_ordered(error: BaseException) -> bool:

@@ -39,6 +39,9 @@ LOOK_SECONDS = 0.5
 SMOOTHING = 0.1
 FAREWELL_SECONDS = 1.0
 ASLEEP_LOOK_SECONDS = 0.02
+NURSE_SECONDS = 2.0
+# An item that was rescued so often may be the one that kills its workers.
+SUSPECT_RESCUES = 2
 
 
 class Worker:
@@ -76,6 +79,8 @@ class Worker:
         # Every lease this worker answers for, until it is committed or given back.
         self._held: dict[int, Lease] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._slots: set[asyncio.Task[None]] = set()
+        self._one_suspect = asyncio.Lock()
         self._abandoned: set[int] = set()
         self._claimed = 0
         self._low_water = 0
@@ -108,12 +113,13 @@ class Worker:
         helpers = [
             asyncio.create_task(self._committer.run(), name="committer"),
             asyncio.create_task(self._starter.run(), name="starter"),
+            asyncio.create_task(self._replace_stubborn(), name="nurse"),
             asyncio.create_task(self._claim_until_end(), name="claimer"),
         ]
-        slots = [asyncio.create_task(self._slot(), name=f"slot-{n}") for n in range(self._options.concurrency)]
+        self._slots = {asyncio.create_task(self._slot(), name="slot") for _ in range(self._options.concurrency)}
         try:
-            await self._watch(helpers, slots)
-            await self._leave(helpers, slots)
+            await self._watch(helpers)
+            await self._leave(helpers)
         except BaseException:
             # Whatever went wrong, what is held should not have to wait for the lease to end.
             with contextlib.suppress(Exception):
@@ -121,9 +127,10 @@ class Worker:
                     await self._ledger.workers.stop(self.id)
             raise
         finally:
-            for task in (*helpers, *slots):
+            for task in (*helpers, *self._slots):
                 task.cancel()
-            await asyncio.gather(*helpers, *slots, return_exceptions=True)
+            # A handler that ignores being cancelled is left behind; whoever ends the process sees to it.
+            await asyncio.wait((*helpers, *self._slots), timeout=FAREWELL_SECONDS)
             await self._heart.stop()
             self._attempts.close()
             self.report.seconds = time.monotonic() - began
@@ -275,7 +282,23 @@ class Worker:
                 me.uncancel()
             finally:
                 self._abandoned.discard(claimed.item)
-                del self._running[claimed.item]
+                if me in self._slots:
+                    del self._running[claimed.item]
+            if me not in self._slots:
+                return  # this slot was given up, another one has its place
+
+    async def _replace_stubborn(self) -> None:
+        """A handler that swallows its cancellation would keep its slot for ever: its item ends, a new slot comes."""
+        while True:
+            await asyncio.sleep(NURSE_SECONDS)
+            for claimed, finished in self._attempts.overdue(NURSE_SECONDS):
+                task = self._running.pop(claimed.item, None)
+                if task is None:
+                    continue
+                self._log.warning("a handler ignores that its time is up; it is left behind", item=claimed.name)
+                self._slots.discard(task)
+                self._slots.add(asyncio.create_task(self._slot(), name="slot"))
+                await self._committer.put(finished, 0)
 
     async def _attempt(self, claimed: Claimed, at: float) -> None:
         if not await self._is_still_ours(claimed):
@@ -283,6 +306,14 @@ class Worker:
         if claimed.lane is not None and await self._is_closed(claimed.lane, claimed, at):
             await self._give_back([claimed.lease])
             return
+        if claimed.rescues >= SUSPECT_RESCUES:
+            # One of them may be what kills the process. Alone, it is the only one that is blamed for it.
+            async with self._one_suspect:
+                await self._make(claimed, at)
+        else:
+            await self._make(claimed, at)
+
+    async def _make(self, claimed: Claimed, at: float) -> None:
         if claimed.rescues and not await self._may_start(claimed.lease):
             return
         try:
@@ -290,6 +321,8 @@ class Worker:
         except NotNow:
             await self._give_back([claimed.lease])
             return
+        if asyncio.current_task() not in self._slots:
+            return  # it was given up long ago
         if finished.verdict.kind is VerdictKind.THROTTLED and claimed.lane is not None:
             self._barriers.close(claimed.lane, finished.verdict.delay)
         seconds = finished.seconds
@@ -374,13 +407,15 @@ class Worker:
 
     # Ending
 
-    async def _watch(self, helpers: Sequence[asyncio.Task[None]], slots: Sequence[asyncio.Task[None]]) -> None:
+    async def _watch(self, helpers: Sequence[asyncio.Task[None]]) -> None:
         """Return when the end is ordered; raise what a helper or a slot raised."""
         end = asyncio.create_task(self._end.wait())
         claimer = helpers[-1]
         try:
             while not self._end.is_set():
-                done, _ = await asyncio.wait((end, *helpers, *slots), return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    (end, *helpers, *self._slots), timeout=NURSE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
                 for task in done:
                     if task is not end:
                         task.result()
@@ -389,16 +424,16 @@ class Worker:
         finally:
             end.cancel()
 
-    async def _leave(self, helpers: Sequence[asyncio.Task[None]], slots: Sequence[asyncio.Task[None]]) -> None:
+    async def _leave(self, helpers: Sequence[asyncio.Task[None]]) -> None:
         """Give back what was not begun, let what runs end within the drain time, commit, say goodbye."""
-        committer, _, claimer = helpers
+        committer, *_, claimer = helpers
         await self._stop_claiming(claimer)
         await self._give_back(self._empty_buffer())
         await self._finish_running(committer)
         unfinished = [self._held[item] for item in self._running if item in self._held]
-        for slot in slots:
+        for slot in self._slots:
             slot.cancel()
-        await asyncio.gather(*slots, return_exceptions=True)
+        await asyncio.wait(self._slots, timeout=FAREWELL_SECONDS)
         await self._give_back(unfinished)
         flushed = asyncio.create_task(self._committer.flushed())
         await asyncio.wait((flushed, committer), return_when=asyncio.FIRST_COMPLETED)
