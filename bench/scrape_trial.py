@@ -102,12 +102,14 @@ def _watched(program: Program, folder: Path) -> tuple[tuple[tuple[float, float],
             stderr=subprocess.STDOUT,
         )
     started = time.monotonic()
-    course, busy = [(0.0, 0.0)], 0.0
+    course: list[tuple[float, float]] = []
+    busy = 0.0
     process = psutil.Process(running.pid)
     try:
         while running.poll() is None:
             try:
-                course.append((time.monotonic() - started, _megabytes(process)))
+                if megabytes := _megabytes(process):  # nothing is left of one that has just ended
+                    course.append((time.monotonic() - started, megabytes))
                 times = process.cpu_times()
                 busy = times.user + times.system + times.children_user + times.children_system
             except psutil.NoSuchProcess:

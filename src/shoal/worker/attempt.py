@@ -86,6 +86,9 @@ class Attempts:
                 raise
             self._tell_bug(stage, claimed, error)
             return self._ended(claimed, Transient(_sentence(error)), run.page, began), 0
+        finally:
+            if self._current.get(claimed.item) is run:
+                del self._current[claimed.item]
         if output.dropped:
             self._log.warning(
                 "items were dropped",
