@@ -25,12 +25,17 @@ demo: setup ## run the demo
 	$(BIN)/shoal demo
 
 bench: .venv/.bench ## measure Shoal against its peers
+	@$(APT_INSTALL); \
+	PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nginx >/dev/null || [ -n "$$(why_no_apt)" ] || { \
+		echo "installing nginx-light, which the scrapes are served by"; \
+		apt_install nginx-light </dev/null >/dev/null 2>&1 || echo "apt-get failed" >&2; \
+	}
 	$(BIN)/python -m bench
 
 chaos: setup parts ## kill workers, crash databases and try random histories for longer than `make test` does
 	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) tests/chaos tests/ledger/test_machine.py
 
-# RUNLEVEL=1 keeps Debian from starting a pgbouncer service; the tests start their own.
+# RUNLEVEL=1 keeps Debian from starting services of pgbouncer and nginx; tests and benchmarks start their own.
 APT_INSTALL = apt_install() { \
 	root=; [ "$$(id -u)" = 0 ] || root="sudo -n"; \
 	apt="$$root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq"; \

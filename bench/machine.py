@@ -15,7 +15,18 @@ import psutil
 
 from bench.places import SERVER_SETTINGS
 
-PACKAGES = ("shoal", "asyncpg", "psycopg", "pgqueuer", "procrastinate", "uvloop")
+PACKAGES = (
+    "shoal",
+    "asyncpg",
+    "psycopg",
+    "pgqueuer",
+    "procrastinate",
+    "uvloop",
+    "aiohttp",
+    "parsel",
+    "scrapy",
+    "crawlee",
+)
 
 
 def machine_facts(postgres_url: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
@@ -22,6 +22,7 @@ from shoal.wiring import opened
 
 COMMAND = [str(Path(sys.executable).with_name("shoal"))]
 _PATIENCE = 30.0
+T = TypeVar("T")
 
 
 def clean_environment(home: Path, **variables: str) -> dict[str, str]:
@@ -139,7 +140,7 @@ class Project:
     # What the ledger says
 
     def items(self, run_id: str | None = None) -> list[ItemView]:
-        return self._ask(lambda ledger, run: _all_items(ledger, run), run_id)
+        return self._ask(_all_items, run_id)
 
     def attempts(self, run_id: str | None = None) -> dict[str, list[AttemptView]]:
         """The attempts on each item, by its path (or key)."""
@@ -166,8 +167,8 @@ class Project:
         """Whether the audit of the ledger finds nothing."""
         return self._ask(lambda ledger, run: ledger.upkeep.audit(), None) == []
 
-    def _ask(self, work: Callable[[Ledger, Run], Any], run_id: str | None) -> Any:
-        async def ask() -> Any:
+    def _ask(self, work: Callable[[Ledger, Run], Coroutine[Any, Any, T]], run_id: str | None) -> T:
+        async def ask() -> T:
             async with opened(Settings(ledger=self.ledger), migrate=False) as ledger:
                 latest = (await ledger.runs.list(limit=1)).rows
                 assert latest, "there is no run"

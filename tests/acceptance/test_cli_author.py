@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,18 +96,18 @@ def shop() -> Iterator[OpenShop]:
         yield shop
 
 
-def make_project(shoal: Shoal, folder: Path, recipe: str, **addresses: str) -> None:
-    """The recipe's project, its local addresses changed to where the stand-in listens here."""
-    assert shoal("init", str(folder), "--recipe", recipe).returncode == 0
+def make_project(told: Told, folder: Path, recipe: str, **addresses: str) -> None:
+    """The recipe's project, its local addresses changed to where the stand-in listens here. Its own test passes."""
+    assert told("init", str(folder), "--recipe", recipe)[0] == 0
     for file in [*folder.glob("*.py"), *folder.glob("*.toml"), *folder.glob("*.txt")]:
         text = file.read_text()
         for port, address in addresses.items():
             text = text.replace(f"http://127.0.0.1:{port.removeprefix('port_')}", address)
         file.write_text(text)
     tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [Path(sys.executable).with_name("pytest"), "-q"],
         cwd=folder,
-        env=clean_environment(folder),
+        env=clean_environment(folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
         capture_output=True,
         text=True,
         timeout=60,
@@ -117,14 +118,13 @@ def make_project(shoal: Shoal, folder: Path, recipe: str, **addresses: str) -> N
 
 def records_of(folder: Path, *arguments: str) -> list[dict[str, object]]:
     """The records of a run in this folder."""
-    for command in (["run", *arguments], ["export", "latest", "-o", "out.jsonl"]):
-        done = in_folder(folder, *command)
-        assert done.returncode == 0, done.stderr
+    done = in_folder(folder, "run", *arguments, "-o", "out.jsonl")
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
 
 
-def test_init_shop(shoal: Shoal, tmp_path: Path, shop: OpenShop) -> None:
-    make_project(shoal, tmp_path / "p", "shop", port_8001=shop.url)
+def test_init_shop(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+    make_project(told, tmp_path / "p", "shop", port_8001=shop.url)
     records = records_of(tmp_path / "p", "shop")
     expected = {sku: truth for sku, truth in shop.facts().products.items() if truth.category == "Garden"}
     assert {record["sku"]: record["price"] for record in records} == {
@@ -133,16 +133,16 @@ def test_init_shop(shoal: Shoal, tmp_path: Path, shop: OpenShop) -> None:
     assert len(records) == len(expected) > 15
 
 
-def test_init_pages(shoal: Shoal, tmp_path: Path, shop: OpenShop) -> None:
-    make_project(shoal, tmp_path / "p", "pages", port_8001=shop.url)
+def test_init_pages(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+    make_project(told, tmp_path / "p", "pages", port_8001=shop.url)
     records = records_of(tmp_path / "p", "pages", "--urls-file", "urls.txt")
     assert len(records) == 7
     assert {record["title"] for record in records} >= {"About | Driftwood Supply", "Garden | Driftwood Supply"}
 
 
-def test_init_crawl(shoal: Shoal, tmp_path: Path, shop: OpenShop) -> None:
+def test_init_crawl(told: Told, tmp_path: Path, shop: OpenShop) -> None:
     # From one shelf: the whole shop would take longer and show no more.
-    make_project(shoal, tmp_path / "p", "crawl", port_8001=shop.url)
+    make_project(told, tmp_path / "p", "crawl", port_8001=shop.url)
     code = tmp_path / "p" / "crawl.py"
     code.write_text(code.read_text().replace(f'"{shop.url}/"', f'"{shop.url}/category/tools"'))
     depths = {str(record["url"]): record["depth"] for record in records_of(tmp_path / "p", "crawl")}
@@ -150,20 +150,24 @@ def test_init_crawl(shoal: Shoal, tmp_path: Path, shop: OpenShop) -> None:
     assert depths[f"{shop.url}/about"] == 1
     assert depths[f"{shop.url}/category/garden"] == 2
     assert set(depths.values()) == {0, 1, 2}
-    assert not [url for url in depths if "/private/" in url or "page=" in url or not url.startswith(shop.url)]
+    assert not [url for url in depths if "/private/" in url or "page=" in url]
+    # A link of the shop redirects to the outlet's front page; what that links to is another host's.
+    assert {url for url in depths if not url.startswith(shop.url)} <= {f"{shop.outlet_url}/"}
 
 
-def test_init_api(shoal: Shoal, tmp_path: Path) -> None:
+def test_init_api(told: Told, tmp_path: Path) -> None:
     folder = tmp_path / "p"
-    assert shoal("init", str(folder), "--recipe", "api").returncode == 0
+    assert told("init", str(folder), "--recipe", "api")[0] == 0
     with subprocess.Popen([sys.executable, "stand_in.py", "0"], cwd=folder, stdout=subprocess.PIPE, text=True) as api:
-        assert api.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", api.stdout.readline())
-        assert found
-        other = tmp_path / "other"
-        make_project(shoal, other, "api", port_8002=found.group())
-        records = records_of(other, "rivers")
-        api.terminate()
+        try:
+            assert api.stdout is not None
+            found = re.search(r"http://127\.0\.0\.1:\d+", api.stdout.readline())
+            assert found
+            other = tmp_path / "other"
+            make_project(told, other, "api", port_8002=found.group())
+            records = records_of(other, "rivers")
+        finally:
+            api.terminate()
     assert {record["name"]: record["length_km"] for record in records}["danube"] == 2850
     assert len(records) == 7
     assert "nobody has measured it" in in_folder(other, "items", "ls", "latest", "--state", "dead", "--json").stdout
@@ -354,12 +358,14 @@ def test_shell_a_prompt_on_a_terminal_completes(tmp_path: Path, site: Site) -> N
         stderr=theirs,
     ) as process:
         os.close(theirs)
-        heard = read_until(ours, b">>> ")
-        assert b"Leave with Ctrl-D." in heard
-        os.write(ours, b"page.stat\t\n")
-        assert b"page.status\r\n200\r\n" in read_until(ours, b"200\r\n>>> ")
-        os.write(ours, b"\x04")
-        assert process.wait(timeout=10) == 0
+        try:
+            assert b"Leave with Ctrl-D." in read_until(ours, b">>> ")
+            os.write(ours, b"page.stat\t\n")
+            assert b"page.status\r\n200\r\n" in read_until(ours, b"200\r\n>>> ")
+            os.write(ours, b"\x04")
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
     os.close(ours)
 
 
@@ -397,5 +403,6 @@ def in_folder(folder: Path, *arguments: str, stdin: str = "") -> Finished:
 def read_until(terminal: int, end: bytes) -> bytes:
     heard = b""
     while end not in heard:
+        assert select.select([terminal], [], [], 20)[0], heard
         heard += os.read(terminal, 4096)
     return heard

@@ -60,7 +60,7 @@ HANDLERS = """
                 yield good.item("mailto:somebody@shop.example")
                 yield {"kept": True}
 
-    bad.policy = bad.policy.changed(timeout=3)
+    bad.policy = bad.policy.changed(timeout=1)
 
     @shop.stage(retries=0, lane=None, record=Offer)
     async def typed(item: Item):
@@ -98,7 +98,7 @@ EXPECTED = {
     "partly": ("transient", r"after the first record"),
     "bad-price": ("permanent", r"Price.*cents"),
     "bad-offer": (DONE, None),
-    "late": ("transient", r"timed out after 3 s"),
+    "late": ("transient", r"timed out after 1 s"),
     "bad-link": (DONE, None),
     "wrong": ("permanent", r"Offer.*cents"),
     "right": (DONE, None),
@@ -161,7 +161,7 @@ BLOCKING = """
 
     @shop.stage(lane=None)
     async def blocking(item: Item):
-        time.sleep(5)  # the author forgot that this is an event loop
+        time.sleep(3.5)  # the author forgot that this is an event loop
         yield {"key": item.key}
 
     shop.start(blocking.item(key="block"), *(calm.item(key=str(n)) for n in range(30)))
@@ -171,11 +171,13 @@ BLOCKING = """
 def test_a_handler_that_blocks_the_loop_loses_no_lease(either: Project) -> None:
     """The heart beats in a thread of its own: another worker takes nothing over, and the log names the line."""
     either.write(BLOCKING)
-    blocked = either.start("run", "shop.py", "--set", "lease=2")
+    blocked = either.start("run", "shop.py", "--set", "lease=1")
     blocked.wait_until_it_says("blocks the event loop")
-    vulture = either.start("worker", "shop.py", "--set", "lease=2")
+    vulture = either.start("worker", "shop.py", "--set", "lease=1")
     assert [blocked.wait(), vulture.wait()] == [0, 0]
-    line = next(n for n, text in enumerate((either.folder / "shop.py").read_text().splitlines(), 1) if "sleep(5)" in text)
+    line = next(
+        n for n, text in enumerate((either.folder / "shop.py").read_text().splitlines(), 1) if "sleep(3.5)" in text
+    )
     assert f"shop.py:{line}" in blocked.stderr
     attempts = either.attempts()
     assert [attempt.outcome for attempt in attempts["block"]] == [DONE]
@@ -199,26 +201,26 @@ POISONOUS = """
 """
 
 
-def test_an_item_that_kills_its_process_is_set_aside(either: Project) -> None:
+def test_an_item_that_kills_its_process_is_set_aside(project: Project) -> None:
     """It is quarantined after a few rescues; those that died beside it are not, and all of them are stored."""
-    either.write(POISONOUS)
-    codes = []
+    project.write(POISONOUS)
+    codes: list[int] = []
     while 0 not in codes and len(codes) < 8:
-        codes.append(either.start("run", "shop.py", "--resume", "--set", "lease=1").wait())
+        codes.append(project.start("run", "shop.py", "--resume", "--set", "lease=1").wait())
     assert codes[-1] == 0
     assert set(codes[:-1]) == {-9}
-    attempts = either.attempts()["poison"]
+    attempts = project.attempts()["poison"]
     assert [attempt.outcome for attempt in attempts][-1] == "poison"
-    assert sorted(record["key"] for record in either.export()) == sorted(str(n) for n in range(1, 40))
-    (dead,) = [item for item in either.items() if item.state is ItemState.DEAD]
+    assert sorted(record["key"] for record in project.export()) == sorted(str(n) for n in range(1, 40))
+    (dead,) = [item for item in project.items() if item.state is ItemState.DEAD]
     assert dead.key == "poison"
-    assert either.is_sound()
+    assert project.is_sound()
 
 
 SERVERS = {
     "/reset": ("transient", r"broke|not complete"),
-    "/stall": ("transient", r"timed out after 3 s"),
-    "/hang": ("transient", r"timed out after 3 s"),
+    "/stall": ("transient", r"timed out after 1.5 s"),
+    "/hang": ("transient", r"timed out after 1.5 s"),
     "/lie/long": ("transient", r"not complete|broke off"),
     "/bomb": ("permanent", r"larger than"),
     "/big/3": ("permanent", r"larger than 1048576 bytes"),
@@ -245,20 +247,21 @@ SERVERS = {
 FETCHING = """
     shop = Scraper("shop", robots=False)
 
-    @shop.stage(lane=None, retries=1, timeout=3)
+    @shop.stage(lane=None, retries=1, timeout=1.5)
     async def page(page: Page):
-        yield {"path": "/" + page.requested_url.split("/", 3)[3], "title": page.css("title::text").get(), "text": page.text}
+        path = "/" + page.requested_url.split("/", 3)[3]
+        yield {"path": path, "title": page.css("title::text").get(), "text": page.text}
 """
 
 
-def test_servers_that_misbehave(either: Project) -> None:
-    """Transient ones are tried again, hopeless ones are not; the message says what happened; the good pages are there."""
-    either.write(FETCHING)
+def test_servers_that_misbehave(fleet: Project) -> None:
+    """Transient ones are tried again, hopeless ones are not; messages say what happened; good pages are there."""
+    fleet.write(FETCHING)
     with Site() as site:
-        urls = either.urls([f"{site.url}{path}" for path in (*SERVERS, "/lie/short")] + ["http://127.0.0.1:1/nobody"])
-        either.shoal("run", "shop.py", "--urls-file", urls, "--max-dead", "100%", "--set", "max_body=1048576")
+        urls = fleet.urls([f"{site.url}{path}" for path in (*SERVERS, "/lie/short")] + ["http://127.0.0.1:1/nobody"])
+        fleet.shoal("run", "shop.py", "--urls-file", urls, "--max-dead", "100%", "--set", "max_body=1048576")
         visits = per_path(site.visits())
-    attempts = either.attempts()
+    attempts = fleet.attempts()
     check_attempts(attempts, {**SERVERS, "/nobody": ("transient", r"refused")})
     # More bytes than announced: the extra ones are not part of the answer, or it is refused; never stored as they are.
     assert attempts["/lie/short"][-1].outcome in (DONE, "transient")
@@ -269,13 +272,13 @@ def test_servers_that_misbehave(either: Project) -> None:
     assert outcomes["/status/503/then-ok/1?retry-after=1"] == ["throttled", DONE]
     assert len(visits["/status/404"]) == len(visits["/bomb"]) == 1
     assert len(visits["/status/500"]) == 2
-    records = {record["path"]: record for record in either.export()}
+    records = {record["path"]: record for record in fleet.export()}
     assert "Crème brûlée" in records["/latin1"]["text"]
     assert records["/redirect/3"]["title"] == "Redirected"
     assert set(records) >= {path for path, (outcome, _) in SERVERS.items() if outcome == DONE}
-    dead = [item for item in either.items() if item.state is ItemState.DEAD]
+    dead = [item for item in fleet.items() if item.state is ItemState.DEAD]
     assert all((item.error or "").startswith("Exceeded retries") for item in dead if item.outcome == "transient")
-    assert either.is_sound()
+    assert fleet.is_sound()
 
 
 def test_a_scraper_that_cannot_be_loaded_is_one_clear_sentence(project: Project) -> None:

@@ -67,36 +67,42 @@ def test_a_dry_run_changes_nothing_and_visits_nobody(project: Project) -> None:
     assert (plan["scraper"], plan["run"], plan["starts from"]) == ("books", "a new one", "1 items")
 
 
-def test_bounds_and_exit_codes(project: Project) -> None:
-    """--limit ends well and can be continued, --timeout exits 124, too many dead items exit 1, unless allowed."""
+def test_a_limit_ends_well_and_can_be_continued(project: Project) -> None:
     project.write(PAGES)
     with Site() as site:
-        fine = project.urls((f"{site.url}/page/{n}" for n in range(1, 11)), "fine.txt")
-        slow = project.urls((f"{site.url}/slow/0.3/{n}" for n in range(200)), "slow.txt")
-        gone = project.urls((f"{site.url}/{path}" for path in ("status/404", "page/1", "page/2")), "gone.txt")
-        limited = project.shoal("run", "shop.py", "--urls-file", fine, "--limit", "4", "--json")
+        urls = project.urls(f"{site.url}/page/{n}" for n in range(1, 11))
+        limited = project.shoal("run", "shop.py", "--urls-file", urls, "--limit", "4", "--json")
         counts = json.loads(limited.stdout)["counts"]
         assert (counts["done"], counts["leased"], counts["remaining"]) == (4, 0, 6)
         project.shoal("run", "shop.py", "--resume")
-        assert project.counts().done == 10
-        late = project.shoal("run", "shop.py", "--urls-file", slow, "--timeout", "1", code=124)
-        assert "--resume" in late.stderr
-        assert project.counts().leased == 0
-        project.shoal("runs", "cancel", project.run().id, "-y")
-        dead = project.shoal("run", "shop.py", "--urls-file", gone, code=1)
-        assert "1 of 3 items are dead" in dead.stderr
-        assert "404 Not Found" in dead.stdout
-        project.shoal("run", "shop.py", "--fresh", "--urls-file", gone, "--max-dead", "1")
-        project.shoal("run", "shop.py", "--fresh", "--urls-file", gone, "--max-dead", "34%")
+    assert project.counts().done == 10
+
+
+def test_exit_codes(project: Project) -> None:
+    """--timeout exits 124; too many dead items exit 1, unless that many are allowed."""
+    project.write(PAGES)
+    with Site() as site:
+        slow = project.urls((f"{site.url}/slow/0.3/{n}" for n in range(200)), "slow.txt")
+        gone = project.urls((f"{site.url}/{path}" for path in ("status/404", "page/1", "page/2")), "gone.txt")
+        run = ("run", "shop.py", "--urls-file")
+        late = project.start(*run, slow, "--timeout", "1")
+        dead = project.start(*run, gone, "--ledger", "dead.db")
+        counted = project.start(*run, gone, "--ledger", "counted.db", "--max-dead", "1")
+        shared = project.start(*run, gone, "--ledger", "shared.db", "--max-dead", "34%")
+        assert [command.wait() for command in (late, dead, counted, shared)] == [124, 1, 0, 0]
+    assert "--resume" in late.stderr
+    assert project.counts().leased == 0
+    assert "1 of 3 items are dead" in dead.stderr
+    assert "404 Not Found" in dead.stdout
 
 
 def test_one_process_owns_a_single_run_and_workers_may_help(project: Project) -> None:
     """S1.2: a second `shoal run` is refused with exit 4 and told what to do; the lock dies with its holder."""
     project.write(PAGES)
     with Site() as site:
-        urls = project.urls(f"{site.url}/slow/0.5/{n}" for n in range(30))
-        owner = project.start("run", "shop.py", "--urls-file", urls)
-        site.wait_until(lambda visits: len(visits) >= 4)
+        urls = project.urls(f"{site.url}/slow/0.3/{n}" for n in range(30))
+        owner = project.start("run", "shop.py", "--urls-file", urls, "-j", "1")
+        site.wait_until(lambda visits: len(visits) >= 2)
         refused = project.start("run", "shop.py", "--urls-file", urls)
         helper = project.start("worker", "shop.py", "--json")
         assert refused.wait() == 4

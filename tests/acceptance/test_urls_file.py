@@ -64,9 +64,15 @@ def test_the_answer_of_enqueue(fleet: Project) -> None:
     secret = urlsplit(fleet.ledger).password
     urls = fleet.urls(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"])
     said = fleet.shoal("enqueue", "shop.py", "--urls-file", urls, "--json", "--ledger", fleet.ledger)
-    assert secret and secret not in said.stdout + said.stderr
+    assert secret
+    assert secret not in said.stdout + said.stderr
     answer = json.loads(said.stdout)
-    assert (answer["status"], answer["mode"], answer["enqueued"], answer["duplicates"]) == ("queued", "distributed", 2, 0)
+    assert (answer["status"], answer["mode"], answer["enqueued"], answer["duplicates"]) == (
+        "queued",
+        "distributed",
+        2,
+        0,
+    )
     assert re.fullmatch(r"\d{8}_\d{6}\w*", answer["run_id"])
     assert f"--run-id {answer['run_id']}" in answer["worker_command"]
     assert answer["worker_command"].split()[1:3] == ["worker", "shop.py"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shoal.define.scraper import Scraper
-from shoal.errors import InvalidScraper, NotFound
+from shoal.errors import InvalidScraper, NotFound, ShoalError
 
 
 def load_scraper(target: str, registered: Mapping[str, str], folder: Path) -> Scraper:
@@ -57,6 +57,8 @@ def _loaded(target: str, folder: Path, wanted: str | None) -> Scraper:
 def _file_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise NotFound(f"There is no file {path}.", remedy="Check the path.")
+    if path.stem in sys.stdlib_module_names:
+        raise InvalidScraper(f"{path.name} has the name of a module of Python's own.", remedy="Rename the file.")
     _import_from(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -66,8 +68,6 @@ def _file_module(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except InvalidScraper:
-        raise
     except (Exception, SystemExit) as error:
         del sys.modules[path.stem]
         raise _broken(str(path), path.name, error) from error
@@ -82,8 +82,6 @@ def _named_module(name: str, folder: Path) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise NotFound(f"There is no module {name!r}.", remedy="Check the name; start Shoal beside it.") from None
         raise _broken(name, "", error) from error
-    except InvalidScraper:
-        raise
     except (Exception, SystemExit) as error:
         raise _broken(name, "", error) from error
 
@@ -100,4 +98,6 @@ def _broken(what: str, file: str, error: BaseException) -> InvalidScraper:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name == file] or frames[-1:]
     line = f" (line {own[-1].lineno})" if own else ""
+    if isinstance(error, ShoalError):
+        return InvalidScraper(f"{what}{line}: {error.message}", remedy=error.remedy)
     return InvalidScraper(f"{what} fails when it is loaded{line}: {type(error).__name__}: {error}.")

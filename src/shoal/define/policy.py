@@ -38,7 +38,8 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         low, high = self.delay or (0.0, 0.0)
         if self.ordered:
             return LanePolicy(limit=1, delay_min=low, delay_max=high, ordered=True, shared=False)
-        return LanePolicy(limit=self.concurrency or DEFAULT_PER_HOST, delay_min=low, delay_max=high, shared=shared)
+        limit = DEFAULT_PER_HOST if self.concurrency is None else self.concurrency
+        return LanePolicy(limit=limit, delay_min=low, delay_max=high, shared=shared)
 
     def changed(
         self,

@@ -11,10 +11,11 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
+from shoal.define.blame import sentence
 from shoal.define.inject import HOOK_WISHES, read_signature
 from shoal.define.policy import StagePolicy, strictest
 from shoal.define.stage import AnyStage, Stage, StageOptions
-from shoal.errors import InvalidScraper
+from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
 from shoal.model.run import RunSpec, StageSpec, check_name
 
@@ -123,10 +124,15 @@ class Scraper:
     async def seeds(self) -> AsyncIterator[NewItem]:
         """What `start` was given, one by one. URLs become items of the first stage."""
         for source in self._sources:
-            async for seed in _each(source):
-                if not isinstance(seed, str | NewItem):
-                    raise InvalidScraper(f"{self.name}.start() takes items and URLs, not {seed!r:.80}.")
-                yield self.first_stage.item(seed) if isinstance(seed, str) else seed
+            try:
+                async for seed in _each(source):
+                    if not isinstance(seed, str | NewItem):
+                        raise InvalidScraper(f"{self.name}.start() takes items and URLs, not {seed!r:.80}.")
+                    yield self.first_stage.item(seed) if isinstance(seed, str) else seed
+            except ShoalError:
+                raise
+            except Exception as error:
+                raise InvalidScraper(f"What {self.name} starts from fails: {sentence(error)}.") from error
 
     def configure(self, *, settings: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]]) -> None:
         """Apply the configuration: the author's own settings, and changes to stages."""

@@ -6,22 +6,21 @@ import asyncio
 import contextlib
 import random
 import time
-import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from shoal.define.blame import sentence
 from shoal.define.http import Http
 from shoal.define.inject import Shape, Wish
 from shoal.define.item import Item
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, ShoalError, Throttled, Transient
+from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, Throttled, Transient
 from shoal.fetch.classify import verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher, Request
-from shoal.model.item import Claimed
+from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
 from shoal.worker.gate import AttemptGate, NotNow, Politeness
@@ -60,7 +59,7 @@ class Attempts:
         self._rng = random.Random()
         self._threads = Threads()
         self._parsing_stages: set[str] = set()
-        self._current: dict[int, _Running] = {}
+        self._current: dict[Lease, _Running] = {}
         self._told_bugs: set[str] = set()
 
     def close(self) -> None:
@@ -72,7 +71,7 @@ class Attempts:
         stage = self._scraper.stages.get(claimed.stage)
         if stage is None:
             return self._ended(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
-        run = self._current[claimed.item] = _Running(self, stage, claimed, claimed_at)
+        run = self._current[claimed.lease] = _Running(self, stage, claimed, claimed_at)
         try:
             output = await run.through()
         except NotNow:
@@ -85,10 +84,9 @@ class Attempts:
             if isinstance(error, KeyboardInterrupt | GeneratorExit) or _is_ordered(error):
                 raise
             self._tell_bug(stage, claimed, error)
-            return self._ended(claimed, Transient(_sentence(error)), run.page, began), 0
+            return self._ended(claimed, Transient(sentence(error)), run.page, began), 0
         finally:
-            if self._current.get(claimed.item) is run:
-                del self._current[claimed.item]
+            self._current.pop(claimed.lease, None)
         if output.dropped:
             self._log.warning(
                 "items were dropped",
@@ -115,17 +113,17 @@ class Attempts:
         now = asyncio.get_running_loop().time()
         late = [run for run in self._current.values() if (when := run.ends_at()) is not None and now > when + grace]
         for run in late:
-            del self._current[run.claimed.item]
+            del self._current[run.claimed.lease]
         return [(run.claimed, self._ended(run.claimed, run.out_of_time(), run.page, run.began)) for run in late]
 
     def _tell_bug(self, stage: AnyStage, claimed: Claimed, error: BaseException) -> None:
         """An error of the author's code: with its traceback the first time, a word the other times."""
-        sentence = _sentence(error)
-        facts = {"stage": stage.name, "item": claimed.name, "error": sentence}
-        if sentence in self._told_bugs or len(self._told_bugs) >= TOLD_BUGS:
+        blame = sentence(error)
+        facts = {"stage": stage.name, "item": claimed.name, "error": blame}
+        if blame in self._told_bugs or len(self._told_bugs) >= TOLD_BUGS:
             self._log.debug("the handler failed", **facts)
             return
-        self._told_bugs.add(sentence)
+        self._told_bugs.add(blame)
         self._log.error("the handler failed", **facts, exc_info=error)
 
     def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
@@ -306,20 +304,3 @@ def _failure_detail(page: Page | None) -> dict[str, Any] | None:
     if page.history:
         detail["url"] = page.url
     return detail
-
-
-def _sentence(error: BaseException) -> str:
-    """`KeyError: 'price' (books.py:12)`: the innermost line of the author's own code."""
-    text = error.message if isinstance(error, ShoalError) else str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and not _is_ours(frame.filename)]
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
-
-
-_PACKAGE = Path(__file__).parents[1]
-
-
-def _is_ours(filename: str) -> bool:
-    path = Path(filename)
-    return path.is_relative_to(_PACKAGE) or any(part.startswith("python3") for part in path.parts)

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from shoal.define.blame import is_machinery
 from shoal.errors import LedgerError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
@@ -28,7 +29,6 @@ BLOCKED_SECONDS = 2.0
 LONGEST_BEAT = 2.0
 FAREWELL_SECONDS = 1.0
 
-_PACKAGE = Path(__file__).parents[1]
 OpenLedger = Callable[[], Awaitable[Ledger]]
 
 
@@ -149,7 +149,7 @@ class Heart:
         if frame is None:
             return ""
         stack = traceback.extract_stack(frame)
-        own = [entry for entry in stack if not _is_machinery(entry.filename)] or stack[-1:]
+        own = [entry for entry in stack if not is_machinery(entry.filename)] or stack[-1:]
         return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}"
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
@@ -160,12 +160,3 @@ class Heart:
 def awake_and_asleep() -> float:
     """Seconds on a clock that goes on while the machine is suspended, where there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-def _is_machinery(filename: str) -> bool:
-    path = Path(filename)
-    return (
-        path.is_relative_to(_PACKAGE)
-        or "site-packages" in path.parts
-        or any(part.startswith("python3") for part in path.parts)
-    )

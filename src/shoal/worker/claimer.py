@@ -1,0 +1,106 @@
+"""One claimer per process: it keeps a small buffer filled, and knows when nothing will come any more."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from shoal.ledger.protocols import Ledger
+from shoal.worker.hold import Hold
+from shoal.worker.membership import Membership
+from shoal.worker.options import Ending
+from shoal.worker.remaining import anything_left
+from shoal.worker.slots import Slots
+
+# Items are claimed ahead for this long, so that slots do not wait for the ledger and others do not wait for us.
+AHEAD_SECONDS = 0.5
+IDLE_SECONDS = (0.02, 1.0)
+LAST_ITEMS_SECONDS = 0.02
+
+
+class Claimer:
+    def __init__(
+        self,
+        ledger: Ledger,
+        membership: Membership,
+        hold: Hold,
+        slots: Slots,
+        *,
+        rejoin: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._ledger = ledger
+        self._options = membership.options
+        self._membership = membership
+        self._hold = hold
+        self._slots = slots
+        self._signs = membership.signs
+        self._rejoin = rejoin
+        self._claimed = 0
+
+    async def run(self) -> None:
+        """Claim until the end is ordered, or order it when nothing is left."""
+        idle = IDLE_SECONDS[0]
+        while self._signs.ending is None:
+            if self._membership.lost:
+                await self._rejoin()
+            self._signs.hungry.clear()
+            self._signs.moved.clear()
+            wanted = self._wanted()
+            if wanted <= 0:
+                await self._signs.hungry.wait()
+            elif claimed := await self._membership.claim(wanted):
+                idle = IDLE_SECONDS[0]
+                self._claimed += len(claimed)
+                self._hold.take_in(claimed)
+                await self._stop_at_limit()
+            elif not await self._idle(idle):
+                self._signs.finish(Ending.NOTHING_LEFT)
+            else:
+                idle = min(IDLE_SECONDS[1], idle * 1.5)
+
+    def _wanted(self) -> int:
+        """How many items to claim now: for free slots, and as many ahead as will be worked on in half a second."""
+        options = self._options
+        ahead = options.batch_size
+        if self._slots.item_seconds > 0:
+            ahead = min(ahead, math.ceil(options.concurrency * AHEAD_SECONDS / self._slots.item_seconds))
+        self._slots.low_water = ahead // 2
+        buffered, free = self._hold.buffered, self._slots.free
+        if buffered - free > ahead // 2:
+            return 0
+        wanted = min(options.batch_size, free + ahead - buffered)
+        return wanted if options.limit is None else min(wanted, options.limit - self._claimed)
+
+    async def _stop_at_limit(self) -> None:
+        if self._options.limit is None or self._claimed < self._options.limit:
+            return
+        while self._signs.ending is None and self._hold.leases:
+            self._signs.moved.clear()
+            await self._or_moved(asyncio.sleep(LAST_ITEMS_SECONDS))
+        self._signs.finish(Ending.LIMIT)
+
+    async def _idle(self, seconds: float) -> bool:
+        """Nothing was claimable: wait a little. False when nothing will come any more."""
+        if not self._hold.leases and not self._options.forever and not self._membership.lost:
+            await self._ledger.upkeep.tend()
+            if self._options.leave_when_idle or not await anything_left(self._ledger, self._options.scope):
+                return False
+        due = await self._ledger.upkeep.next_due()
+        if due is not None:
+            seconds = min(seconds, max(due, 0.001))
+        await self._or_moved(self._ledger.upkeep.wait(seconds))
+        return True
+
+    async def _or_moved(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something, but no longer than until something moved here, or the end."""
+        tasks = [asyncio.create_task(waiting), asyncio.create_task(self._signs.moved.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

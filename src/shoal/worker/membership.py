@@ -1,0 +1,99 @@
+"""This process as the ledger knows it: its id, and every call that is made under it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from shoal.errors import WorkerLost
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import Claimed, Lease
+from shoal.model.outcome import Finished
+from shoal.model.views import CommitReport
+from shoal.model.worker import WorkerSpec, new_worker_id
+from shoal.worker.options import WorkerOptions
+from shoal.worker.signs import Signs
+
+
+class Membership:
+    """A worker may be given up by the ledger at any moment, because it was silent for too long.
+
+    Every call finds out: it then answers as if all leases were gone, which they are, and `lost` says so until the
+    worker joins again under a new id.
+    """
+
+    def __init__(self, ledger: Ledger, options: WorkerOptions, signs: Signs) -> None:
+        self._ledger = ledger
+        self.options = options
+        self.signs = signs
+        self.id = ""
+        self.lost = False
+
+    async def join(self) -> str:
+        """Register under a new id."""
+        options = self.options
+        self.id = new_worker_id()
+        self.lost = False
+        await self._ledger.workers.register(
+            WorkerSpec(
+                id=self.id,
+                node=socket.gethostname(),
+                pid=os.getpid(),
+                version=options.version,
+                lease_seconds=options.lease,
+                scope=options.scope,
+            )
+        )
+        return self.id
+
+    def mark_lost(self, worker: str) -> None:
+        if worker == self.id:
+            self.lost = True
+            self.signs.wake()
+
+    async def claim(self, limit: int) -> list[Claimed]:
+        worker = self.id
+        try:
+            return await self._ledger.claims.claim(worker, self.options.scope, limit)
+        except WorkerLost:
+            self.mark_lost(worker)
+            return []
+
+    async def started(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Returns those that are gone."""
+        worker = self.id
+        try:
+            lost = await self._ledger.claims.started(worker, leases)
+        except WorkerLost:
+            self.mark_lost(worker)
+            return list(leases)
+        return [lease for lease in leases if lease.item in lost]
+
+    async def give_back(self, leases: Sequence[Lease]) -> int:
+        worker = self.id
+        try:
+            return await self._ledger.claims.give_back(worker, leases) if leases else 0
+        except WorkerLost:
+            self.mark_lost(worker)
+            return 0
+
+    async def reconcile(self, known: Sequence[Lease]) -> None:
+        worker = self.id
+        try:
+            await self._ledger.claims.reconcile(worker, known)
+        except WorkerLost:
+            self.mark_lost(worker)
+
+    async def commit(self, batch: Sequence[Finished]) -> CommitReport:
+        worker = self.id
+        try:
+            return await self._ledger.commits.commit(worker, batch)
+        except WorkerLost:
+            self.mark_lost(worker)
+            everything = tuple(end.lease.item for end in batch)
+            return CommitReport(committed=0, lost=everything, repeated=(), enqueued=0, duplicates=0)
+
+    async def leave(self) -> None:
+        """Say goodbye; what is still held goes back at once."""
+        await self._ledger.workers.stop(self.id)

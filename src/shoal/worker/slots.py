@@ -1,0 +1,166 @@
+"""The slots: each takes an item from the buffer, makes the attempt, hands its end to the committer, and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from shoal.model.item import Claimed, Lease
+from shoal.model.log import Log
+from shoal.model.outcome import Finished, VerdictKind
+from shoal.worker.attempt import Attempts
+from shoal.worker.committer import Committer
+from shoal.worker.gate import Barriers, NotNow
+from shoal.worker.heart import Heart
+from shoal.worker.hold import Hold
+from shoal.worker.membership import Membership
+from shoal.worker.options import WorkReport
+
+SMOOTHING = 0.1
+ASLEEP_LOOK_SECONDS = 0.02
+NURSE_SECONDS = 2.0
+# An item that was rescued so often may be the one that kills its workers.
+SUSPECT_RESCUES = 2
+
+
+class Slots:
+    """`item_seconds`: how long items take, smoothed. `low_water`: with so few in the buffer more are wanted."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        membership: Membership,
+        hold: Hold,
+        committer: Committer,
+        barriers: Barriers,
+        heart: Heart,
+        report: WorkReport,
+        log: Log,
+    ) -> None:
+        self._attempts = attempts
+        self._membership = membership
+        self._hold = hold
+        self._committer = committer
+        self._barriers = barriers
+        self._heart = heart
+        self._signs = membership.signs
+        self._options = membership.options
+        self._report = report
+        self._log = log
+        self._running: dict[Lease, asyncio.Task[None]] = {}
+        self._abandoned: set[Lease] = set()
+        self._one_suspect = asyncio.Lock()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.item_seconds = 0.0
+        self.low_water = 0
+
+    def start(self) -> None:
+        for _ in range(self._options.concurrency):
+            self._add()
+
+    @property
+    def free(self) -> int:
+        return self._options.concurrency - len(self._running)
+
+    @property
+    def running(self) -> list[Lease]:
+        """The leases that are being worked on."""
+        return list(self._running)
+
+    def abandon(self, lease: Lease) -> None:
+        """Break off an attempt whose lease is gone; its slot goes on with the next."""
+        task = self._running.get(lease)
+        if task is not None:
+            self._abandoned.add(lease)
+            task.cancel()
+
+    async def tell_started(self, leases: Sequence[Lease]) -> None:
+        """The requests of these have left: say so, and break off those that are no longer ours."""
+        lost = await self._membership.started(leases)
+        self._hold.drop(lost)
+        for lease in lost:
+            self.abandon(lease)
+        self._signs.moved.set()  # a lane has let its next item out, to come due before long
+
+    async def give_back(self, leases: Sequence[Lease]) -> None:
+        self._report.given_back += await self._membership.give_back(leases)
+        self._hold.drop(leases)
+
+    async def replace_stubborn(self) -> None:
+        """A handler that swallows its cancellation would keep its slot for ever: its item ends, a new slot comes."""
+        while True:
+            await asyncio.sleep(NURSE_SECONDS)
+            for claimed, finished in self._attempts.overdue(NURSE_SECONDS):
+                task = self._running.pop(claimed.lease, None)
+                if task is not None:
+                    self._log.warning("a handler ignores that its time is up; it is left behind", item=claimed.name)
+                    self.tasks.discard(task)
+                    self._add()
+                    await self._committer.put(finished, 0)
+
+    def _add(self) -> None:
+        self.tasks.add(asyncio.create_task(self._work(), name="slot"))
+
+    async def _work(self) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        while True:
+            if self._hold.buffered <= self.low_water:
+                self._signs.hungry.set()
+            claimed, at = await self._hold.next()
+            lease = claimed.lease
+            self._running[lease] = me
+            try:
+                await self._attempt(claimed, at)
+            except asyncio.CancelledError:
+                if lease not in self._abandoned:
+                    raise
+                me.uncancel()
+            finally:
+                self._abandoned.discard(lease)
+                if me in self.tasks:
+                    del self._running[lease]
+            if me not in self.tasks:
+                return  # this slot was given up, another one has its place
+
+    async def _attempt(self, claimed: Claimed, at: float) -> None:
+        if not await self._is_still_ours(claimed):
+            return
+        if claimed.lane is not None:
+            run_id = self._attempts.run_of_lane(claimed)
+            if await self._barriers.is_closed(claimed.lane, run_id, at):
+                await self.give_back([claimed.lease])
+                return
+        if claimed.rescues >= SUSPECT_RESCUES:
+            # One of them may be what kills the process. Alone, it is the only one that is blamed for it.
+            async with self._one_suspect:
+                await self._make(claimed, at)
+        else:
+            await self._make(claimed, at)
+
+    async def _make(self, claimed: Claimed, at: float) -> None:
+        if claimed.rescues and await self._membership.started([claimed.lease]):
+            self._hold.drop([claimed.lease])
+            return  # others have it by now
+        try:
+            finished, size = await self._attempts.make(claimed, at)
+        except NotNow:
+            await self.give_back([claimed.lease])
+            return
+        if asyncio.current_task() not in self.tasks:
+            return  # it was given up long ago
+        self._learn(claimed, finished)
+        await self._committer.put(finished, size, hurry=claimed.lane is not None)
+
+    def _learn(self, claimed: Claimed, finished: Finished) -> None:
+        if finished.verdict.kind is VerdictKind.THROTTLED and claimed.lane is not None:
+            self._barriers.close(claimed.lane, finished.verdict.delay)
+        seconds = finished.seconds
+        self.item_seconds += (seconds - self.item_seconds) * SMOOTHING if self.item_seconds else seconds
+
+    async def _is_still_ours(self, claimed: Claimed) -> bool:
+        """A process that slept longer than its lease must not begin what others have by now: first it asks."""
+        membership = self._membership
+        while self._heart.silent_seconds > self._options.lease and not membership.lost:  # noqa: ASYNC110 - a thread ends it
+            await asyncio.sleep(ASLEEP_LOOK_SECONDS)
+        return not membership.lost and claimed.lease in self._hold.leases

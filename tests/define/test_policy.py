@@ -1,0 +1,138 @@
+"""How politely and how persistently: what stages say, what the configuration changes, what a lane gets."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+import pydantic
+import pytest
+
+from shoal import Item, Page, Scraper
+from shoal.define.stage import StageOptions
+from shoal.errors import InvalidScraper, InvalidSetting
+from shoal.model.lane import LanePolicy
+
+
+@dataclass
+class Region:
+    name: str
+    limit: int = 10
+
+
+class RegionModel(pydantic.BaseModel):
+    name: str
+    limit: int = 10
+
+
+class RegionStruct(msgspec.Struct):
+    name: str
+    limit: int = 10
+
+
+def lane_of(**options: Any) -> LanePolicy:
+    """The policy that the ledger gets for a scraper of one stage with these options."""
+    return scraper_with(cast(StageOptions, options)).run_spec().stages[0].lane
+
+
+def scraper_with(*stages: StageOptions, settings: type | None = None) -> Scraper:
+    scraper = Scraper("shop", settings=settings)
+    for number, options in enumerate(stages):
+
+        def listing(page: Page) -> None: ...
+
+        options.setdefault("name", f"stage{number}")
+        scraper.stage(**options)(listing)
+    return scraper
+
+
+def test_nothing_said_means_eight_at_once_without_a_delay() -> None:
+    assert lane_of() == LanePolicy(limit=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "lane"),
+    [
+        ({"rate": "2/s"}, LanePolicy(limit=8, delay_min=0.5, delay_max=0.5)),
+        ({"rate": "30/min", "concurrency": 1}, LanePolicy(limit=1, delay_min=2, delay_max=2)),
+        ({"delay": 3}, LanePolicy(limit=8, delay_min=3, delay_max=3)),
+        ({"delay": (1, 4.5)}, LanePolicy(limit=8, delay_min=1, delay_max=4.5)),
+        ({"concurrency": 64}, LanePolicy(limit=64)),
+        (
+            {"ordered": True, "lane": "queue", "delay": 1},
+            LanePolicy(limit=1, delay_min=1, delay_max=1, ordered=True, shared=False),
+        ),
+    ],
+)
+def test_what_a_stage_says_is_what_its_lane_gets(options: dict[str, Any], lane: LanePolicy) -> None:
+    assert lane_of(**options) == lane
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rate": "2/s", "delay": 1}, "Give rate or delay, not both"),
+        ({"rate": "fast"}, "'fast' is not a rate"),
+        ({"rate": 2}, "2 is not a rate"),
+        ({"delay": -1}, "delay_min is -1.0"),
+        ({"delay": (3, 1)}, "above its delay_max"),
+        ({"concurrency": 0}, "limit is"),
+        ({"retries": -1}, "retries is -1"),
+        ({"retries": 1.5}, "retries is 1.5"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"ordered": True, "lane": "queue", "concurrency": 4}, "one item of a lane at a time"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_where_they_stand(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((InvalidSetting, InvalidScraper), match=words):
+        lane_of(**options)
+
+
+def test_stages_of_one_host_share_the_strictest_of_their_policies() -> None:
+    shop = scraper_with({"rate": "2/s"}, {"concurrency": 2}, {"rate": "10/s", "concurrency": 5}, {"lane": "own"})
+    first, second, third, own = [stage.lane for stage in shop.run_spec().stages]
+    assert first == second == third == LanePolicy(limit=2, delay_min=0.5, delay_max=0.5)
+    assert own == LanePolicy(limit=8)
+
+
+def test_retries_are_attempts_after_the_first() -> None:
+    spec = scraper_with({"retries": 0}, {"retries": 5}, {}).run_spec()
+    assert [stage.max_attempts for stage in spec.stages] == [1, 6, 4]
+
+
+def test_the_configuration_changes_only_what_it_names() -> None:
+    shop = scraper_with({"rate": "2/s", "retries": 1, "timeout": 5}, {})
+    shop.configure(settings={}, stages={"stage0": {"rate": "1/10s", "delay": None, "retries": None, "timeout": 9}})
+    policy = shop.stages["stage0"].policy
+    assert (policy.delay, policy.retries, policy.timeout) == ((10, 10), 1, 9)
+    assert shop.stages["stage1"].policy.delay is None
+    with pytest.raises(InvalidScraper, match="names the stage 'other', but shop has stage0, stage1"):
+        shop.configure(settings={}, stages={"other": {}})
+
+
+@pytest.mark.parametrize("kind", [Region, RegionModel, RegionStruct])
+def test_settings_fill_the_class_that_the_scraper_declares(kind: type) -> None:
+    shop = scraper_with({}, settings=kind)
+    shop.configure(settings={"name": "north"}, stages={})
+    assert (shop.settings.name, shop.settings.limit) == ("north", 10)
+    assert shop.run_spec().settings == {"name": "north"}
+    with pytest.raises(InvalidScraper, match=r"The settings of shop are not right: .*limit") as refused:
+        shop.configure(settings={"name": "north", "limit": "many"}, stages={})
+    assert refused.value.remedy == "Correct [scrapers.shop.settings]."
+    with pytest.raises(InvalidScraper, match="name"):
+        shop.configure(settings={}, stages={})
+
+
+def test_settings_that_nobody_declared() -> None:
+    with pytest.raises(InvalidScraper, match="the scraper declares no settings"):
+        scraper_with({}).configure(settings={"name": "north"}, stages={})
+
+
+def test_items_without_url_are_paced_by_their_stage() -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(rate="1/s")
+    def named(item: Item) -> None: ...
+
+    assert named.item(key="k").lane == "shop.named"
+    assert shop.run_spec().stages[0].lane.delay_min == 1
