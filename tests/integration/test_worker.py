@@ -106,7 +106,7 @@ async def test_a_worker_leaves_when_the_ledger_orders_it(bench: Bench) -> None:
     async with bench.working() as (worker, task):
         await bench.until(lambda: len(bench.begun) == 4)
         await bench.ledger.workers.drain(worker.id, by="test")
-        await bench.until(lambda: worker._ending is not None)
+        await bench.until(lambda: worker.ending is not None)
         bench.gate.set()
     report = task.result()
     assert (report.ending, report.done) == (Ending.ORDERED, 4)

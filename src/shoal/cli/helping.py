@@ -9,7 +9,7 @@ import msgspec
 
 from shoal import __version__
 from shoal.cli.session import Session
-from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for
+from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import bury_dead_neighbours
@@ -54,6 +54,7 @@ async def help_out(
         worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
         if timeout is not None:
             asyncio.get_running_loop().call_later(timeout, worker.drain, Ending.TIMED_OUT)
+        settle_memory()
         try:
             with obeying_signals(worker, session.note):
                 report = await worker.work()

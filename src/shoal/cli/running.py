@@ -13,7 +13,7 @@ from shoal import __version__
 from shoal.cli.scrapers import command_line, tell_complaints
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
-from shoal.cli.working import Signals, beside, obeying_signals, open_logs_for
+from shoal.cli.working import Signals, beside, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import (
@@ -112,6 +112,7 @@ async def work_off(
             worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)
+            settle_memory()
             log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
             filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
             following = asyncio.create_task(follow(ledger, run.id, show))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 INTERRUPTED = 130
 TIMED_OUT = 124
+
+
+def settle_memory() -> None:
+    """Tell Python that what is loaded stays, and not to look for garbage after every few pages.
+
+    Parsed trees are many small objects and few cycles; looking less often saves a tenth of the time of parsing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class Signals:

@@ -98,7 +98,7 @@ class Stage(Generic[P, T]):
     def signature(self) -> Signature:
         return read_signature(self.function, STAGE_WISHES, self.scraper.settings_type)
 
-    @property
+    @functools.cached_property
     def fetches(self) -> bool:
         """Whether Shoal fetches the item's URL for it."""
         return self.signature.wants(Wish.PAGE)

@@ -28,6 +28,7 @@ class Page:
     __slots__ = (
         "_base",
         "_encoding",
+        "_media",
         "_selector",
         "_text",
         "body",
@@ -68,6 +69,7 @@ class Page:
         self._encoding: str | None = None
         self._text: str | None = None
         self._selector: Selector | None = None
+        self._media: str | None = None
 
     @classmethod
     def of(
@@ -83,7 +85,9 @@ class Page:
     @property
     def content_type(self) -> str:
         """The media type in lower case, without parameters; empty if the site did not say."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if self._media is None:
+            self._media = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        return self._media
 
     @property
     def encoding(self) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 from shoal.define.blame import sentence
@@ -228,10 +227,13 @@ class _Running:
         given = {name: self._provided(wish, item) for name, wish in self._stage.signature.wishes}
         match self._stage.signature.shape:
             case Shape.ASYNC_GENERATOR:
-                values: AsyncIterator[Any] = function(**given)
-                async with contextlib.aclosing(values):  # type: ignore[type-var]
+                values: AsyncGenerator[Any, None] = function(**given)
+                try:
                     async for value in values:
                         output.add(value)
+                except BaseException:
+                    await values.aclose()
+                    raise
             case Shape.COROUTINE:
                 await _add_all(output, await function(**given))
             case Shape.PLAIN:

@@ -16,6 +16,7 @@ from shoal.worker.slots import Slots
 
 # Items are claimed ahead for this long, so that slots do not wait for the ledger and others do not wait for us.
 AHEAD_SECONDS = 0.5
+MOST_AHEAD = 1_000
 IDLE_SECONDS = (0.02, 1.0)
 LAST_ITEMS_SECONDS = 0.02
 
@@ -65,7 +66,7 @@ class Claimer:
         options = self._options
         ahead = options.batch_size
         if self._slots.item_seconds > 0:
-            ahead = min(ahead, math.ceil(options.concurrency * AHEAD_SECONDS / self._slots.item_seconds))
+            ahead = min(MOST_AHEAD, math.ceil(options.concurrency * AHEAD_SECONDS / self._slots.item_seconds))
         self._slots.low_water = ahead // 2
         buffered, free = self._hold.buffered, self._slots.free
         if buffered - free > ahead // 2:

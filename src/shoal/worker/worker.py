@@ -85,6 +85,11 @@ class Worker:
         """Its name in the ledger; another one after it was given up and joined again."""
         return self._membership.id
 
+    @property
+    def ending(self) -> Ending | None:
+        """Why it is about to leave; None while it works."""
+        return self._signs.ending
+
     def drain(self, why: Ending = Ending.STOPPED) -> None:
         """Claim no more, finish what runs, give back the rest, leave."""
         self._signs.finish(why)
