@@ -8,8 +8,9 @@ import pydantic
 import pytest
 
 from shoal import Item, Page, Scraper
+from shoal.define.policy import StagePolicy, strictest
 from shoal.define.stage import StageOptions
-from shoal.errors import InvalidScraper, InvalidSetting
+from shoal.errors import InvalidScraper, InvalidSetting, UsageError
 from shoal.model.lane import LanePolicy
 
 
@@ -136,3 +137,28 @@ def test_items_without_url_are_paced_by_their_stage() -> None:
 
     assert named.item(key="k").lane == "shop.named"
     assert shop.run_spec().stages[0].lane.delay_min == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": "5"}, "timeout is '5'"),
+        ({"delay": "1"}, "delay is '1'"),
+        ({"delay": (1,)}, "delay is (1,)"),
+        ({"headers": "x"}, "headers of the stage page is 'x'"),
+        ({"follow": "yes"}, "follow of the stage page is 'yes'"),
+        ({"record": "Book"}, "record of the stage page is 'Book'"),
+        ({"blocked": 1}, "blocked of the stage page must be a function"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_told_in_a_sentence(options: Any, said: str) -> None:
+    async def page() -> None: ...
+
+    with pytest.raises(UsageError) as refused:
+        Scraper("s").stage(**options)(page)
+    assert said in refused.value.message
+
+
+def test_the_strictest_of_two_delays_is_taken_end_by_end() -> None:
+    lane = strictest([StagePolicy(delay=(1, 5)), StagePolicy(delay=(2, 3))])
+    assert (lane.delay_min, lane.delay_max) == (2, 5)

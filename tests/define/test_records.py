@@ -73,10 +73,14 @@ def test_lists_are_several_and_none_is_nothing() -> None:
     assert stored(None) == []
 
 
-@pytest.mark.parametrize("value", [7, "text", {1, 2}, object(), Point(1, 2), b"x", {"f": object()}, Book])
+@pytest.mark.parametrize("value", [7, "text", {1, 2}, object(), b"x", {"f": object()}, Book])
 def test_what_is_no_record(value: Any) -> None:
     with pytest.raises(InvalidRecord):
         stored(value)
+
+
+def test_a_named_tuple_is_a_record() -> None:
+    assert stored(Point(1, 2)) == [{"x": 1, "y": 2}]
 
 
 def test_a_dataclass_is_held_to_its_annotations() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 import msgspec
 
@@ -63,7 +64,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         check_count("retries", self.retries, 0, 999)
-        if not (math.isfinite(self.timeout) and 0 < self.timeout <= 86_400):
+        if not (_is_number(self.timeout) and 0 < self.timeout <= 86_400):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         if self.ordered and self.concurrency not in (None, 1):
             raise InvalidSetting("An ordered stage works on one item of a lane at a time: leave concurrency out.")
@@ -74,9 +75,10 @@ def strictest(policies: list[StagePolicy]) -> LanePolicy:
     """One policy for a lane that several stages share: the lowest limit and the longest delay any of them asks for."""
     lanes = [policy.lane() for policy in policies]
     limits = [policy.concurrency for policy in policies if policy.concurrency is not None]
-    slowest = max(lanes, key=lambda lane: (lane.delay_min, lane.delay_max))
     return LanePolicy(
-        limit=min(limits, default=DEFAULT_PER_HOST), delay_min=slowest.delay_min, delay_max=slowest.delay_max
+        limit=min(limits, default=DEFAULT_PER_HOST),
+        delay_min=max(lane.delay_min for lane in lanes),
+        delay_max=max(lane.delay_max for lane in lanes),
     )
 
 
@@ -88,7 +90,11 @@ def _delay(rate: str | None, delay: Delay | None) -> tuple[float, float] | None:
         return (seconds, seconds)
     if delay is None:
         return None
-    if isinstance(delay, int | float):
-        return (float(delay), float(delay))
-    low, high = delay
+    low, high = delay if isinstance(delay, tuple | list) and len(delay) == 2 else (delay, delay)
+    if not (_is_number(low) and _is_number(high)):
+        raise InvalidSetting(f"delay is {delay!r}; it must be seconds, or (from, to).")
     return (float(low), float(high))
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

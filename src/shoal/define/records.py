@@ -84,12 +84,15 @@ def text_of(value: Any) -> str:
         return record_text(value)
     if (dump := getattr(value, "model_dump_json", None)) is not None:
         return _model_text(value, dump)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     return record_text(dict(value) if isinstance(value, Mapping) else value)
 
 
 def _model_text(value: Any, dump: Any) -> str:
     try:
-        text = str(dump())
+        # Fields that were changed after the model was made may have any type; this says so.
+        text = str(dump(warnings="error"))
     except ValueError as problem:  # pydantic's own errors are ValueErrors
         raise InvalidRecord(f"The record cannot be stored as JSON: {problem}.") from None
     if not text.startswith("{"):

@@ -71,7 +71,8 @@ class Stage(Generic[P, T]):
     def __init__(self, scraper: Scraper, function: Callable[P, T], options: StageOptions) -> None:
         self.scraper = scraper
         self.function = function
-        self.name = options.get("name") or function.__name__
+        self.name: str = options.get("name") or str(getattr(function, "__name__", type(function).__name__))
+        _check_types(self.name, options)
         self.policy = StagePolicy(ordered=options.get("ordered", False)).changed(
             rate=options.get("rate"),
             delay=options.get("delay"),
@@ -180,6 +181,22 @@ class Stage(Generic[P, T]):
 
 
 AnyStage = Stage[..., Any]
+
+
+def _check_types(stage: str, options: StageOptions) -> None:
+    """One sentence instead of a TypeError from deep inside."""
+    rules: dict[str, tuple[Any, str]] = {
+        "follow": (Follow | bool, "True or Follow(...)"),
+        "record": (type, "a class"),
+        "headers": (Mapping, "a dict of names and values"),
+        "ordered": (bool, "True or False"),
+    }
+    for name, (kind, what) in rules.items():
+        value = options.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
+    if options.get("blocked") is not None and not callable(options["blocked"]):
+        raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
 
 
 def _with(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:

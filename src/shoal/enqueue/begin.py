@@ -7,6 +7,7 @@ import shlex
 import socket
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
@@ -166,7 +167,11 @@ def _is_alive(pid: int) -> bool:
         return False
     except OSError:
         return True  # somebody else's process
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state not in "ZX"  # dead, only nobody has asked after it yet
 
 
 def check_there_is_a_start(scraper: Scraper, urls: object | None, plan: Plan) -> None:

@@ -125,6 +125,8 @@ def prepare(new: NewItem, default_stage: str) -> PreparedItem:
         key = url_key(new.url)
     else:
         raise InvalidItem("The item has neither a url nor a key.")
+    if new.payload is not None and not isinstance(new.payload, Mapping):
+        raise InvalidItem(f"The payload must be a dict, not {type(new.payload).__name__}.")
     if new.partition:
         check_text("partition", new.partition, MAX_NAME_BYTES)
     if new.lane is not None:
@@ -150,6 +152,6 @@ def _whole(what: str, value: int, low: int, high: int) -> int:
 
 
 def _delay(value: float) -> float:
-    if not 0 <= value <= MAX_DELAY_SECONDS:  # NaN fails this too
+    if type(value) not in (int, float) or not 0 <= value <= MAX_DELAY_SECONDS:  # NaN fails this too
         raise InvalidItem(f"delay is {value!r}; it must be a number of seconds from 0 to {MAX_DELAY_SECONDS:.0f}.")
     return float(value)

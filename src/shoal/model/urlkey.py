@@ -49,8 +49,8 @@ def url_host(url: str) -> str:
     """Host and port of a URL as they name a site: `example.com`, `example.com:8080`."""
     try:
         host: str = can_ada.parse(url).host
-    except ValueError:
-        raise InvalidItem(f"{shown(url)} is not a valid absolute URL.") from None
+    except (ValueError, TypeError):
+        raise InvalidItem(f"{shown(str(url))} is not a valid absolute URL.") from None
     return host
 
 
