@@ -474,3 +474,12 @@ def test_what_a_site_said_is_redacted_and_cannot_steer_the_terminal(look: Look) 
         said = look.text(*command)
         assert "http://me:***@proxy.example" in said
         assert "\x1b" not in said
+
+
+def test_without_input_it_refuses_even_on_a_terminal(
+    look: Look, terminal: Callable[..., tuple[subprocess.Popen[bytes], int]]
+) -> None:
+    process, end = terminal("runs", "rm", look.scene.finished, "--no-input")
+    said = read_until(end, "")
+    assert process.wait(20) == 2
+    assert "--yes" in said

@@ -133,6 +133,29 @@ def test_a_crawl_delay_with_several_workers(fleet: Project) -> None:
     assert fleet.counts().done == 10
 
 
+def test_redirects_to_another_host_keep_its_manners(project: Project) -> None:
+    """Who is sent to a host by another one is a visitor like all others: its delay and its limit hold for them too."""
+    project.write(SCRAPER)
+    sending = HOSTS[6:9]
+    with Site() as site:
+        project.shoal(
+            "run",
+            "shop.py",
+            "--urls-file",
+            project.urls(
+                [
+                    *(f"{site.url_of(STEADY)}/page/{n}" for n in range(1, 6)),
+                    *(f"{site.url_of(SLOW)}/slow/1/{n}" for n in range(4)),
+                    *(f"{site.url_of(host)}/elsewhere/{STEADY}/page/9" for host in sending),
+                    *(f"{site.url_of(host)}/elsewhere/{SLOW}/slow/1/sent" for host in sending),
+                ]
+            ),
+        )
+        visits = site.visits()
+    check_manners(visits)
+    assert project.counts().done == 15
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_after_a_429_nobody_visits_until_it_is_over(either: Project, workers: int) -> None:
     """S0.25: not even with what was claimed before the site spoke; and the wait costs the item no attempt."""

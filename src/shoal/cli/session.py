@@ -29,6 +29,7 @@ class Session:
         self.json = False
         self.quiet = False
         self.verbose = False
+        self.no_input = False
         self.stubborn = False  # something still runs that cannot be ended in a friendly way
 
     @cached_property
