@@ -34,7 +34,7 @@ class SqlLanes(ABC):
     async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool: ...
 
     @abstractmethod
-    async def _turn(self, run_no: int, key: str) -> float: ...
+    async def _turn(self, run_no: int, key: str, slack: float) -> float: ...
 
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView:
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
@@ -69,8 +69,9 @@ class SqlLanes(ABC):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
 
-    async def turn(self, key: str, *, run_id: str | None = None) -> float:
-        return await self._turn(await self._run_no(run_id), key)
+    async def turn(self, key: str, *, run_id: str | None = None, slack: float = 0.0) -> float:
+        check_lane_change(key, None, (0.0, slack))
+        return await self._turn(await self._run_no(run_id), key, float(slack))
 
     async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         check_lane_change(key, None, (0.0, delay))

@@ -69,7 +69,6 @@ class Runs(Protocol):
     async def remove(self, run_id: str, *, by: str = "") -> None:
         """Forget the run and all that belongs to it. Hidden at once, deleted in small steps."""
 
-
     async def note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
         """Keep something with the run under a name; what stood there is replaced. It goes when the run is removed."""
 
@@ -153,13 +152,14 @@ class Lanes(Protocol):
     async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
         """Nothing of the lane starts for so long; 0 lifts a block."""
 
-    async def turn(self, key: str, *, run_id: str | None = None) -> float:
+    async def turn(self, key: str, *, run_id: str | None = None, slack: float = 0.0) -> float:
         """One more start on a lane, beyond an item's own first request: a redirect, robots.txt, a second page.
 
         0 or more: the start is yours after so many seconds; sleep them and send. Less than 0: nothing was reserved,
         ask again after that many seconds; so it is while an item of the lane is leased and has not reported its start.
         So do not ask while you hold such an item: its own start is there to be used first. A lane that does not exist
         or has no delay costs no wait, except for what is left of a block. A turn that is not used delays the others.
+        `slack`: how many seconds late you may use it; what follows keeps that much more distance.
         """
 
     async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:

@@ -10,8 +10,6 @@ from shoal.errors import InvalidSetting
 
 MAX_LANE_LIMIT = 1_000_000
 MAX_LANE_DELAY = 86_400.0
-# A turn may be used so many seconds late; the ledger keeps that much more distance after it.
-TURN_TOLERANCE = 0.02
 
 
 class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from shoal.errors import InvalidItem, NotFound, Permanent, Transient
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
-from shoal.model.lane import TURN_TOLERANCE
 from shoal.model.urlkey import url_host
 from shoal.worker.starter import Starter
 
@@ -17,6 +16,9 @@ from shoal.worker.starter import Starter
 UNPACED_SECONDS = 5.0
 # How long a failure to get robots.txt is remembered.
 ROBOTS_SECONDS = 60.0
+# How late a turn may be used: so much, and twice what a question to the ledger takes.
+LEAST_SLACK = 0.02
+LONGEST_ROUND_TRIP = 1.0
 # A look at a lane is good for so long.
 LOOK_SECONDS = 0.1
 REMEMBERED_HOSTS = 10_000
@@ -36,6 +38,7 @@ class Politeness:
         self._lanes = lanes
         self.robots = robots
         self.starter = starter
+        self._round_trip = 0.0
         self._slowed: dict[str, float] = {}
         self._unpaced: dict[str, float] = {}
 
@@ -56,19 +59,22 @@ class Politeness:
         if self._lanes is None or (not sure and now < self._unpaced.get(key, 0.0)):
             return
         while True:
-            seconds = await self._lanes.turn(key, run_id=run_id)
-            if seconds == 0.0:
-                if not sure:
-                    _forget_some(self._unpaced)
-                    self._unpaced[key] = now + UNPACED_SECONDS
+            slack = LEAST_SLACK + 2 * self._round_trip
+            asked = time.monotonic()
+            seconds = await self._lanes.turn(key, run_id=run_id, slack=slack)
+            answered = time.monotonic()
+            self._round_trip += (min(answered - asked, LONGEST_ROUND_TRIP) - self._round_trip) / 4
+            if seconds == 0.0 and not sure:
+                _forget_some(self._unpaced)
+                self._unpaced[key] = now + UNPACED_SECONDS
                 return
-            if deadline is not None and (when := deadline.when()) is not None:
-                # Waiting for the lane is not the item's fault.
-                deadline.reschedule(when + abs(seconds))
-            due = time.monotonic() + abs(seconds)
-            await asyncio.sleep(abs(seconds))
-            # A turn that was slept through has lapsed: somebody else's may be under way already.
-            if seconds > 0 and time.monotonic() - due < TURN_TOLERANCE:
+            if seconds != 0.0:
+                if deadline is not None and (when := deadline.when()) is not None:
+                    # Waiting for the lane is not the item's fault.
+                    deadline.reschedule(when + abs(seconds))
+                await asyncio.sleep(abs(seconds))
+            # A turn that was slept through, or whose answer came late, has lapsed: another's may be under way already.
+            if seconds >= 0.0 and time.monotonic() - (asked + seconds) <= slack:
                 return
 
 

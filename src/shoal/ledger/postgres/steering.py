@@ -104,8 +104,8 @@ class PostgresLanes(SqlLanes):
     async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool:
         return await self._db.value(self._sql["slow_lane"], run_no, key, delay, why) is not None
 
-    async def _turn(self, run_no: int, key: str) -> float:
-        seconds: float = await self._db.value(self._sql["turn"], run_no, key)
+    async def _turn(self, run_no: int, key: str, slack: float) -> float:
+        seconds: float = await self._db.value(self._sql["turn"], run_no, key, slack)
         return seconds
 
 

@@ -73,17 +73,17 @@ class SqliteLanes(SqlLanes):
 
         return await self._db.write(work)
 
-    async def _turn(self, run_no: int, key: str) -> float:
+    async def _turn(self, run_no: int, key: str, slack: float) -> float:
         # Most lanes keep no distance: looking is enough, and nobody waits for the lock.
         for lane in await self._db.fetch(self._sql["lane_starts"], run_no, key):
             if lane["delay_max"] > 0:
-                return await self._db.write(lambda tx: turn(tx, run_no, key))
+                return await self._db.write(lambda tx: turn(tx, run_no, key, slack))
             seconds: float = max(0.0, (lane["free_at"] - lane["now"]) / MICRO)
             return seconds
         return 0.0
 
 
-def turn(tx: Transaction, run_no: int, key: str) -> float:
+def turn(tx: Transaction, run_no: int, key: str, slack: float) -> float:
     """Reserve the next start of the lane: seconds until then; below 0 when nothing was reserved."""
     found = tx.rows("lane_starts", run_no, key)
     if not found:
@@ -99,7 +99,7 @@ def turn(tx: Transaction, run_no: int, key: str) -> float:
     too_early = wait - delay_max - RESERVED_AHEAD
     if too_early > 0:
         return -min(too_early, ASK_LATER)
-    tx.run("take_turn", lane["id"], starts_at)
+    tx.run("take_turn", lane["id"], starts_at, micros(slack))
     tx.run("retime_delayed", lane["id"], tx.now)
     return wait
 

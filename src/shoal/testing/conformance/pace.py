@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import InvalidSetting, NotFound
 from shoal.model.item import Claimed
-from shoal.model.lane import TURN_TOLERANCE, LanePolicy
+from shoal.model.lane import LanePolicy
 from shoal.testing.lab import Lab, done, retry, throttled
 
 SPACED = LanePolicy(limit=4, delay_min=10, delay_max=10)
@@ -77,7 +77,15 @@ class PaceConformance:
             given.append(await lab.ledger.lanes.turn("host"))
         assert [round(wait) for wait in sorted(given)] == [0, 10, 20, 30]
         await lab.jump(35)
-        assert 4 < await lab.ledger.lanes.turn("host") <= 5 + 4 * TURN_TOLERANCE
+        assert 4 < await lab.ledger.lanes.turn("host") <= 5
+
+    async def test_a_turn_that_may_be_used_late_keeps_more_distance(self, lab: Lab) -> None:
+        run = await lab.run(lane=SPACED)
+        await lab.put(run, "a", lane="host", delay=3600.0)
+        assert await lab.ledger.lanes.turn("host", slack=2.0) == 0
+        assert 11 < await lab.ledger.lanes.turn("host") <= 12
+        with pytest.raises(InvalidSetting):
+            await lab.ledger.lanes.turn("host", slack=-1.0)
 
     async def test_no_turn_is_given_while_an_item_may_start_any_moment(self, lab: Lab) -> None:
         run = await lab.run(lane=SPACED)
@@ -89,7 +97,7 @@ class PaceConformance:
         assert await lab.ledger.lanes.turn("host") < 0, "it may sit in a buffer for long"
         await start(lab, worker, a)
         wait = await lab.ledger.lanes.turn("host")
-        assert 9 < wait <= 10 + TURN_TOLERANCE, "the distance counts from the item's start"
+        assert 9 < wait <= 10, "the distance counts from the item's start"
         await lab.check()
 
     async def test_an_item_that_was_let_out_already_waits_for_a_turn_taken_meanwhile(self, lab: Lab) -> None:
@@ -115,7 +123,7 @@ class PaceConformance:
         worker = await lab.worker(lease_seconds=3600)
         (a,) = await lab.claim(worker)
         await start(lab, worker, a)
-        assert 9 < await lab.ledger.lanes.turn("host") <= 10 + TURN_TOLERANCE
+        assert 9 < await lab.ledger.lanes.turn("host") <= 10
         await later(lab, 11)
         assert await lab.claim(worker) == []
         await later(lab, 10)
@@ -197,7 +205,7 @@ class PaceConformance:
         (a,) = await lab.claim(await lab.worker())
         assert not a.paced
         await lab.ledger.lanes.slow("host", 10, "robots.txt")
-        assert 9 < await lab.ledger.lanes.turn("host") <= 10 + TURN_TOLERANCE
+        assert 9 < await lab.ledger.lanes.turn("host") <= 10
         await lab.check()
 
     # -- floors -------------------------------------------------------------------------------------------------------
@@ -293,7 +301,7 @@ class PaceConformance:
         lane = await lab.ledger.lanes.slow("host", 10, "robots.txt", run_id=run.id)
         assert (lane.run_id, lane.policy.delay_min) == (run.id, 10)
         assert await lab.ledger.lanes.turn("host", run_id=run.id) == 0
-        assert 9 < await lab.ledger.lanes.turn("host", run_id=run.id) <= 10 + TURN_TOLERANCE
+        assert 9 < await lab.ledger.lanes.turn("host", run_id=run.id) <= 10
         assert await lab.ledger.lanes.turn("host") == 0, "the shared lane of that name is another one"
 
     async def test_why_names_the_floor(self, lab: Lab) -> None:

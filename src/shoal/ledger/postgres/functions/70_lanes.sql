@@ -132,7 +132,8 @@ $$;
 -- One more start on a lane, beyond an item's own: seconds until it may leave. Below 0: nothing was reserved, ask again
 -- after so long. That is so while an item of the lane may start any moment, and when others have reserved more than a
 -- minute ahead already: a block that is lifted then does not leave the lane waiting for hours.
-create or replace function shoal.turn(run_no int, lane_key text) returns double precision
+create or replace function shoal.turn(run_no int, lane_key text, slack double precision)
+returns double precision
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -158,9 +159,9 @@ begin
         if too_early > 0 then
             return -least(too_early, 10);
         end if;
-        -- The turn may be used a little late (TURN_TOLERANCE): what follows keeps that much more distance.
+        -- The turn may be used so late: what follows keeps that much more distance.
         update shoal.lane x
-        set next_at = starts_at + shoal.lane_pause(l) + interval '20 milliseconds' where x.id = l.id;
+        set next_at = starts_at + shoal.lane_pause(l) + shoal.seconds(slack) where x.id = l.id;
         perform shoal.retime_delayed(l.id, t);
     end if;
     return extract(epoch from starts_at - t);

@@ -73,7 +73,7 @@ select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
 select shoal.slow_lane($1::int, $2, $3::float8, $4)
 
 -- name: turn
-select shoal.turn($1::int, $2)
+select shoal.turn($1::int, $2, $3::float8)
 
 -- name: get_lanes
 -- Seconds, not times: the caller's clock must not be needed to understand them.

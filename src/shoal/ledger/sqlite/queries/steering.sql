@@ -179,8 +179,8 @@ select l.id, l.delay_max, shoal_now() as now,
 from lane l where l.run = ?1 and l.key = ?2
 
 -- name: take_turn
--- The turn may be used a little late (TURN_TOLERANCE): what follows keeps that much more distance.
-update lane set next_at = ?2 + 20000 + cast(1e6 * (
+-- The turn may be used so late (?3): what follows keeps that much more distance.
+update lane set next_at = ?2 + ?3 + cast(1e6 * (
     delay_min + (random() & 0xffffffff) / 4294967295.0 * (delay_max - delay_min)) as integer)
 where id = ?1
 
