@@ -12,6 +12,8 @@ from shoal.fetch.client import HttpFetcher
 from shoal.fetch.protocols import Request
 from tests.fetch.site import Seen, Site, redirect, reply
 
+STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "sent", "done")]
+
 
 class Witness:
     """A gate that writes down what it was asked, together with what the server had seen by then."""
@@ -27,6 +29,9 @@ class Witness:
 
     def sent(self, hop: int) -> None:
         self.events.append(("sent", hop, len(self._site.log)))
+
+    def done(self, hop: int) -> None:
+        self.events.append(("done", hop, len(self._site.log)))
 
 
 async def test_a_page_says_what_was_asked_and_what_came(site: Site, fetcher: HttpFetcher) -> None:
@@ -199,7 +204,7 @@ async def test_the_gate_is_asked_before_each_request_and_told_after(site: Site, 
     gate = Witness(site)
     await fetcher.fetch(Request(url=site.url("/a")), gate=gate)
     assert gate.urls == [site.url("/a"), site.url("/b")]
-    assert [(what, hop) for what, hop, _ in gate.events] == [("before", 0), ("sent", 0), ("before", 1), ("sent", 1)]
+    assert [(what, hop) for what, hop, _ in gate.events] == STEPS
     # The server, in the same loop, had not read the second request before the gate let it go.
     assert [seen for what, _, seen in gate.events if what == "before"] == [0, 1]
 
@@ -222,6 +227,9 @@ def test_sent_is_told_when_the_bytes_have_left(runner) -> None:  # type: ignore[
                     connection.setblocking(False)
                     arrived = connection.recv(65_536)
 
+            def done(self, hop: int) -> None:
+                pass
+
         fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1")
         with pytest.raises(Transient):
             await fetcher.fetch(Request(url=f"http://127.0.0.1:{listener.getsockname()[1]}/x"), gate=Gate())
@@ -243,6 +251,9 @@ async def test_a_gate_may_end_the_fetch(site: Site, fetcher: HttpFetcher) -> Non
         def sent(self, hop: int) -> None:
             pass
 
+        def done(self, hop: int) -> None:
+            pass
+
     with pytest.raises(Throttled, match="the lane waits"):
         await fetcher.fetch(Request(url=site.url("/a")), gate=Closed())
     assert site.targets == ["/a"]
@@ -254,6 +265,9 @@ async def test_an_error_of_the_gate_is_not_taken_for_one_of_the_site(site: Site,
             raise ConnectionResetError("the ledger's connection")
 
         def sent(self, hop: int) -> None:
+            pass
+
+        def done(self, hop: int) -> None:
             pass
 
     with pytest.raises(ConnectionResetError, match="the ledger's connection"):
@@ -324,7 +338,7 @@ async def test_a_kept_connection_that_closes_is_replaced_once(site: Site, fetche
     gate = Witness(site)
     page = await fetcher.fetch(Request(url=site.url("/second")), gate=gate)
     assert (page.text, dropped) == ("fresh", [1])
-    assert [(what, hop) for what, hop, _ in gate.events] == [("before", 0), ("sent", 0), ("before", 1), ("sent", 1)]
+    assert [(what, hop) for what, hop, _ in gate.events] == STEPS
 
 
 async def test_a_post_is_never_sent_twice(site: Site, fetcher: HttpFetcher) -> None:

@@ -149,6 +149,9 @@ async def test_from_the_store_alone(store: FileStore) -> None:
         def sent(self, hop: int) -> None:
             raise AssertionError("nothing goes on the wire")
 
+        def done(self, hop: int) -> None:
+            raise AssertionError("nothing goes on the wire")
+
     await store.put(Page.of("http://shop.test/a", "kept"))
     only = StoreOnlyFetcher(store)
     page = await only.fetch(Request(url="http://shop.test/a"), gate=Forbidden())

@@ -9,7 +9,6 @@ from shoal.cli.session import Session
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
-    from shoal.define.stage import AnyStage
     from shoal.enqueue.begin import Plan
     from shoal.enqueue.urlfile import UrlFile
 
@@ -31,27 +30,35 @@ def print_plan(session: Session, scraper: Scraper, settings: Settings, choice: s
         "store": settings.store or "none",
     }
     if session.json:
-        session.record({**facts, "stages": [_stage(stage) for stage in scraper.stages.values()]})
+        session.record({**facts, "stages": _stages(scraper)})
         return
     width = max(map(len, facts))
     for name, value in facts.items():
         session.data(f"{name.ljust(width)}  {value}")
-    rows = [list(_stage(stage).values()) for stage in scraper.stages.values()]
     session.data("")
-    session.table([name.upper() for name in _stage(scraper.first_stage)], rows)
+    stages = _stages(scraper)
+    session.table([name.upper() for name in stages[0]], [list(stage.values()) for stage in stages])
 
 
-def _stage(stage: AnyStage) -> dict[str, object]:
-    policy = stage.policy
-    lane = policy.lane()
-    return {
-        "stage": stage.name,
-        "lane": "host" if stage.by_host else "own",
-        "at once": lane.limit,
-        "delay": f"{lane.delay_min:g}-{lane.delay_max:g} s" if lane.delay_max else "none",
-        "timeout": f"{policy.timeout:g} s",
-        "retries": policy.retries,
-    }
+def _stages(scraper: Scraper) -> list[dict[str, object]]:
+    """Each stage with the lane that holds for it: stages that go by host share the strictest policy."""
+    return [
+        {
+            "stage": stage.name,
+            "lane": "host" if stage.by_host else "own",
+            "at once": spec.lane.limit,
+            "delay": _delay(spec.lane.delay_min, spec.lane.delay_max),
+            "timeout": f"{stage.policy.timeout:g} s",
+            "retries": stage.policy.retries,
+        }
+        for stage, spec in zip(scraper.stages.values(), scraper.run_spec().stages, strict=True)
+    ]
+
+
+def _delay(low: float, high: float) -> str:
+    if high == 0:
+        return "none"
+    return f"{low:.3g} s" if low == high else f"{low:.3g}-{high:.3g} s"
 
 
 async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[Plan | None, int]:

@@ -153,3 +153,6 @@ class _RobotsGate:
 
     def sent(self, hop: int) -> None:
         """Nobody counts."""
+
+    def done(self, hop: int) -> None:
+        """Nobody waits for it."""

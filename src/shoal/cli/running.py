@@ -100,7 +100,7 @@ async def work_off(
         try:
             await call_start_hooks(scraper, ledger, run, log)
             options = WorkerOptions(
-                scope=Scope(scraper=scraper.name, run_ids=(run.id,)),
+                scope=Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages)),
                 concurrency=settings.concurrency,
                 batch_size=settings.batch_size,
                 lease=settings.lease,

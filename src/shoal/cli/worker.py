@@ -38,7 +38,8 @@ def worker(
     scope = Scope(
         scraper=found.name,
         run_ids=(run_id,) if run_id else (),
-        stages=tuple(stage),
+        # Never a stage that this code does not know: an older copy of it must not spoil the items of a newer one.
+        stages=tuple(stage or found.stages),
         partitions=tuple(partition),
         steal=not only,
     )

@@ -116,6 +116,7 @@ class HttpFetcher:
         while True:
             cookies = "" if jar is None else self._jars.header(jar, trip.target)
             started, response = await self._answer(trip, gate, cookies)
+            hop = trip.hop
             try:
                 new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
                 if jar is not None and new_cookies:
@@ -131,6 +132,9 @@ class HttpFetcher:
             except BaseException:
                 response.close()
                 raise
+            finally:
+                if gate is not None:
+                    gate.done(hop)
             seconds += perf_counter() - started
             trip.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
         return Page(
@@ -162,7 +166,11 @@ class HttpFetcher:
             started = perf_counter()
             try:
                 return started, await self._send(trip, cookies)
-            except WIRE_ERRORS as error:
+            except BaseException as error:
+                if gate is not None:
+                    gate.done(trip.hop)
+                if not isinstance(error, WIRE_ERRORS):
+                    raise
                 closed_early = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
                 if not (may_repeat and departure.reused and closed_early):
                     raise explained(error, trip.url) from error

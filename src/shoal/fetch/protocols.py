@@ -34,6 +34,9 @@ class Gate(Protocol):
     def sent(self, hop: int) -> None:
         """Called once per hop, as soon as the request's headers left this machine; never if they did not."""
 
+    def done(self, hop: int) -> None:
+        """Called once per hop that was let through: its answer has been read, or there is none to come."""
+
 
 class Fetcher(Protocol):
     async def fetch(

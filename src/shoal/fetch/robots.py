@@ -151,6 +151,9 @@ class _WatchedGate:
     def sent(self, hop: int) -> None:
         self._gate.sent(hop)
 
+    def done(self, hop: int) -> None:
+        self._gate.done(hop)
+
 
 class _Site:
     """What is known of one origin, and until when."""

@@ -148,7 +148,7 @@ class Attempts:
     def gate(self, claimed: Claimed, claimed_at: float) -> AttemptGate | None:
         if self._polite is None:
             return None
-        if self._polite.robots is None and not claimed.paced and claimed.lane is None:
+        if self._polite.robots is None and claimed.lane is None and claimed.url is not None:
             return None  # nothing to keep to, nothing to tell
         return AttemptGate(self._polite, claimed, claimed_at, run_of_lane=self.run_of_lane(claimed))
 

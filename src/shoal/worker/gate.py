@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
+from shoal.define.policy import DEFAULT_PER_HOST
 from shoal.errors import InvalidItem, NotFound, Permanent, Transient
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
@@ -39,6 +41,7 @@ class Politeness:
         self.robots = robots
         self.starter = starter
         self._round_trip = 0.0
+        self._places: dict[str, asyncio.Semaphore] = {}
         self._slowed: dict[str, float] = {}
         self._unpaced: dict[str, float] = {}
 
@@ -49,6 +52,20 @@ class Politeness:
             _forget_some(self._slowed)
             self._slowed[lane] = time.monotonic()
         return self._slowed.get(lane, 0.0)
+
+    async def place(self, host: str) -> asyncio.Semaphore:
+        """A place at a host that the item's own lane does not speak for: as many as its lane allows, per process."""
+        known = self._places.get(host)
+        if known is None:
+            limit = DEFAULT_PER_HOST
+            if self._lanes is not None:
+                with contextlib.suppress(NotFound):
+                    limit = (await self._lanes.get(host)).policy.limit
+            if len(self._places) >= REMEMBERED_HOSTS:
+                self._places = {key: place for key, place in self._places.items() if place.locked()}
+            known = self._places.setdefault(host, asyncio.Semaphore(limit))
+        await known.acquire()
+        return known
 
     def is_slowed(self, lane: str) -> bool:
         return lane in self._slowed
@@ -114,9 +131,23 @@ class Barriers:
 
 
 class AttemptGate:
-    """The gate of one attempt. Its first request is the start that the ledger's lane has given it."""
+    """The gate of one attempt. Its first request is the start that the ledger's lane has given it.
 
-    __slots__ = ("_begun", "_claimed", "_claimed_at", "_deadline", "_polite", "_reading_robots", "_run_id", "_used")
+    An item with a URL and no lane was set free by its author. An item without a URL has no host of its own: what it
+    visits keeps to the lanes of the hosts, besides the item's own.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_claimed",
+        "_claimed_at",
+        "_deadline",
+        "_place",
+        "_polite",
+        "_reading_robots",
+        "_run_id",
+        "_used",
+    )
 
     def __init__(self, polite: Politeness, claimed: Claimed, claimed_at: float, *, run_of_lane: str | None) -> None:
         self._polite = polite
@@ -124,6 +155,7 @@ class AttemptGate:
         self._claimed_at = claimed_at
         self._run_id = run_of_lane
         self._deadline: asyncio.Timeout | None = None
+        self._place: asyncio.Semaphore | None = None
         self._reading_robots = False
         self._used = False
         self._begun = False
@@ -135,8 +167,14 @@ class AttemptGate:
     async def before(self, url: str, hop: int) -> None:
         if self._polite.robots is not None and not self._reading_robots:
             await self._obey_robots(self._polite.robots, url)
-        if self._used:
-            await self._take_turn(url)
+        if self._is_free():
+            return
+        host = self._foreign_host(url)
+        if self._used and (host is None or self._claimed.url is None):
+            await self._take_own_turn()
+        if host is not None:
+            await self._polite.turn(host, None, self._deadline, sure=False)
+            self._place = await self._polite.place(host)
 
     def sent(self, hop: int) -> None:
         self._begun = self._begun or not self._reading_robots
@@ -144,6 +182,11 @@ class AttemptGate:
             self._used = True
             if self._claimed.paced:
                 self._polite.starter.note(self._claimed.lease)
+
+    def done(self, hop: int) -> None:
+        if self._place is not None:
+            self._place.release()
+            self._place = None
 
     async def _obey_robots(self, robots: Robots, url: str) -> None:
         self._reading_robots = True
@@ -156,27 +199,33 @@ class AttemptGate:
             self._reading_robots = False
         if not rules.allowed(url):
             raise Permanent(f"robots.txt of {url_host(url)} forbids it")
-        if rules.crawl_delay and (lane := self._lane_of(url)) is not None:
-            slowed_at = await self._polite.slow(lane, rules.crawl_delay, self._run_id)
-            if lane == self._claimed.lane and self._claimed_at < slowed_at and not (self._claimed.paced or self._begun):
+        if rules.crawl_delay and not self._is_free():
+            await self._slow_down(rules.crawl_delay, self._foreign_host(url))
+
+    async def _slow_down(self, delay: float, host: str | None) -> None:
+        """Hand a crawl-delay on to the lane it is meant for."""
+        claimed = self._claimed
+        if host is not None:
+            await self._polite.slow(host, delay, None)
+        elif claimed.lane is not None:
+            slowed_at = await self._polite.slow(claimed.lane, delay, self._run_id)
+            if self._claimed_at < slowed_at and not (claimed.paced or self._begun):
                 # It was claimed before the lane knew: it goes back, to come out again in its turn.
                 raise NotNow
 
-    async def _take_turn(self, url: str) -> None:
-        lane = self._lane_of(url)
-        if lane is None:
-            return
-        if lane != self._claimed.lane:
-            await self._polite.turn(lane, None, self._deadline, sure=False)
-        elif self._claimed.paced or self._polite.is_slowed(lane):
+    async def _take_own_turn(self) -> None:
+        lane = self._claimed.lane
+        if lane is not None and (self._claimed.paced or self._polite.is_slowed(lane)):
             await self._polite.turn(lane, self._run_id, self._deadline, sure=True)
 
-    def _lane_of(self, url: str) -> str | None:
-        """The lane a request belongs to: the item's own, unless it goes to another host than the item's."""
-        claimed = self._claimed
-        if claimed.lane is None or claimed.url is None or (host := _host(url)) == _host(claimed.url):
-            return claimed.lane
-        return host
+    def _is_free(self) -> bool:
+        return self._claimed.lane is None and self._claimed.url is not None
+
+    def _foreign_host(self, url: str) -> str | None:
+        """The host of a request that the item's own lane does not speak for, else None."""
+        own = self._claimed.url
+        host = _host(url)
+        return host if own is None or host != _host(own) else None
 
 
 def _host(url: str) -> str | None:
