@@ -113,7 +113,7 @@ def _on_small_pages(postgres: PostgresPlace, sizes: Mapping[str, int]) -> dict[s
         "shoal on PostgreSQL, host lane": Entrant(shoal_on_postgres(postgres, by_host=True), pages),
         "Scrapy in memory": Entrant(scrapy(), sizes["scrapy"]),
         "Scrapy with JOBDIR": Entrant(scrapy("--jobdir", "job"), sizes["scrapy"] // 2),
-        "Crawlee in memory": Entrant(crawlee(), sizes["crawlee"]),
+        "Crawlee in memory": Entrant(crawlee(), sizes["scrapy"]),
         "Crawlee on its SQLite": Entrant(crawlee("--sqlite"), sizes["crawlee"]),
     }
 

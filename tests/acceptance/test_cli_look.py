@@ -227,7 +227,7 @@ def test_why_is_a_sentence_with_its_times(look: Look) -> None:
     assert ", until 20" in retrying
     waiting = [gate["code"] for gate in look.json("items", "why", run, "13")]
     assert waiting == ["lane_limit", "lane_rank"]
-    assert "4 items wait for their lanes." in look.text("items", "why", run)
+    assert "4 items are waiting for their lanes." in look.text("items", "why", run)
     shown = look.text("items", "show", run, "7")
     assert "read timed out" in shown
     assert "transient" in shown

@@ -1,5 +1,6 @@
 """Politeness as the site sees it: whoever works on it, however many they are, whatever happens to them."""
 
+import json
 import signal
 import time
 
@@ -151,7 +152,22 @@ def test_redirects_to_another_host_keep_its_delay(project: Project) -> None:
     assert closest_starts(visit_by_detour(project, STEADY, "/page", own=6)) >= DELAY - LEEWAY
 
 
-@pytest.mark.xfail(reason="a host's limit counts its own items, not those that others redirect to it", strict=True)
+def test_a_full_host_does_not_bunch_those_who_are_sent_to_it(project: Project) -> None:
+    """Places that come free at the same moment are no reason to start at the same moment."""
+    project.write(SCRAPER)
+    # Three that come one after another and end together; three more that come before that.
+    plan = [(0.0, 2.0), (0.3, 1.7), (0.6, 1.4), (0.9, 0.1), (0.9, 0.1), (0.9, 0.1)]
+    with Site() as site:
+        lines = [
+            json.dumps({"url": f"{site.url_of(sender)}/elsewhere/{SLOW}/slow/{seconds}/{sender}", "delay": delay})
+            for sender, (delay, seconds) in zip(HOSTS[2:8], plan, strict=True)
+        ]
+        project.shoal("run", "shop.py", "--urls-file", project.urls([f"{site.url_of(SLOW)}/page/1", *lines]))
+        visits = of_host(site.visits(), SLOW)
+    assert most_at_once(visits) <= LIMIT
+    assert closest_starts(visits) >= DELAY - LEEWAY, starts(visits, SLOW)
+
+
 def test_redirects_to_another_host_keep_its_limit(project: Project) -> None:
     assert most_at_once(visit_by_detour(project, SLOW, "/slow/1", own=6)) <= LIMIT
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
-from shoal.define.policy import DEFAULT_PER_HOST
 from shoal.errors import InvalidItem, NotFound, Permanent, Transient
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
 from shoal.model.urlkey import url_host
+from shoal.worker.places import Places, extend
+from shoal.worker.remembered import Remembered
 from shoal.worker.starter import Starter
 
 # How long a host is taken for one without a pace after the ledger said so.
@@ -21,9 +21,6 @@ ROBOTS_SECONDS = 60.0
 # How late a turn may be used: so much, and twice what a question to the ledger takes.
 LEAST_SLACK = 0.02
 LONGEST_ROUND_TRIP = 1.0
-# A look at a lane is good for so long.
-LOOK_SECONDS = 0.1
-REMEMBERED_HOSTS = 10_000
 
 
 class NotNow(Exception):
@@ -41,93 +38,50 @@ class Politeness:
         self.robots = robots
         self.starter = starter
         self._round_trip = 0.0
-        self._places: dict[str, asyncio.Semaphore] = {}
-        self._slowed: dict[str, float] = {}
-        self._unpaced: dict[str, float] = {}
+        self.places = Places(lanes)
+        self._slowed = Remembered()
+        self._unpaced = Remembered()
 
     async def slow(self, lane: str, delay: float, run_id: str | None) -> float:
         """Hand a crawl-delay on to the lane, once. Returns when that was."""
         if lane not in self._slowed and self._lanes is not None:
             await self._lanes.slow(lane, delay, "robots.txt asks for it", run_id=run_id)
-            _forget_some(self._slowed)
             self._slowed[lane] = time.monotonic()
         return self._slowed.get(lane, 0.0)
-
-    async def place(self, host: str) -> asyncio.Semaphore:
-        """A place at a host that the item's own lane does not speak for: as many as its lane allows, per process."""
-        known = self._places.get(host)
-        if known is None:
-            limit = DEFAULT_PER_HOST
-            if self._lanes is not None:
-                with contextlib.suppress(NotFound):
-                    limit = (await self._lanes.get(host)).policy.limit
-            if len(self._places) >= REMEMBERED_HOSTS:
-                self._places = {key: place for key, place in self._places.items() if place.locked()}
-            known = self._places.setdefault(host, asyncio.Semaphore(limit))
-        await known.acquire()
-        return known
 
     def is_slowed(self, lane: str) -> bool:
         return lane in self._slowed
 
     async def turn(self, key: str, run_id: str | None, deadline: asyncio.Timeout | None, *, sure: bool) -> None:
-        """Wait for one more start on a lane. `sure`: it is known to have a pace, so the ledger is asked."""
-        now = time.monotonic()
-        if self._lanes is None or (not sure and now < self._unpaced.get(key, 0.0)):
+        """Wait for one more start on a lane. `sure`: it is known to have a pace; otherwise that is found out first."""
+        if self._lanes is None or not (sure or await self._has_pace(self._lanes, key)):
             return
         while True:
             slack = LEAST_SLACK + 2 * self._round_trip
             asked = time.monotonic()
             seconds = await self._lanes.turn(key, run_id=run_id, slack=slack)
-            answered = time.monotonic()
-            self._round_trip += (min(answered - asked, LONGEST_ROUND_TRIP) - self._round_trip) / 4
-            if seconds == 0.0 and not sure:
-                _forget_some(self._unpaced)
-                self._unpaced[key] = now + UNPACED_SECONDS
-                return
+            self._round_trip += (min(time.monotonic() - asked, LONGEST_ROUND_TRIP) - self._round_trip) / 4
             if seconds != 0.0:
-                if deadline is not None and (when := deadline.when()) is not None:
-                    # Waiting for the lane is not the item's fault.
-                    deadline.reschedule(when + abs(seconds))
+                extend(deadline, abs(seconds))
                 await asyncio.sleep(abs(seconds))
             # A turn that was slept through, or whose answer came late, has lapsed: another's may be under way already.
             if seconds >= 0.0 and time.monotonic() - (asked + seconds) <= slack:
                 return
 
-
-class Barriers:
-    """Which lanes must not be visited though their items were claimed before anybody knew.
-
-    What this process hears it knows at once; what others heard it learns by looking at the lane before an item that
-    has been waiting in the buffer is started.
-    """
-
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
-        self._until: dict[str, float] = {}
-        self._looked_at: dict[str, float] = {}
-
-    def close(self, lane: str, seconds: float) -> None:
-        """The site asked to wait."""
-        _forget_some(self._until)
-        self._until[lane] = time.monotonic() + seconds
-
-    async def is_closed(self, lane: str, run_id: str | None, claimed_at: float) -> bool:
+    async def _has_pace(self, lanes: Lanes, key: str) -> bool:
+        """Whether a lane keeps a distance or is blocked. That it does neither is believed for a few seconds."""
         now = time.monotonic()
-        if now < self._until.get(lane, 0.0):
-            return True
-        if now - max(claimed_at, self._looked_at.get(lane, 0.0)) < LOOK_SECONDS:
+        if now < self._unpaced.get(key, 0.0):
             return False
         try:
-            view = await self._lanes.get(lane, run_id=run_id)
+            lane = await lanes.get(key)
         except NotFound:
-            return False
-        if view.paused or view.blocked_seconds > 0:
-            self.close(lane, LOOK_SECONDS if view.paused else view.blocked_seconds)
-            return True
-        _forget_some(self._looked_at)
-        self._looked_at[lane] = now
-        return False
+            paced = False
+        else:
+            paced = lane.policy.delay_max > 0 or lane.blocked_seconds > 0
+        if not paced:
+            self._unpaced[key] = now + UNPACED_SECONDS
+        return paced
 
 
 class AttemptGate:
@@ -155,7 +109,7 @@ class AttemptGate:
         self._claimed_at = claimed_at
         self._run_id = run_of_lane
         self._deadline: asyncio.Timeout | None = None
-        self._place: asyncio.Semaphore | None = None
+        self._place: str | None = None
         self._reading_robots = False
         self._used = False
         self._begun = False
@@ -169,12 +123,21 @@ class AttemptGate:
             await self._obey_robots(self._polite.robots, url)
         if self._is_free():
             return
-        host = self._foreign_host(url)
-        if self._used and (host is None or self._claimed.url is None):
-            await self._take_own_turn()
-        if host is not None:
-            await self._polite.turn(host, None, self._deadline, sure=False)
-            self._place = await self._polite.place(host)
+        foreign = self._foreign_host(url)
+        # The place first: a turn that waits for a place would be used late.
+        await self._enter(foreign or _host(url) or "", foreign=foreign is not None)
+        try:
+            if self._used and (foreign is None or self._claimed.url is None):
+                await self._take_own_turn()
+            if foreign is not None:
+                await self._polite.turn(foreign, None, self._deadline, sure=False)
+        except BaseException:
+            self.done(hop)
+            raise
+
+    async def _enter(self, host: str, *, foreign: bool) -> None:
+        await self._polite.places.enter(host, foreign=foreign, deadline=self._deadline)
+        self._place = host
 
     def sent(self, hop: int) -> None:
         self._begun = self._begun or not self._reading_robots
@@ -185,7 +148,7 @@ class AttemptGate:
 
     def done(self, hop: int) -> None:
         if self._place is not None:
-            self._place.release()
+            self._polite.places.leave(self._place)
             self._place = None
 
     async def _obey_robots(self, robots: Robots, url: str) -> None:
@@ -233,10 +196,3 @@ def _host(url: str) -> str | None:
         return url_host(url)
     except InvalidItem:
         return None
-
-
-def _forget_some(known: dict[str, float]) -> None:
-    """Keep memory flat over any number of hosts: the oldest half goes."""
-    if len(known) >= REMEMBERED_HOSTS:
-        for key in list(known)[: REMEMBERED_HOSTS // 2]:
-            del known[key]

@@ -9,8 +9,9 @@ from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import Finished, VerdictKind
 from shoal.worker.attempt import Attempts
+from shoal.worker.barriers import Barriers
 from shoal.worker.committer import Committer
-from shoal.worker.gate import Barriers, NotNow
+from shoal.worker.gate import NotNow
 from shoal.worker.heart import Heart
 from shoal.worker.hold import Hold
 from shoal.worker.membership import Membership
@@ -109,6 +110,9 @@ class Slots:
                 self._signs.hungry.set()
             claimed, at = await self._hold.next()
             lease = claimed.lease
+            if self._signs.ending is not None:
+                await self.give_back([lease])
+                continue
             self._running[lease] = me
             try:
                 await self._attempt(claimed, at)

@@ -19,9 +19,9 @@ from shoal.model.outcome import Finished, VerdictKind
 from shoal.model.views import CommitReport, Tending
 from shoal.model.worker import Orders, WorkerState
 from shoal.worker.attempt import Attempts
+from shoal.worker.barriers import Barriers
 from shoal.worker.claimer import Claimer
 from shoal.worker.committer import Committer
-from shoal.worker.gate import Barriers
 from shoal.worker.heart import Heart, OpenLedger
 from shoal.worker.hold import Hold
 from shoal.worker.membership import Membership
