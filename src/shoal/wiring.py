@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.fetch.protocols import Fetcher
     from shoal.model.log import Log
-    from shoal.worker.attempt import Attempts
+    from shoal.worker.attempts import Attempts
     from shoal.worker.options import WorkerOptions
     from shoal.worker.worker import Worker
 
@@ -99,7 +99,7 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> Attempts:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, nobody else needs to be spared."""
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import Attempts
+    from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
     from shoal.worker.starter import Starter
 
@@ -119,7 +119,7 @@ def build_worker(
 ) -> Worker:
     """A worker on this ledger. Its heart opens the ledger a second time, in its own thread."""
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import Attempts
+    from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
     from shoal.worker.starter import Starter
     from shoal.worker.worker import Worker

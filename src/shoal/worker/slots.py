@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import Finished, VerdictKind
-from shoal.worker.attempt import Attempts
+from shoal.worker.attempts import Attempts
 from shoal.worker.barriers import Barriers
 from shoal.worker.committer import Committer
 from shoal.worker.gate import NotNow

@@ -18,7 +18,7 @@ from shoal.model.log import Log
 from shoal.model.outcome import Finished, VerdictKind
 from shoal.model.views import CommitReport, Tending
 from shoal.model.worker import Orders, WorkerState
-from shoal.worker.attempt import Attempts
+from shoal.worker.attempts import Attempts
 from shoal.worker.barriers import Barriers
 from shoal.worker.claimer import Claimer
 from shoal.worker.committer import Committer

@@ -1,0 +1,171 @@
+"""Attempts on items of one scraper, and what became of each in the ledger's words."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.define.blame import sentence
+from shoal.define.records import Output
+from shoal.define.scraper import Scraper
+from shoal.define.stage import AnyStage
+from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, Throttled, Transient
+from shoal.fetch.page import Page
+from shoal.fetch.protocols import Fetcher
+from shoal.model.item import Claimed, Lease
+from shoal.model.log import Log
+from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
+from shoal.worker.attempt import Attempt, is_ordered
+from shoal.worker.gate import AttemptGate, NotNow, Politeness
+from shoal.worker.threads import Threads
+
+TOLD_BUGS = 1_000
+_CLASSES: Mapping[type[AttemptEnded], OutcomeClass] = {
+    Permanent: OutcomeClass.PERMANENT,
+    Transient: OutcomeClass.TRANSIENT,
+    Throttled: OutcomeClass.THROTTLED,
+    Blocked: OutcomeClass.BLOCKED,
+}
+
+
+class Attempts:
+    """Makes attempts on items of one scraper. Nothing here knows about commits or other items."""
+
+    def __init__(
+        self,
+        scraper: Scraper,
+        fetcher: Fetcher,
+        polite: Politeness | None,
+        *,
+        log: Log,
+        in_lanes: bool = True,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.in_lanes = in_lanes
+        self.scraper = scraper
+        self.fetcher = fetcher
+        self._polite = polite
+        self.log = log
+        self._retry = retry or RetryPolicy()
+        self._rng = random.Random()
+        self.threads = Threads()
+        self.parsing_stages: set[str] = set()
+        self._current: dict[Lease, Attempt] = {}
+        self._told_bugs: set[str] = set()
+
+    def close(self) -> None:
+        self.threads.close()
+
+    async def make(self, claimed: Claimed, claimed_at: float) -> tuple[Finished, int]:
+        """The end of one attempt, and about how many bytes it holds. Raises NotNow for an item that should go back."""
+        began = time.monotonic()
+        stage = self.scraper.stages.get(claimed.stage)
+        if stage is None:
+            return self._ended(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
+        run = self._current[claimed.lease] = Attempt(self, stage, claimed, claimed_at)
+        try:
+            output = await run.through()
+        except NotNow:
+            raise
+        except AttemptEnded as ended:
+            return self._ended(claimed, ended, run.page, began), 0
+        except InvalidRecord as error:
+            return self._ended(claimed, Permanent(str(error)), run.page, began), 0
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | GeneratorExit) or is_ordered(error):
+                raise
+            self._tell_bug(stage, claimed, error)
+            return self._ended(claimed, Transient(sentence(error)), run.page, began), 0
+        finally:
+            self._current.pop(claimed.lease, None)
+        if output.dropped:
+            self.log.warning(
+                "items were dropped",
+                stage=stage.name,
+                item=claimed.name,
+                count=len(output.dropped),
+                first=output.dropped[0],
+            )
+        finished = Finished(
+            lease=claimed.lease,
+            verdict=DONE,
+            records=tuple(output.records),
+            follow_ups=tuple(output.follow_ups),
+            seconds=time.monotonic() - began,
+            detail=_detail(run.page, output),
+        )
+        return finished, output.size
+
+    def overdue(self, grace: float) -> list[tuple[Claimed, Finished]]:
+        """Attempts that go on `grace` seconds after their time was up, because their handler ignores being cancelled.
+
+        Each is told once, with the end it gets. Whatever the handler yields later is nobody's business any more.
+        """
+        now = asyncio.get_running_loop().time()
+        late = [run for run in self._current.values() if (when := run.ends_at()) is not None and now > when + grace]
+        for run in late:
+            del self._current[run.claimed.lease]
+        return [(run.claimed, self._ended(run.claimed, run.out_of_time(), run.page, run.began)) for run in late]
+
+    def _tell_bug(self, stage: AnyStage, claimed: Claimed, error: BaseException) -> None:
+        """An error of the author's code: with its traceback the first time, a word the other times."""
+        blame = sentence(error)
+        facts = {"stage": stage.name, "item": claimed.name, "error": blame}
+        if blame in self._told_bugs or len(self._told_bugs) >= TOLD_BUGS:
+            self.log.debug("the handler failed", **facts)
+            return
+        self._told_bugs.add(blame)
+        self.log.error("the handler failed", **facts, exc_info=error)
+
+    def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
+        outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))
+        verdict = judge(
+            outcome,
+            tries=claimed.tries,
+            max_attempts=claimed.max_attempts,
+            error=ended.message,
+            retry_after=ended.retry_after,
+            policy=self._retry,
+            rng=self._rng,
+        )
+        return Finished(
+            lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=_failure_detail(page)
+        )
+
+    def run_of_lane(self, claimed: Claimed) -> str | None:
+        """The run that the item's lane belongs to; None for a lane that all runs share."""
+        stage = self.scraper.stages.get(claimed.stage)
+        return claimed.run_id if stage is not None and stage.policy.ordered else None
+
+    def gate(self, claimed: Claimed, claimed_at: float) -> AttemptGate | None:
+        if self._polite is None:
+            return None
+        if self._polite.robots is None and claimed.lane is None and claimed.url is not None:
+            return None  # nothing to keep to, nothing to tell
+        return AttemptGate(self._polite, claimed, claimed_at, run_of_lane=self.run_of_lane(claimed))
+
+
+def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
+    """What is worth keeping about a success: only what is out of the ordinary, because most are not."""
+    detail: dict[str, Any] = {}
+    if page is not None:
+        if page.history:
+            detail["url"] = page.url
+        if page.not_modified:
+            detail["not_modified"] = True
+    if output.dropped:
+        detail["dropped"] = len(output.dropped)
+        detail["first_dropped"] = output.dropped[0][:500]
+    return detail or None
+
+
+def _failure_detail(page: Page | None) -> dict[str, Any] | None:
+    if page is None:
+        return None
+    detail: dict[str, Any] = {"status": page.status, "bytes": len(page.body)}
+    if page.history:
+        detail["url"] = page.url
+    return detail
