@@ -23,7 +23,7 @@ from shoal.worker.options import Ending, WorkerOptions, WorkReport
 
 
 def exit_code_of(report: WorkReport) -> int:
-    return {Ending.STOPPED: INTERRUPTED, Ending.TIMED_OUT: TIMED_OUT}.get(report.ending, 0)
+    return {Ending.STOPPED: INTERRUPTED, Ending.TIMED_OUT: TIMED_OUT, Ending.BROKEN: 1}.get(report.ending, 0)
 
 
 async def help_out(

@@ -85,5 +85,6 @@ class Http:
         async with self._one_at_a_time:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
         if check and (ended := verdict_on(page)) is not None:
-            raise ended
+            # An item may make many requests: the message says which one it was.
+            raise type(ended)(f"{method} {url}: {ended.message}", retry_after=ended.retry_after)
         return page

@@ -70,7 +70,7 @@ def _file_module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[path.stem]
-        raise _broken(str(path), path.name, error) from error
+        raise _broken(str(path), path, error) from error
     return module
 
 
@@ -81,9 +81,9 @@ def _named_module(name: str, folder: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise NotFound(f"There is no module {name!r}.", remedy="Check the name; start Shoal beside it.") from None
-        raise _broken(name, "", error) from error
+        raise _broken(name, None, error) from error
     except (Exception, SystemExit) as error:
-        raise _broken(name, "", error) from error
+        raise _broken(name, None, error) from error
 
 
 def _import_from(folder: Path) -> None:
@@ -91,12 +91,12 @@ def _import_from(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _broken(what: str, file: str, error: BaseException) -> InvalidScraper:
+def _broken(what: str, file: Path | None, error: BaseException) -> InvalidScraper:
     """One sentence with the place in the author's own code, not a page of import machinery."""
     if isinstance(error, SyntaxError):
         return InvalidScraper(f"{what} is not valid Python: {error.msg} (line {error.lineno}).")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).name == file] or frames[-1:]
+    own = [frame for frame in frames if file is not None and Path(frame.filename) == file] or frames[-1:]
     line = f" (line {own[-1].lineno})" if own else ""
     if isinstance(error, ShoalError):
         return InvalidScraper(f"{what}{line}: {error.message}", remedy=error.remedy)

@@ -84,6 +84,10 @@ def text_of(value: Any) -> str:
         return record_text(value)
     if (dump := getattr(value, "model_dump_json", None)) is not None:
         return _model_text(value, dump)
+    if hasattr(value, "__aiter__") or hasattr(value, "__await__"):
+        raise InvalidRecord(
+            f"A {type(value).__name__} is no record.", remedy="To give a stage work, yield its item: stage.item(url)."
+        )
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     return record_text(dict(value) if isinstance(value, Mapping) else value)
@@ -113,4 +117,7 @@ def _converted(value: Any, record_type: Any) -> Any:
             return validate(value)
         return msgspec.convert(msgspec.to_builtins(value), record_type)
     except (ValueError, TypeError) as problem:  # msgspec.ValidationError is a ValueError
-        raise InvalidRecord(f"The record is no valid {name}: {' '.join(str(problem).split())}.") from None
+        raise InvalidRecord(
+            f"The record is no valid {name}: {' '.join(str(problem).split())}.",
+            remedy="Convert the value before you yield it, or change the type.",
+        ) from None

@@ -31,5 +31,8 @@ def record_text(record: Any) -> str:
     """A result record as JSON: a dict, a dataclass, a Struct; never a bare number or string."""
     text = json_text(record, "record", RECORD_BYTES, InvalidRecord)
     if not text.startswith("{"):
-        raise InvalidRecord(f"A record must be an object with fields, not {type(record).__name__}.")
+        raise InvalidRecord(
+            f"A record must be an object with fields, not {type(record).__name__}.",
+            remedy="Yield a dict, a dataclass, a model, or work: stage.item(url).",
+        )
     return text

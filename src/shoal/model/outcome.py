@@ -117,7 +117,8 @@ def judge(
             return Verdict(VerdictKind.THROTTLED, outcome, min(wait, 86_400.0), error)
         case OutcomeClass.TRANSIENT | OutcomeClass.BLOCKED:
             if tries + 1 >= max_attempts:
-                return Verdict(VerdictKind.DEAD, outcome, 0.0, f"Exceeded retries: {error or outcome.value}")
+                prefix = "Exceeded retries: " if max_attempts > 1 else ""
+                return Verdict(VerdictKind.DEAD, outcome, 0.0, f"{prefix}{error or outcome.value}")
             wait = policy.delay(tries + 1, rng)
             return Verdict(VerdictKind.RETRY, outcome, max(wait, retry_after or 0.0), error)
         case _:

@@ -32,7 +32,8 @@ def url_key(url: str, *, drop_tracking: bool = False) -> str:
     try:
         parsed = can_ada.parse(url)
     except ValueError:
-        raise InvalidItem(f"{shown(url)} is not a valid absolute URL.") from None
+        hint = "" if ":" in url else " (a link of a page becomes one with page.join)"
+        raise InvalidItem(f"{shown(url)} is not a valid absolute URL{hint}.") from None
     if parsed.protocol not in _SCHEMES:
         raise InvalidItem(f"{shown(url)} has the scheme {parsed.protocol[:-1]!r}; only http and https are fetched.")
     parsed.hash = ""

@@ -11,7 +11,6 @@ from typing import Any
 from shoal.define.blame import sentence
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
-from shoal.define.stage import AnyStage
 from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, Throttled, Transient
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
@@ -19,10 +18,10 @@ from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
 from shoal.worker.attempt import Attempt, is_ordered
+from shoal.worker.complaints import Complaints
 from shoal.worker.gate import AttemptGate, NotNow, Politeness
 from shoal.worker.threads import Threads
 
-TOLD_BUGS = 1_000
 _CLASSES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
     Transient: OutcomeClass.TRANSIENT,
@@ -54,7 +53,7 @@ class Attempts:
         self.threads = Threads()
         self.parsing_stages: set[str] = set()
         self._current: dict[Lease, Attempt] = {}
-        self._told_bugs: set[str] = set()
+        self.complaints = Complaints(log)
 
     def close(self) -> None:
         self.threads.close()
@@ -77,18 +76,13 @@ class Attempts:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | GeneratorExit) or is_ordered(error):
                 raise
-            self._tell_bug(stage, claimed, error)
+            self.complaints.bug(claimed, error)
             return self._ended(claimed, Transient(sentence(error)), run.page, began), 0
         finally:
             self._current.pop(claimed.lease, None)
+        self.complaints.success()
         if output.dropped:
-            self.log.warning(
-                "items were dropped",
-                stage=stage.name,
-                item=claimed.name,
-                count=len(output.dropped),
-                first=output.dropped[0],
-            )
+            self.complaints.refused(claimed, output.dropped)
         finished = Finished(
             lease=claimed.lease,
             verdict=DONE,
@@ -109,16 +103,6 @@ class Attempts:
         for run in late:
             del self._current[run.claimed.lease]
         return [(run.claimed, self._ended(run.claimed, run.out_of_time(), run.page, run.began)) for run in late]
-
-    def _tell_bug(self, stage: AnyStage, claimed: Claimed, error: BaseException) -> None:
-        """An error of the author's code: with its traceback the first time, a word the other times."""
-        blame = sentence(error)
-        facts = {"stage": stage.name, "item": claimed.name, "error": blame}
-        if blame in self._told_bugs or len(self._told_bugs) >= TOLD_BUGS:
-            self.log.debug("the handler failed", **facts)
-            return
-        self._told_bugs.add(blame)
-        self.log.error("the handler failed", **facts, exc_info=error)
 
     def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
         outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))

@@ -36,10 +36,11 @@ class Ending(StrEnum):
     STOPPED = "stopped"
     ORDERED = "told to leave"
     TIMED_OUT = "timed out"
+    BROKEN = "its handler fails every time"
 
 
 class WorkReport(msgspec.Struct, kw_only=True):
-    """What one worker did. Counts are of attempts that were committed."""
+    """What one worker did. Counts are of attempts that were committed; `dropped` items were no valid work."""
 
     ending: Ending = Ending.NOTHING_LEFT
     worker: str = ""
@@ -51,4 +52,6 @@ class WorkReport(msgspec.Struct, kw_only=True):
     records: int = 0
     lost: int = 0
     given_back: int = 0
+    dropped: int = 0
+    first_dropped: str = ""
     seconds: float = 0.0

@@ -15,7 +15,7 @@ from shoal.worker.gate import NotNow
 from shoal.worker.heart import Heart
 from shoal.worker.hold import Hold
 from shoal.worker.membership import Membership
-from shoal.worker.options import WorkReport
+from shoal.worker.options import Ending, WorkReport
 
 SMOOTHING = 0.1
 ASLEEP_LOOK_SECONDS = 0.02
@@ -159,8 +159,17 @@ class Slots:
     def _learn(self, claimed: Claimed, finished: Finished) -> None:
         if finished.verdict.kind is VerdictKind.THROTTLED and claimed.lane is not None:
             self._barriers.close(claimed.lane, finished.verdict.delay)
+        if finished.verdict.kind is not VerdictKind.DONE:
+            self._complain(claimed, finished)
         seconds = finished.seconds
         self.item_seconds += (seconds - self.item_seconds) * SMOOTHING if self.item_seconds else seconds
+
+    def _complain(self, claimed: Claimed, finished: Finished) -> None:
+        complaints = self._attempts.complaints
+        complaints.failed(claimed, finished.verdict)
+        if complaints.broken is not None and self._signs.ending is None:
+            self._log.error("every attempt fails at the same line; correct it and go on", error=complaints.broken)
+            self._signs.finish(Ending.BROKEN)
 
     async def _is_still_ours(self, claimed: Claimed) -> bool:
         """A process that slept longer than its lease must not begin what others have by now: first it asks."""

@@ -122,8 +122,10 @@ class Worker:
             raise
         finally:
             await self._end([*helpers, *self._slots.tasks])
-            self.report.seconds = time.monotonic() - began
+            self.report.seconds = round(time.monotonic() - began, 3)
             self.report.worker = self._membership.id
+            self.report.dropped = self._attempts.complaints.dropped
+            self.report.first_dropped = self._attempts.complaints.first_dropped
         self.report.ending = self._signs.ending or Ending.NOTHING_LEFT
         return self.report
 
@@ -160,30 +162,18 @@ class Worker:
         return report
 
     def _count(self, end: Finished) -> None:
-        mine, verdict = self.report, end.verdict
+        mine = self.report
         mine.attempts += 1
-        match verdict.kind:
+        match end.verdict.kind:
             case VerdictKind.DONE:
                 mine.done += 1
                 mine.records += len(end.records)
-                return
             case VerdictKind.DEAD:
                 mine.dead += 1
-                self._log.info(
-                    "attempt failed", item=end.lease.item, outcome=verdict.outcome.value, error=verdict.error
-                )
-                return
             case VerdictKind.RETRY:
                 mine.retried += 1
             case VerdictKind.THROTTLED:
                 mine.throttled += 1
-        self._log.debug(
-            "attempt failed",
-            item=end.lease.item,
-            outcome=verdict.outcome.value,
-            error=verdict.error,
-            retry_in=round(verdict.delay, 1),
-        )
 
     async def _watch(self, helpers: Sequence[asyncio.Task[None]], claimer: asyncio.Task[None]) -> None:
         """Return when the end is ordered; raise what a helper or a slot raised."""

@@ -15,6 +15,31 @@ GROUP = LanePolicy(limit=1, ordered=True, shared=False)
 
 
 class LanesConformance:
+    async def test_the_stricter_of_two_runs_under_way_holds(self, lab: Lab) -> None:
+        """Whoever starts last must not lift what another scraper promised to the same host."""
+        slow = await lab.run(scraper="slow", lane=LanePolicy(limit=1, delay_min=5, delay_max=7))
+        await lab.put(slow, "a", "b", lane="host")
+        fast = await lab.run(scraper="fast", lane=LanePolicy(limit=8))
+        await lab.put(fast, "c", lane="host")
+        policy = (await lab.ledger.lanes.get("host")).policy
+        assert (policy.limit, policy.delay_min, policy.delay_max) == (1, 5, 7)
+        medium = await lab.run(scraper="medium", lane=LanePolicy(limit=4, delay_min=6, delay_max=6))
+        await lab.put(medium, "d", lane="host")
+        policy = (await lab.ledger.lanes.get("host")).policy
+        assert (policy.limit, policy.delay_min, policy.delay_max) == (1, 6, 7)
+        await lab.check()
+
+    async def test_the_policy_of_a_run_that_is_over_is_forgotten(self, lab: Lab) -> None:
+        """An author who changes the rate and starts anew gets what the code says."""
+        slow = await lab.run(lane=LanePolicy(limit=1, delay_min=5, delay_max=7))
+        await lab.put(slow, "a", lane="host")
+        await lab.ledger.runs.pause(slow.id)
+        fast = await lab.run(lane=LanePolicy(limit=8))
+        await lab.put(fast, "c", lane="host")
+        policy = (await lab.ledger.lanes.get("host")).policy
+        assert (policy.limit, policy.delay_min, policy.delay_max) == (8, 0, 0)
+        await lab.check()
+
     async def test_no_more_items_than_the_limit_are_out_at_once(self, lab: Lab) -> None:  # S2.15
         run = await lab.run(lane=LanePolicy(limit=3))
         await lab.put(run, *(f"k{n}" for n in range(10)), lane="host")

@@ -73,6 +73,16 @@ end $$;
 
 -- The ids of these lanes, made if need be, in the order asked for. A lane has the policy of the newest stage that
 -- named it, until an operator sets something else: two runs with different policies do not pull it to and fro.
+-- Whether the run behind a lane's policy is still under way while a stage of another run brings its own: then the
+-- stricter of the two holds, because both visit.
+create or replace function shoal.still_declared(by_stage int, new_stage int) returns boolean
+language sql stable as $$
+    select exists (
+        select 1
+        from shoal.stage o join shoal.run r on r.no = o.run and r.state = 'active', shoal.stage n
+        where o.id = by_stage and n.id = new_stage and o.run <> n.run)
+$$;
+
 create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
 language plpgsql as $$
 begin
@@ -91,10 +101,14 @@ begin
                       and (x.by_operator or x.declared_by >= d.stage))
     order by d.run, d.name
     on conflict (run, key) do update
-        set max_active = excluded.max_active, own_delay_min = excluded.own_delay_min,
-            own_delay_max = excluded.own_delay_max, delay_min = greatest(excluded.own_delay_min, l.floor),
-            delay_max = greatest(excluded.own_delay_max, l.floor), ordered = excluded.ordered,
-            declared_by = excluded.declared_by
+        set (max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by) = (
+            select least(excluded.max_active, o.max_active), greatest(excluded.own_delay_min, o.delay_min),
+                   greatest(excluded.own_delay_max, o.delay_max), greatest(excluded.own_delay_min, o.delay_min, l.floor),
+                   greatest(excluded.own_delay_max, o.delay_max, l.floor), excluded.ordered, excluded.declared_by
+            from (select case when s.still then l.max_active end as max_active,
+                         case when s.still then l.own_delay_min end as delay_min,
+                         case when s.still then l.own_delay_max end as delay_max
+                  from (select shoal.still_declared(l.declared_by, excluded.declared_by) as still) s) o)
         where not l.by_operator and l.declared_by < excluded.declared_by;
     return array(
         select l.id

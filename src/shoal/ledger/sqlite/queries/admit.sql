@@ -90,7 +90,8 @@ select json_group_array(l.id) from (
 
 -- name: ensure_lanes
 -- A lane has the policy of the newest stage that named it, until an operator sets something else: two runs with
--- different policies do not pull it to and fro.
+-- different policies do not pull it to and fro. While the run that named it before is still under way, the stricter of
+-- the two holds, because both visit.
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
 select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_delay_min, x.lane_delay_max,
        x.lane_ordered, x.stage
@@ -106,9 +107,19 @@ where x.pick = 1
   and not exists (select 1 from lane l where l.run = x.run and l.key = x.key
                   and (l.by_operator or l.declared_by >= x.stage))
 on conflict (run, key) do update
-    set max_active = excluded.max_active, own_delay_min = excluded.own_delay_min,
-        own_delay_max = excluded.own_delay_max, delay_min = max(excluded.own_delay_min, floor),
-        delay_max = max(excluded.own_delay_max, floor), ordered = excluded.ordered, declared_by = excluded.declared_by
+    set (max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by) = (
+        select min(excluded.max_active, coalesce(o.max_active, excluded.max_active)),
+               max(excluded.own_delay_min, coalesce(o.delay_min, 0.0)),
+               max(excluded.own_delay_max, coalesce(o.delay_max, 0.0)),
+               max(excluded.own_delay_min, coalesce(o.delay_min, 0.0), lane.floor),
+               max(excluded.own_delay_max, coalesce(o.delay_max, 0.0), lane.floor),
+               excluded.ordered, excluded.declared_by
+        from (select 1) one
+        left join (
+            select lane.max_active as max_active, lane.own_delay_min as delay_min, lane.own_delay_max as delay_max
+            where exists (select 1 from stage a join run r on r.no = a.run and r.state = 'active' cross join stage n
+                          where a.id = lane.declared_by and n.id = excluded.declared_by and a.run <> n.run)
+        ) o)
 
 -- name: find_lanes
 -- [position in the list asked for, id] of each.
