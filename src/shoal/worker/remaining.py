@@ -13,8 +13,8 @@ RUNS_LOOKED_AT = 200
 async def anything_left(ledger: Ledger, scope: Scope) -> bool:
     """Whether a run of this scope may still have work for a worker of this scope.
 
-    A run that is not sealed may get more items; a run that is paused may go on. With stages given, a run is left when
-    nothing of these stages, nor of those before them, remains.
+    A run that is not sealed may get more items; a run that is paused may go on. With stages given, a run still counts
+    until it has ended as a whole, because its other stages may feed these.
     """
     if scope.run_ids:
         runs = [await ledger.runs.get(run_id) for run_id in scope.run_ids]

@@ -1,0 +1,56 @@
+"""The systemd units."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.working import INTERRUPTED
+from tests.deploy.described import unit, units
+
+SERVICES = units("*.service")
+
+
+def test_systemd_has_nothing_against_them(tmp_path: Path) -> None:
+    """Its own verifier where it is installed; the program that is only there after the installation is replaced."""
+    program = str(Path(sys.executable).with_name("shoal"))
+    for file in units():
+        text = file.read_text()
+        assert ("/opt/shoal/bin/shoal" in text) == (file.suffix == ".service")
+        (tmp_path / file.name).write_text(text.replace("/opt/shoal/bin/shoal", program))
+    if verifier := shutil.which("systemd-analyze"):
+        said = subprocess.run(
+            [verifier, "verify", *sorted(map(str, tmp_path.iterdir()))],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        about_ours = [line for line in said.stderr.splitlines() if "shoal" in line]
+        assert about_ours == []
+
+
+@pytest.mark.parametrize("file", SERVICES, ids=[file.name for file in SERVICES])
+def test_a_stop_is_not_a_failure(file: Path) -> None:
+    service = unit(file)["Service"]
+    assert service["SuccessExitStatus"] == str(INTERRUPTED)
+    assert service["KillMode"] == "mixed"
+    assert "KillSignal" not in service  # SIGTERM is what drains
+
+
+@pytest.mark.parametrize("file", SERVICES, ids=[file.name for file in SERVICES])
+def test_nothing_secret_is_in_a_unit(file: Path) -> None:
+    service = unit(file)["Service"]
+    assert service["User"] == "shoal"
+    assert service["EnvironmentFile"].endswith("/etc/shoal/shoal.env")
+    assert "Environment" not in service
+
+
+def test_the_timer_starts_a_run() -> None:
+    (timer,) = units("*.timer")
+    assert timer.with_suffix(".service") in SERVICES
+    assert unit(timer)["Timer"]["Persistent"] == "yes"  # a night that the machine slept through is made up for
