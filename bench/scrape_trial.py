@@ -37,14 +37,16 @@ class Program:
 @dataclass(frozen=True)
 class Trial:
     """`seconds`: from its first request until its records were safe. `exported`: until they were in a file of JSON
-    lines, too. `process`: from start to end. `busy`: the processor time of the program, `server_busy` that of the
-    site. `course`: seconds since the start and megabytes, now and then.
+    lines, too. `process`: from start to end. `safe_at`: from its start until its records were safe. `busy`: the
+    processor time of the program, `server_busy` that of the site. `course`: seconds since the start and megabytes, now
+    and then.
     """
 
     pages: int
     seconds: float
     exported: float
     process: float
+    safe_at: float
     busy: float
     server_busy: float
     course: tuple[tuple[float, float], ...]
@@ -79,11 +81,13 @@ def attempt(site: FastSite, program: Program, urls: Sequence[str], pages: int) -
         first = site.first_visit(before)
         exported = _last_write(folder)
         stored = folder / STORED
+        safe = float(stored.read_text()) if stored.exists() else exported
         return Trial(
             pages=pages,
-            seconds=(float(stored.read_text()) if stored.exists() else exported) - first,
+            seconds=safe - first,
             exported=exported - first,
             process=ended - started,
+            safe_at=safe - started,
             busy=busy,
             server_busy=site.seconds_used() - busy_before,
             course=course,
