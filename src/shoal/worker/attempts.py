@@ -64,7 +64,8 @@ class Attempts:
         stage = self.scraper.stages.get(claimed.stage)
         if stage is None:
             return self._ended(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
-        run = self._current[claimed.lease] = Attempt(self, stage, claimed, claimed_at)
+        lease = claimed.lease
+        run = self._current[lease] = Attempt(self, stage, claimed, claimed_at)
         try:
             output = await run.through()
         except NotNow:
@@ -79,12 +80,12 @@ class Attempts:
             self.complaints.bug(claimed, error)
             return self._ended(claimed, Transient(sentence(error)), run.page, began), 0
         finally:
-            self._current.pop(claimed.lease, None)
+            self._current.pop(lease, None)
         self.complaints.success()
         if output.dropped:
             self.complaints.refused(claimed, output.dropped)
         finished = Finished(
-            lease=claimed.lease,
+            lease=lease,
             verdict=DONE,
             records=tuple(output.records),
             follow_ups=tuple(output.follow_ups),
