@@ -36,7 +36,7 @@ async def connect_ledger(settings: Settings, *, create: bool = True) -> Ledger:
     if not create and not path.exists():
         raise LedgerNotMigrated(
             f"There is no ledger at {path}.",
-            remedy="Check the path, or create the ledger with `shoal db migrate`.",
+            remedy="Nothing has run here yet: start with `shoal run`, or go to the project's folder.",
         )
     from shoal.ledger.sqlite.ledger import open_sqlite
 

@@ -104,16 +104,21 @@ def make_project(told: Told, folder: Path, recipe: str, **addresses: str) -> Non
         for port, address in addresses.items():
             text = text.replace(f"http://127.0.0.1:{port.removeprefix('port_')}", address)
         file.write_text(text)
+    pass_own_test(folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+def pass_own_test(folder: Path, *arguments: str, **variables: str) -> None:
     tested = subprocess.run(
-        [Path(sys.executable).with_name("pytest"), "-q"],
+        [Path(sys.executable).with_name("pytest"), "-q", *arguments],
         cwd=folder,
-        env=clean_environment(folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
+        env=clean_environment(folder, **variables),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert tested.returncode == 0, tested.stdout
+    assert "Warning" not in tested.stdout + tested.stderr
 
 
 def records_of(folder: Path, *arguments: str) -> list[dict[str, object]]:
@@ -171,6 +176,11 @@ def test_init_api(told: Told, tmp_path: Path) -> None:
     assert {record["name"]: record["length_km"] for record in records}["danube"] == 2850
     assert len(records) == 7
     assert "nobody has measured it" in in_folder(other, "items", "ls", "latest", "--state", "dead", "--json").stdout
+
+
+def test_init_its_test_passes_beside_pytest_asyncio_without_a_warning(told: Told, tmp_path: Path) -> None:
+    assert told("init", str(tmp_path / "p"))[0] == 0
+    pass_own_test(tmp_path / "p", "-p", "pytest_asyncio.plugin", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def test_init_it_overwrites_nothing(shoal: Shoal, tmp_path: Path) -> None:
@@ -245,6 +255,36 @@ def test_try_json_tells_all_by_kind(shoal: Shoal, scraper: Path, site: Site) -> 
         "priority": 5,
     }
     assert (lines[3]["outcome"], lines[3]["stage"]) == ("done", "listing")
+
+
+MANY = """
+from shoal import Item, Scraper
+
+garden = Scraper("garden")
+
+@garden.stage(lane=None)
+async def listing(item: Item):
+    yield {"key": item.key}
+    for number in range(40):
+        yield product.item(key=str(number))
+    yield listing.item(key="next page")
+
+@garden.stage(lane=None)
+async def product(item: Item): ...
+"""
+
+
+def test_try_of_many_items_each_stage_is_shown(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "garden.py").write_text(MANY)
+    code, out, err = told("try", "garden.py", "--key", "k")
+    lines = err.splitlines()
+    shown = [line for line in lines if line.startswith("-> ")]
+    assert (code, len(shown)) == (0, 20)
+    assert [line.split()[1] for line in shown] == ["product"] * 19 + ["listing"]
+    assert "key=next page" in shown[-1]
+    assert "and 21 more; -v shows all." in err
+    assert told("try", "garden.py", "--key", "k", "-q") == (0, out, "")
+    assert json.loads(out) == {"key": "k"}
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,9 @@ def test_what_is_not_there_exits_5_and_says_how_to_find_it(look: Look, arguments
 
 
 def test_a_ledger_without_runs_says_how_to_get_one(shoal_here: Shoal) -> None:
-    assert shoal_here("status").returncode == 3
+    nothing = shoal_here("status")
+    assert nothing.returncode == 3
+    assert "Nothing has run here yet: start with `shoal run`, or go to the project's folder." in nothing.stderr
     assert shoal_here("db", "migrate").returncode == 0
     for command in (["status"], ["runs", "ls"], ["workers", "ls"], ["lanes", "ls"]):
         said = shoal_here(*command)
@@ -233,9 +235,32 @@ def test_why_is_a_sentence_with_its_times(look: Look) -> None:
     assert "transient" in shown
 
 
+def test_why_of_a_dead_item_ends_with_what_to_type(look: Look) -> None:
+    run = look.scene.active
+    said = look.run("items", "why", run, "8", "--ledger", look.address)
+    assert "410 Gone" in said.stdout
+    command = said.stderr.strip().rpartition(" with: ")[2]
+    assert command.endswith(f" items retry {run} 8 --ledger {look.address}")
+    look.run(*command.split()[command.split().index("items") :], "--yes")
+    assert look.states(run)["dead"] == 0
+    assert look.run("items", "why", run, "8").stderr == ""
+
+
 def test_an_item_is_named_by_number_or_key(look: Look) -> None:
-    for arguments in ([], ["7", "--key", "x"]):
+    for arguments in ([], ["7", "--key", "x"], ["nosuch"]):
         assert "--key" in look.run("items", "show", look.scene.active, *arguments, code=2).stderr
+    assert "'nosuch' is no item's number" in look.run("items", "why", look.scene.active, "nosuch", code=2).stderr
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("ded", "did you mean dead?"), ("xyz", "choose one of ready, waiting")])
+def test_a_state_that_is_none(look: Look, typed: str, hint: str) -> None:
+    assert hint in " ".join(look.run("items", "ls", look.scene.active, "--state", typed, code=2).stderr.split())
+
+
+def test_failures_are_grouped_by_shape_and_shown_by_an_example(look: Look) -> None:
+    run = look.scene.active
+    (facts,) = look.json("status", run)
+    assert [(group["message"], group["sample"]) for group in facts["failures"]["groups"]] == [("410 Gone", "410 Gone")]
 
 
 def test_items_are_retried_and_cancelled_after_a_preview(either: Look) -> None:
@@ -310,7 +335,7 @@ def test_doctor_finds_what_is_wrong(either: Look) -> None:
 def test_doctor_on_a_ledger_that_is_not_there(shoal_here: Shoal) -> None:
     said = shoal_here("doctor")
     assert said.returncode == 1
-    assert "shoal db migrate" in said.stdout
+    assert "start with `shoal run`" in said.stdout
     gone = shoal_here("doctor", "--json", SHOAL_LEDGER="postgresql://me:s3cret@127.0.0.1:1/db", SHOAL_PATIENCE="0")
     assert gone.returncode == 1
     assert json.loads(gone.stdout)["ok"] is False

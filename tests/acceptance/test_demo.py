@@ -55,6 +55,7 @@ def test_in_a_pipe(shoal: Shoal, tmp_path: Path) -> None:
     covered = shoal(*following.split()[1:])
     assert covered.returncode == 0, covered.stderr
     assert "price" in covered.stdout
+    assert "shoal init my-project" in said.stderr
 
 
 def test_on_postgres(shoal: Shoal, postgres_url: str) -> None:

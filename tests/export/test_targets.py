@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, UsageError
-from shoal.export import export_run
+from shoal.export import Format, check_target, export_run
 from shoal.export.targets import open_target
 from shoal.testing.lab import Lab
 from tests.export.shop import stored
@@ -149,7 +149,7 @@ async def test_cancelled_in_the_middle(sqlite: Lab, place: Path, format: str) ->
 STUCK = """
 import asyncio, sys, time
 from shoal.config import Settings
-from shoal.export import export_run
+from shoal.export import Format, check_target, export_run
 from shoal.wiring import opened
 
 def stuck(verb, records):
@@ -185,3 +185,18 @@ async def test_killed_in_the_middle(sqlite: Lab, sqlite_path: Path, tmp_path: Pa
     report = await export_run(sqlite.ledger, run.id, path)
     assert report.records == len(BOOKS)
     assert path.stat().st_size == report.bytes
+
+
+def test_a_check_writes_nothing_and_leaves_a_pipe_alone(tmp_path: Path) -> None:
+    there = tmp_path / "a.csv"
+    there.write_text("old")
+    assert check_target(there) is Format.CSV
+    assert check_target(tmp_path / "new.jsonl") is Format.JSONL
+    os.mkfifo(tmp_path / "pipe")
+    assert check_target(tmp_path / "pipe", Format.JSONL) is Format.JSONL  # would wait for a reader if it opened it
+    assert check_target("-") is Format.JSONL
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "pipe"]
+    assert there.read_text() == "old"
+    for path in (tmp_path / "no" / "a.csv", tmp_path, tmp_path / "a.xlsx"):
+        with pytest.raises(UsageError):
+            check_target(path, None if path.suffix else "csv")

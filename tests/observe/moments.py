@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import msgspec
+
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, Gate, PartitionProgress
 from shoal.observe.moment import Moment, added
@@ -31,9 +33,10 @@ def run_like(**fields: Any) -> Run:
     return Run(**(known | fields))
 
 
-def moment(*gates: Gate, state: RunState = RunState.ACTIVE, **counts: int) -> Moment:
+def moment(*gates: Gate, state: RunState = RunState.ACTIVE, sealed: bool = True, **counts: int) -> Moment:
     """One stage, one partition."""
-    return parted({("page", ""): Counts(**counts)}, *gates, state=state)
+    made = parted({("page", ""): Counts(**counts)}, *gates, state=state)
+    return msgspec.structs.replace(made, run=msgspec.structs.replace(made.run, sealed=sealed))
 
 
 def parted(

@@ -2,10 +2,11 @@
 
 import pytest
 
-from shoal.model.views import Counts, Gate
-from shoal.observe.failures import shape
+from shoal.model.views import Counts, FailedItem, Gate
+from shoal.observe.failures import grouped, shape
 from shoal.observe.holdup import holdup
 from shoal.observe.words import counted, per_minute, percent, span
+from tests.observe.moments import NOON
 
 
 def gate(code: str, items: int | None = None) -> Gate:
@@ -66,3 +67,19 @@ def test_figures() -> None:
 )
 def test_failures_of_a_kind_have_one_shape(message: str, expected: str) -> None:
     assert shape(message) == expected
+
+
+def test_a_group_shows_one_real_message() -> None:
+    def failed(item: int, message: str) -> FailedItem:
+        return FailedItem(
+            item=item, stage="page", url="", outcome="transient", error_message=message, retry_count=0, failed_at=NOON
+        )
+
+    several, one = grouped([failed(1, "cannot parse 'a'"), failed(2, "cannot parse 'b'\x1b"), failed(3, "no 'c'\x1b")])
+    assert (several.message, several.sample, several.items, several.example) == (
+        "cannot parse '...'",
+        "cannot parse 'a'",
+        2,
+        1,
+    )
+    assert (several.told, one.told) == ("for example: cannot parse 'a'", "no 'c'?")

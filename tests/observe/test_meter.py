@@ -86,6 +86,35 @@ def test_an_eta_is_not_made_up_while_the_frontier_grows(new: int, growing: bool)
     assert (reading.eta_text == GROWING_TEXT) == growing
 
 
+def test_what_a_run_was_given_at_its_beginning_is_no_growth() -> None:
+    meter = Meter()
+    assert meter.read(moment(sealed=False), 0.0).eta_text == "-"
+    assert meter.read(moment(sealed=False, ready=400), 3.0).eta_text == GROWING_TEXT
+    assert meter.read(moment(ready=500), 6.0).eta_text == "-"
+    reading = meter.read(moment(ready=495, done=5), 9.0)
+    assert (reading.growing, reading.eta is None) == (False, False)
+    assert meter.read(moment(ready=505, done=10), 12.0).growing
+
+
+def test_growth_that_ended_is_no_growth() -> None:
+    meter = Meter()
+    meter.read(moment(ready=10), 0.0)
+    assert meter.read(moment(ready=110, done=10), 10.0).growing
+    meter.read(moment(ready=105, done=15), 20.0)
+    assert not meter.read(moment(ready=98, done=22), 34.0).growing
+
+
+def test_a_run_without_items_has_no_figures() -> None:
+    unsealed = Gate(code="unsealed", text="The run is open for more items.")
+    reading = Meter().read(moment(unsealed, sealed=False), 0.0)
+    assert reading.line == "no items yet, waiting: more items"
+
+
+def test_an_open_run_that_is_worked_off_has_no_end() -> None:
+    assert Meter().read(moment(sealed=False, done=9), 0.0).eta_text == "-"
+    assert Meter().read(moment(done=9), 0.0).eta_text == "0s"
+
+
 def test_it_cannot_end_before_the_last_delayed_item_is_due() -> None:
     due = Gate(code="delayed_retry", text="later", items=1, until=NOON + dt.timedelta(seconds=500))
     meter = Meter()

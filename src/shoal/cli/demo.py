@@ -126,7 +126,7 @@ def _print_next(session: Session, settings: Settings) -> None:
         "status latest",
     ):
         session.note(f"  {shoal} {command}{flag}")
-    session.note(f"  {shoal} init books   # a project of your own")
+    session.note(f"  {shoal} init my-project   # a project of your own")
 
 
 def _title(session: Session, text: str) -> None:

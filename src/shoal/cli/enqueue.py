@@ -13,6 +13,7 @@ from shoal.cli.scrapers import (
     Resume,
     Target,
     UrlsFile,
+    check_can_resume,
     choice_of,
     command_line,
     load,
@@ -20,6 +21,7 @@ from shoal.cli.scrapers import (
     url_file,
 )
 from shoal.cli.session import Session
+from shoal.errors import ShoalError
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -49,7 +51,9 @@ def enqueue(
     """
     found, settings = load(session, scraper)
     urls = url_file(found, urls_file, stage)
-    run, filled = session.wait(_enqueue(session, found, settings, choice_of(resume, fresh), urls, seal=not keep_open))
+    choice = choice_of(resume, fresh)
+    check_can_resume(found, settings, choice)
+    run, filled = session.wait(_enqueue(session, found, settings, choice, urls, seal=not keep_open))
     session.record(_answer(found, settings, run, filled, scraper))
 
 
@@ -65,12 +69,13 @@ async def _enqueue(
         fill_run,
         open_run,
         plan_run,
+        remove_empty,
     )
     from shoal.wiring import opened
     from shoal.worker.hooks import call_start_hooks
 
     async with opened(settings) as ledger:
-        plan = await plan_run(ledger, scraper, Choice(choice))
+        plan = await plan_run(ledger, scraper, Choice(choice), place=settings.shown()["ledger"])
         check_there_is_a_start(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
@@ -82,6 +87,9 @@ async def _enqueue(
         filled = Filled()
         try:
             await fill_run(ledger, run, scraper, urls, filled, by=BY, seal=seal)
+        except ShoalError:
+            await remove_empty(ledger, plan, run, filled, by=BY)
+            raise
         finally:
             tell_complaints(session, urls, filled)
         return run, filled

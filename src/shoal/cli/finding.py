@@ -24,7 +24,18 @@ LATEST = "latest"
 NEAR_RUNS = 200
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, `latest`, or `latest:SCRAPER`.")]
-ItemId = Annotated[int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False)]
+
+
+def item_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is no item's number; name an item by its key or URL with --key {text!r}.")
+    return int(text)
+
+
+ItemId = Annotated[
+    int | None,
+    typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=item_number),
+]
 ItemKey = Annotated[str | None, typer.Option("--key", help="The item by its key or URL instead.")]
 
 

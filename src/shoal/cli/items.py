@@ -12,6 +12,7 @@ from shoal.cli.items_choice import Choice, chosen, count_of, with_filter
 from shoal.cli.items_shown import gate_records, print_item, print_items
 from shoal.cli.options import with_options
 from shoal.cli.records import gate_text, item_name
+from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import Session
 from shoal.errors import WrongState
 from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
@@ -69,14 +70,14 @@ def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = Non
 def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
     """Say why an item is not running, and since when. Without an item: why the run does not go on faster."""
 
-    async def work(ledger: Ledger) -> list[Gate]:
+    async def work(ledger: Ledger) -> tuple[Run, ItemView | None, list[Gate]]:
         found = await find_run(ledger, run)
         if item is None and key is None:
-            return await ledger.reads.why_run(found.id)
+            return found, None, await ledger.reads.why_run(found.id)
         view = await find_item(ledger, found, item, key, stage)
-        return await ledger.reads.why_item(found.id, view.id)
+        return found, view, await ledger.reads.why_item(found.id, view.id)
 
-    gates = ask(session, work)
+    found, view, gates = ask(session, work)
     if session.json:
         for record in gate_records(gates):
             session.record(record)
@@ -85,6 +86,9 @@ def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None
         session.data(gate_text(gate))
     if not gates:
         session.note("Nothing holds it back.")
+    if view is not None and view.state is ItemState.DEAD:
+        again = f"{command_line()} items retry {found.id} {view.id}{ledger_flag(session.settings)}"
+        session.note(f"Give it another life with: {again}")
 
 
 @app.command()

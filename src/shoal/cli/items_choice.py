@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -33,8 +34,25 @@ class Choice(NamedTuple):
     key: str | None = None
 
 
+def _state(text: str) -> ItemState:
+    try:
+        return ItemState(text.strip().lower())
+    except ValueError:
+        near = difflib.get_close_matches(text.lower(), list(ItemState), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(ItemState)}."
+        raise typer.BadParameter(f"{text!r} is no state of an item; {hint}") from None
+
+
 _FILTERS: dict[str, Any] = {
-    "states": Annotated[list[ItemState], typer.Option("--state", help="Only in this state; may be repeated.")],
+    "states": Annotated[
+        list[ItemState],
+        typer.Option(
+            "--state",
+            metavar=f"[{'|'.join(ItemState)}]",
+            parser=_state,
+            help="Only in this state; may be repeated.",
+        ),
+    ],
     "stage": Annotated[str | None, typer.Option(help="Only of this stage.")],
     "partition": Annotated[str | None, typer.Option(help="Only of this partition.")],
     "outcome": Annotated[str | None, typer.Option(help="Only if the last attempt ended so, as `permanent`.")],

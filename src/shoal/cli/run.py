@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shoal.cli.options import with_options
-from shoal.cli.scrapers import Concurrency, Fresh, Resume, Target, UrlsFile, choice_of, load, url_file
+from shoal.cli.scrapers import Concurrency, Fresh, Resume, Target, UrlsFile, check_can_resume, choice_of, load, url_file
 from shoal.cli.session import Session
 
 
@@ -36,11 +36,17 @@ def run(
     from shoal.cli.running import Wish, run_scraper
     from shoal.enqueue.begin import Choice
 
+    if output is not None:
+        from shoal.export import check_target
+
+        check_target(output)
     jobs = 1 if sequential else concurrency
     scraper, settings = load(session, target, concurrency=jobs, store=store, max_dead=max_dead)
+    choice = choice_of(resume, fresh)
+    check_can_resume(scraper, settings, choice)
     wish = Wish(
         target=target,
-        choice=Choice(choice_of(resume, fresh)),
+        choice=Choice(choice),
         urls=url_file(scraper, urls_file, stage),
         limit=limit,
         timeout=timeout,

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
+import typer
 
 from shoal import __version__
-from shoal.cli.scrapers import command_line, tell_complaints
+from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
 from shoal.cli.working import Signals, beside, obeying_signals, open_logs_for, settle_memory
@@ -26,14 +27,17 @@ from shoal.enqueue.begin import (
     fill_run,
     open_run,
     plan_run,
+    remove_empty,
     set_abandoned_aside,
 )
 from shoal.enqueue.urlfile import UrlFile
+from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
-from shoal.model.run import Run
+from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 from shoal.observe.moment import Moment
 from shoal.observe.progress import Show, follow, showing
+from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.lock import owning, was_left
@@ -69,16 +73,17 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
             file = sqlite_path(settings.ledger)
             if file is not None:
                 held.enter_context(owning(scraper.name, file))
-            plan = await plan_run(ledger, scraper, wish.choice)
+            plan = await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
             check_there_is_a_start(scraper, wish.urls, plan)
             await check_list_is_complete(ledger, plan, wish.urls)
             run, report = await work_off(session, scraper, settings, ledger, plan, wish)
             run = await ledger.runs.get(run.id)
-            await print_summary(session, ledger, run, report, settings, wish.resumption)
-            counts = await ledger.reads.stats(run.id)
-            if wish.output is not None:
-                await _export(session, ledger, run, wish.output)
-            return exit_code(run, counts, report, settings)
+            failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
+            exported = wish.output is not None
+            await print_summary(session, ledger, run, report, settings, wish.resumption, exported=exported)
+            if failure is not None:
+                raise failure
+            return exit_code(run, await ledger.reads.stats(run.id), report, settings)
 
 
 async def work_off(
@@ -116,7 +121,11 @@ async def work_off(
             log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
             filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
             following = asyncio.create_task(follow(ledger, run.id, show))
-            report = await _supervise(worker, filling, following, wish, show)
+            try:
+                report = await _supervise(worker, filling, following, wish, show)
+            except ShoalError:
+                await remove_empty(ledger, plan, run, wish.filled, by=BY)
+                raise
             log.info("the run ends here", **msgspec.to_builtins(report))
             await call_finish_hooks(scraper, ledger, run.id, log)
         finally:
@@ -168,13 +177,24 @@ def _tell_beginning(session: Session, scraper: Scraper, plan: Plan, run: Run) ->
                 f"takes it up again."
             )
     else:
-        session.note(f"Run {run.id} of {scraper.name} goes on: {plan.left} items are left. --fresh starts a new one.")
+        left = f"{counted(plan.left, 'item')} {'is' if plan.left == 1 else 'are'} left"
+        session.note(f"Run {run.id} of {scraper.name} goes on: {left}. --fresh starts a new one.")
         if plan.run.code_version not in (None, scraper.code_version):
             session.note("The scraper's code has changed since this run began.")
 
 
-async def _export(session: Session, ledger: Ledger, run: Run, output: str) -> None:
+async def _export(session: Session, ledger: Ledger, run: Run, settings: Settings, output: str) -> ShoalError | None:
+    """Write the records, or return why that failed: the run itself is told about first."""
     from shoal.export import export_run
 
-    report = await export_run(ledger, run.id, Path(output))
-    session.note(f"Wrote {report.records} records to {output}.")
+    try:
+        report = await export_run(ledger, run.id, Path(output))
+    except ShoalError as error:
+        done = "complete" if run.state is RunState.FINISHED else "stored as far as it went"
+        again = f"{command_line()} export {run.id} -o {shlex.quote(output)}{ledger_flag(settings)}"
+        error.remedy = f"The run is {done}; export it with: {again}"
+        return error
+    except BrokenPipeError:  # whoever read standard output has left: there is nobody to tell
+        raise typer.Exit(1) from None
+    session.note(f"Wrote {counted(report.records, 'record')} to {output}.")
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,7 +40,8 @@ def load(session: Session, target: str, **overrides: object | None) -> tuple[Scr
 
     from shoal.define.load import load_scraper
 
-    session.flags = {**session.flags, **{name: str(value) for name, value in overrides.items() if value is not None}}
+    given = {name: str(value) for name, value in overrides.items() if value is not None}
+    session.flags, session.own_options = {**session.flags, **given}, frozenset(given)
     known = {name: table.target for name, table in session.settings.scrapers.items() if table.target}
     scraper = load_scraper(target, known, Path.cwd())
     settings = session.settings.for_scraper(scraper.name, mode=scraper.mode)
@@ -55,6 +57,18 @@ def choice_of(resume: bool, fresh: bool) -> str:
     if resume and fresh:
         raise typer.BadParameter("give one of --resume and --fresh.", param_hint="--resume")
     return "resume" if resume else "fresh" if fresh else "auto"
+
+
+def check_can_resume(scraper: Scraper, settings: Settings, choice: str) -> None:
+    """Opening a SQLite ledger makes it; --resume must not make one only to find nothing in it."""
+    if choice != "resume":
+        return
+    from shoal.enqueue.begin import nothing_to_resume
+    from shoal.wiring import sqlite_path
+
+    file = sqlite_path(settings.ledger)
+    if file is not None and not file.exists():
+        raise nothing_to_resume(scraper, settings.shown()["ledger"])
 
 
 def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile | None:
@@ -86,6 +100,8 @@ def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
 
 def tell_complaints(session: Session, urls: UrlFile | None, filled: Filled) -> None:
     """Say which lines and which starting items were refused, the first few of them."""
+    if filled.nothing_was_valid and filled.invalid == 1:
+        return  # the error that follows says it
     if urls is not None and filled.listed is not None and filled.listed.invalid:
         _tell(session, filled.listed, f"of {urls.name}", "line", urls.complaint)
     if filled.seeds is not None and filled.seeds.invalid:
@@ -97,6 +113,13 @@ def _tell(session: Session, report: IntakeReport, where: str, what: str, complai
     session.note(f"{number} left out:")
     for position, message in report.complaints[:5]:
         session.note(f"  {complaint(position, message)}")
+
+
+def ledger_flag(settings: Settings) -> str:
+    """What a suggested command needs to find the same ledger, when a flag named it."""
+    if settings.origins["ledger"].kind != "flag":
+        return ""
+    return f" --ledger {shlex.quote(settings.shown()['ledger'])}"
 
 
 def command_line() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -26,6 +27,7 @@ class Session:
 
     def __init__(self) -> None:
         self.flags: Mapping[str, str | None] = {}
+        self.own_options: frozenset[str] = frozenset()  # settings that options of this very command gave
         self.json = False
         self.quiet = False
         self.verbose = False
@@ -37,7 +39,7 @@ class Session:
         """Read on first use, once."""
         from shoal.config import load_settings
 
-        return load_settings(self.flags, environ=os.environ, folder=Path.cwd())
+        return load_settings(self.flags, environ=os.environ, folder=Path.cwd(), own_options=self.own_options)
 
     def wait(self, work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
         """Run something asynchronous to its end; `fast` takes the faster loop, which takes longer to load."""
@@ -66,10 +68,16 @@ class Session:
     def note(self, text: str) -> None:
         """Something for the person at the terminal, left out with `-q`."""
         if not self.quiet:
-            print(self.redacted(text), file=sys.stderr, flush=True)
+            self._say(text)
 
     def complain(self, text: str) -> None:
         """An error: always said."""
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        # Data that was written before comes before it also where both go to the same file.
+        with suppress(OSError):  # a reader that has left is told of at the end
+            sys.stdout.flush()
         print(self.redacted(text), file=sys.stderr, flush=True)
 
     def data(self, text: str) -> None:

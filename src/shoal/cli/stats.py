@@ -23,7 +23,7 @@ OLDER_WORDS = ("pending", "claimed", "completed", "failed", "remaining", "total"
 @with_options
 def stats(
     session: Session,
-    scraper: Annotated[str, typer.Argument(help="The scraper's name.")],
+    scraper: Annotated[str, typer.Argument(metavar="SCRAPER", help="The scraper's name.")],
     run: RunName,
     stage: Annotated[str | None, typer.Option(help="Only this stage.")] = None,
 ) -> None:

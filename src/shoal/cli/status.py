@@ -118,7 +118,7 @@ def _show_run(session: Session, reading: Reading, workers: list[WorkerProgress],
         _title(session, "Failures" if failures.complete else f"Failures (of the first {failures.looked_at})")
         session.table(
             ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
-            [(group.items, group.outcome, group.example, group.message) for group in failures.groups[:MOST_FAILURES]],
+            [(group.items, group.outcome, group.example, group.told) for group in failures.groups[:MOST_FAILURES]],
         )
         _rest(session, len(failures.groups) - MOST_FAILURES, "kinds")
 

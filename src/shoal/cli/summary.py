@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.cli.scrapers import command_line
+from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import BOLD, Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.model.run import Run, RunState
+from shoal.observe.words import counted, printable
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -33,6 +35,8 @@ def exit_code(run: Run, counts: Counts, report: WorkReport, settings: Settings) 
             return INTERRUPTED
         case Ending.TIMED_OUT:
             return TIMED_OUT
+        case Ending.BROKEN:
+            return 1
         case _:
             return 0
 
@@ -44,10 +48,14 @@ async def print_summary(
     report: WorkReport,
     settings: Settings,
     resumption: str | None,
+    *,
+    exported: bool = False,
 ) -> None:
-    """The run in a few lines, and what to type next; `resumption` is what to say to `shoal run` to go on."""
-    from shoal.observe.failures import failures
+    """The run in a few lines, and what to type next; with -q only what is wrong.
 
+    `resumption` is what to say to `shoal run` to go on; None when there is nothing to propose. `exported` says that
+    the records were handed out already.
+    """
     counts = await ledger.reads.stats(run.id)
     if session.json:
         session.record(
@@ -61,19 +69,29 @@ async def print_summary(
             }
         )
         return
+    if not session.quiet:
+        await _print_facts(session, ledger, run, counts, report)
+    if run.state is RunState.FINISHED and settings.max_dead.exceeded(counts.dead, counts.total):
+        session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {settings.max_dead}.")
+    if resumption is not None:
+        _print_next(session, run, counts, settings, resumption, exported=exported)
+
+
+async def _print_facts(session: Session, ledger: Ledger, run: Run, counts: Counts, report: WorkReport) -> None:
+    from shoal.observe.failures import failures
+
     per_second = report.attempts / report.seconds if report.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {_state(run, report)}", BOLD))
     session.data(
-        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {counts.results} records; "
-        f"{report.attempts} attempts here in {report.seconds:.1f} s ({per_second:.1f}/s)"
+        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {counted(counts.results, 'record')}; "
+        f"{counted(report.attempts, 'attempt')} here in {report.seconds:.1f} s ({per_second:.1f}/s)"
     )
+    if report.dropped:
+        refused = f"{counted(report.dropped, 'item')} {'was' if report.dropped == 1 else 'were'} refused"
+        session.data(f"  {refused}, the first: {printable(report.first_dropped)}")
     if counts.dead:
         for group in (await failures(ledger, run.id)).groups[:MOST_FAILURES]:
-            session.data(f"  {group.items} dead: {group.outcome}, {group.message}")
-        if run.state is RunState.FINISHED and settings.max_dead.exceeded(counts.dead, counts.total):
-            session.complain(f"{counts.dead} of {counts.total} items are dead; {settings.max_dead} are allowed.")
-    if resumption is not None:
-        _print_next(session, run, counts, settings, resumption)
+            session.data(f"  {group.items} dead: {group.outcome}, {group.told}")
 
 
 def _state(run: Run, report: WorkReport) -> str:
@@ -82,15 +100,21 @@ def _state(run: Run, report: WorkReport) -> str:
     return run.state.value
 
 
-def _print_next(session: Session, run: Run, counts: Counts, settings: Settings, resumption: str) -> None:
-    shoal = command_line()
-    flag = "" if settings.origins["ledger"].kind != "flag" else f" --ledger {settings.shown()['ledger']}"
+def _print_next(
+    session: Session, run: Run, counts: Counts, settings: Settings, resumption: str, *, exported: bool
+) -> None:
+    shoal, flag = command_line(), ledger_flag(settings)
     if run.state is RunState.ACTIVE:
         session.note(f"Go on with: {shoal} run {resumption}{flag}")
         return
-    session.note("Next:")
-    session.note(f"  {shoal} export {run.id} -o {run.scraper}.jsonl{flag}")
-    session.note(f"  {shoal} results sample {run.id}{flag}")
+    commands = []
+    if counts.results and not exported:
+        commands.append(f"export {run.id} -o {shlex.quote(run.scraper)}.jsonl")
+    if counts.results:
+        commands.append(f"results sample {run.id}")
     if counts.dead:
-        session.note(f"  {shoal} items ls {run.id} --state dead{flag}")
-        session.note(f"  {shoal} items retry {run.id}{flag}")
+        commands += [f"items ls {run.id} --state dead", f"items retry {run.id}"]
+    if commands:
+        session.note("Next:")
+    for command in commands:
+        session.note(f"  {shoal} {command}{flag}")

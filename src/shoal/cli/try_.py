@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -145,12 +146,20 @@ def _print_items(session: Session, finished: Finished) -> None:
         for item in items:
             session.record({"kind": "item", **_shown(item)})
         return
-    shown = items if session.verbose else items[:SHOWN_ITEMS]
+    shown = items if session.verbose else _some_of_each_stage(items)
     for item in shown:
         extra = "".join(f"  {name}={value}" for name, value in _shown(item).items() if name not in ("stage", "url"))
         session.note(f"-> {item.stage}  {item.url or ''}{extra}")
     if len(items) > len(shown):
         session.note(f"   and {len(items) - len(shown)} more; -v shows all.")
+
+
+def _some_of_each_stage(items: list[PreparedItem]) -> list[PreparedItem]:
+    """The first few in their order, and of every stage at least one: `next page` often comes last."""
+    first_of_stage = {item.stage: position for position, item in reversed(list(enumerate(items)))}.values()
+    others = (position for position in range(len(items)) if position not in first_of_stage)
+    rest = max(0, SHOWN_ITEMS - len(first_of_stage))
+    return [items[position] for position in sorted([*first_of_stage, *islice(others, rest)])]
 
 
 def _shown(item: PreparedItem) -> dict[str, Any]:

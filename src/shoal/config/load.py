@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from shoal.config.parts import PART_VARIABLES, Parts, flag_of
@@ -16,17 +16,24 @@ from shoal.config.tables import TableReader, known_name
 FOREIGN_VARIABLES = re.compile(r"SHOAL_TEST_.*|SHOAL_CHAOS|SHOAL_CHROMIUM")
 
 
-def load_settings(flags: Mapping[str, str | None], *, environ: Mapping[str, str], folder: Path) -> Settings:
+def load_settings(
+    flags: Mapping[str, str | None],
+    *,
+    environ: Mapping[str, str],
+    folder: Path,
+    own_options: Container[str] = (),
+) -> Settings:
     """The settings of one process. Raises InvalidSetting for the first thing that is wrong.
 
     `flags` holds what the command line gave: settings by name, and `db_host`, `db_port`, `db_name`, `db_user`; None
-    means not given. `environ` and `folder` are the environment and the current folder; nothing else is read.
+    means not given. `own_options` names those that the command has an option of its own for. `environ` and `folder` are
+    the environment and the current folder; nothing else is read.
     """
     said = {name: value for name, value in flags.items() if value is not None}
     variables = Variables(environ, read_dotenv(folder / ".env"))
     reader = TableReader(NAMES, SCRAPER_VALUES)
     low, high = reader.pyproject(folder), reader.own_file(folder)
-    given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(said)}
+    given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(said, own_options)}
     parts = Parts(said, variables, folder)
     ledger = _ledger(given.get("ledger"), parts)
     if ledger is not None:
@@ -59,9 +66,9 @@ def _completed(given: Given, parts: Parts) -> Given:
     return Given(parts.completed(given.text("ledger", str(VALUES["ledger"]))), given.origin)
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, Given]:
+def _from_flags(flags: Mapping[str, str], own_options: Container[str]) -> dict[str, Given]:
     return {
-        known_name(name, NAMES, f"{name!r}"): Given(value, Origin("flag", flag_of(name)))
+        known_name(name, NAMES, f"{name!r}"): Given(value, Origin("flag", flag_of(name, own_options)))
         for name, value in flags.items()
         if name not in PART_VARIABLES
     }

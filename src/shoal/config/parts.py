@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -103,6 +103,8 @@ def login_text(user: str, password: str) -> str:
     return f"{quote(user or getpass.getuser(), safe='')}:{quote(password, safe='')}@"
 
 
-def flag_of(name: str) -> str:
-    """How a setting is given on the command line."""
-    return "--" + name.replace("_", "-") if name == "ledger" or name in PART_VARIABLES else f"--set {name}"
+def flag_of(name: str, own_options: Container[str] = ()) -> str:
+    """How a setting is given on the command line: by an option that every command has, by one of the command's own, or
+    by its name."""
+    named = name == "ledger" or name in PART_VARIABLES or name in own_options
+    return "--" + name.replace("_", "-") if named else f"--set {name}"

@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.define.scraper import Scraper
 from shoal.enqueue.urlfile import UrlFile
-from shoal.errors import InvalidScraper, UsageError
+from shoal.errors import InvalidScraper, NotFound, UsageError
 from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunSpec, RunState
@@ -39,15 +39,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: Run | None = None
 
 
-async def plan_run(ledger: Ledger, scraper: Scraper, choice: Choice) -> Plan:
-    """Look, and change nothing."""
+async def plan_run(ledger: Ledger, scraper: Scraper, choice: Choice, *, place: str = "the ledger") -> Plan:
+    """Look, and change nothing. Raises NotFound when a run is to be resumed and there is none; `place` names where."""
     latest = await ledger.runs.latest(scraper.name)
+    if latest is None and choice is Choice.RESUME:
+        raise nothing_to_resume(scraper, place)
     unfinished = latest if latest is not None and latest.state in UNFINISHED else None
     run = {Choice.AUTO: unfinished, Choice.RESUME: latest, Choice.FRESH: None}[choice]
     if run is not None:
         _check_stages(scraper, run)
     left = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
     return Plan(run=run, left=left, unfinished=unfinished)
+
+
+def nothing_to_resume(scraper: Scraper, place: str) -> NotFound:
+    return NotFound(
+        f"There is no run of {scraper.name} to resume in {place}.", remedy="Leave --resume out to start one."
+    )
 
 
 async def open_run(ledger: Ledger, scraper: Scraper, plan: Plan, spec: RunSpec, *, by: str) -> Run:
@@ -82,6 +90,16 @@ class Filled(msgspec.Struct):
     def invalid(self) -> int:
         return sum(report.invalid for report in (self.listed, self.seeds) if report is not None)
 
+    @property
+    def nothing_was_valid(self) -> bool:
+        return bool(self.invalid and not self.enqueued and not self.duplicates)
+
+    def first_complaint(self, urls: UrlFile | None) -> str:
+        """What is wrong with the first item that was refused, and which one that is."""
+        if urls is not None and self.listed is not None and self.listed.complaints:
+            return urls.complaint(*self.listed.complaints[0])
+        return self.seeds.complaints[0][1] if self.seeds is not None and self.seeds.complaints else ""
+
 
 async def fill_run(
     ledger: Ledger,
@@ -106,12 +124,21 @@ async def fill_run(
         await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": True})
     if not run.sealed:
         filled.seeds = await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
-    if filled.invalid and not filled.enqueued and not filled.duplicates:
+    if filled.nothing_was_valid:
+        which = "The only item" if filled.invalid == 1 else f"None of the {filled.invalid} items"
+        valid = "not valid" if filled.invalid == 1 else "valid"
         raise UsageError(
-            f"None of the {filled.invalid} items to start from is valid.", remedy="Correct them; the run is empty."
+            f"{which} to start from is {valid}: {filled.first_complaint(urls)}",
+            remedy="Correct what to start from; nothing was stored.",
         )
     if seal:
         await ledger.runs.seal(run.id, by=by)
+
+
+async def remove_empty(ledger: Ledger, plan: Plan, run: Run, filled: Filled, *, by: str) -> None:
+    """Forget a new run that got nothing because nothing was valid: there is nothing to go on with."""
+    if plan.run is None and filled.nothing_was_valid:
+        await ledger.runs.remove(run.id, by=by)
 
 
 async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | None) -> None:

@@ -2,7 +2,7 @@
 
 from shoal.export.coverage import Coverage, FieldCoverage, coverage_of
 from shoal.export.formats import Format
-from shoal.export.job import ExportReport, Layout, export_run
+from shoal.export.job import ExportReport, Layout, check_target, export_run
 from shoal.export.lines import first_results
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "FieldCoverage",
     "Format",
     "Layout",
+    "check_target",
     "coverage_of",
     "export_run",
     "first_results",

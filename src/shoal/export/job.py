@@ -15,7 +15,7 @@ from shoal.export.formats import Format, format_of
 from shoal.export.lines import LineMaker, record_of, result_pages
 from shoal.export.shape import Table
 from shoal.export.tables import CsvWriter, ParquetWriter, TableWriter, require_pyarrow
-from shoal.export.targets import Target, open_target, written_or_refused
+from shoal.export.targets import Target, check_writable, open_target, written_or_refused
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import ResultRow
 
@@ -49,6 +49,15 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
 # Told what is being done ("read" or "wrote") and how many records that are so far.
 Progress = Callable[[str, int], None]
 ALL_AS_STORED = Layout()
+
+
+def check_target(path: Path | str, format: Format | str | None = None) -> Format:
+    """Refuse now what an export to `path` would refuse at its beginning. Returns the format; nothing is written."""
+    chosen = format_of(str(path), format)
+    if chosen is Format.PARQUET:
+        require_pyarrow()
+    check_writable(str(path))
+    return chosen
 
 
 async def export_run(

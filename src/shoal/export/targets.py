@@ -52,6 +52,19 @@ def open_target(path: str) -> Target:
         return ReplacedFile(real)
 
 
+def check_writable(path: str) -> None:
+    """Refuse what `open_target` would refuse. A pipe is not opened: its reader would take that for the whole export."""
+    if path == STDOUT:
+        return
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file() and not real.is_dir():
+        with written_or_refused(path):
+            if not os.access(real, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return
+    open_target(path).discard()
+
+
 class Stream:
     """What has been written cannot be taken back; it has no folder to put spare files into."""
 

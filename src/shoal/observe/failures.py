@@ -9,9 +9,11 @@ import msgspec
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import FailedItem
+from shoal.observe.words import printable
 
 LOOKED_AT = 10_000
 PAGE = 2_000
+WIDTH = 200
 _URL = re.compile(r"\w+://\S+")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 # A status code is part of the message; longer numbers, hex ids and decimals are what differs between two of a kind.
@@ -19,10 +21,19 @@ _NUMBER = re.compile(r"(?<!\w)(?!\d{3}(?![\w.]))(?:0x)?\d[\da-fA-F]*(?:\.\d+)?(?
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Items that died alike. `message` is the shape of their errors; `sample` is the error of the item `example`."""
+
     outcome: str
     message: str
+    sample: str
     items: int
     example: int
+
+    @property
+    def told(self) -> str:
+        """The error as it was for one of them, for people: it names what the shape leaves out."""
+        text = printable(self.sample)
+        return text if self.items == 1 or self.sample == self.message else f"for example: {text}"
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,19 +59,28 @@ async def failures(ledger: Ledger, run_id: str, *, limit: int = LOOKED_AT) -> Fa
 
 def grouped(failed: Iterable[FailedItem]) -> tuple[FailureGroup, ...]:
     counts: dict[tuple[str, str], int] = {}
-    examples: dict[tuple[str, str], int] = {}
+    examples: dict[tuple[str, str], FailedItem] = {}
     for one in failed:
         kind = (one.outcome, shape(one.error_message or ""))
         counts[kind] = counts.get(kind, 0) + 1
-        examples.setdefault(kind, one.item)
+        examples.setdefault(kind, one)
     largest_first = sorted(counts, key=lambda kind: (-counts[kind], kind))
     return tuple(
-        FailureGroup(outcome=kind[0], message=kind[1], items=counts[kind], example=examples[kind])
+        FailureGroup(
+            outcome=kind[0],
+            message=kind[1],
+            sample=_first_line(examples[kind].error_message or ""),
+            items=counts[kind],
+            example=examples[kind].item,
+        )
         for kind in largest_first
     )
 
 
 def shape(message: str) -> str:
     """The message without what differs from one item to the next."""
-    first_line = message.strip().partition("\n")[0]
-    return _NUMBER.sub("N", _QUOTED.sub("'...'", _URL.sub("URL", first_line)))[:200]
+    return _NUMBER.sub("N", _QUOTED.sub("'...'", _URL.sub("URL", message.strip().partition("\n")[0])))[:WIDTH]
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0][:WIDTH]

@@ -27,6 +27,7 @@ class Sample(NamedTuple):
     at: float
     ended: int
     total: int
+    sealed: bool
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`"""
+        if self.total == 0 and not self.ended:
+            return f"no items yet, waiting: {self.waiting_for}"
         ok = "-" if self.ok is None else percent(self.ok)
         return (
             f"done {self.done}/{self.total} {percent(self.share)} {per_minute(self.rate)} ok {ok} "
@@ -88,7 +91,7 @@ class Meter:
 
     def read(self, moment: Moment, now: float) -> Reading:
         counts = moment.counts
-        self._remember(Sample(now, counts.done + counts.dead, counts.total))
+        self._remember(Sample(now, counts.done + counts.dead, counts.total, moment.run.sealed))
         rate = self._speed(WINDOW)
         growing = self._is_growing(counts)
         judged = counts.done + counts.dead
@@ -132,20 +135,26 @@ class Meter:
         if (pair := self._since(WINDOW)) is None or counts.remaining == 0:
             return False
         first, newest = pair
-        ended, new = newest.ended - first.ended, newest.total - first.total
-        return new > 0 and new >= GROWING * ended
+        recently, _ = self._since(SHORT_WINDOW) or pair
+        return self._new(recently) > 0 and self._new(first) >= GROWING * (newest.ended - first.ended)
+
+    def _new(self, first: Sample) -> int:
+        """Items that came in since. Of a sealed run, only those that it found itself: what it was given came once."""
+        newest = self._samples[-1]
+        since = (one for one in self._samples if one.at >= first.at and (one.sealed or not newest.sealed))
+        return newest.total - next(since).total
 
     def _eta(self, moment: Moment) -> tuple[float, float] | None:
         """From the best recent speed and nothing new, to the worst one and new items coming as they did so far."""
         remaining = moment.counts.remaining
-        if moment.ended or remaining == 0:
+        if moment.ended or (remaining == 0 and moment.run.sealed):
             return 0.0, 0.0
         speeds = [speed for window in (SHORT_WINDOW, WINDOW) if (speed := self._speed(window)) is not None]
-        if not speeds or max(speeds) <= 0:
+        if not remaining or not speeds or max(speeds) <= 0:
             return None
         low, high = remaining / max(speeds), remaining / max(min(speeds), max(speeds) / 4)
         if (pair := self._since(WINDOW)) is not None and (gone := pair[1].ended - pair[0].ended) > 0:
-            high /= max(1 - GROWING, 1 - max(0, pair[1].total - pair[0].total) / gone)
+            high /= max(1 - GROWING, 1 - self._new(pair[0]) / gone)
         middle = (low + high) / 2
         low, high = min(low, middle * (1 - LEAST_SPREAD)), max(high, middle * (1 + LEAST_SPREAD))
         soonest = _first_due(moment)

@@ -187,6 +187,8 @@ class AttemptGate:
     def _foreign_host(self, url: str) -> str | None:
         """The host of a request that the item's own lane does not speak for, else None."""
         own = self._claimed.url
+        if url == own:
+            return None
         host = _host(url)
         return host if own is None or host != _host(own) else None
 
