@@ -326,7 +326,6 @@ def test_in_one_file_the_lines_stand_in_the_order_they_were_said(project: Projec
     [
         (["--max-dead", "lots"], "(from --max-dead)"),
         (["--set", "max_dead=lots"], "(from --set max_dead)"),
-        (["--store", " "], "(from --store)"),
         (["-j", "many"], "'--concurrency' / '-j'"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_group_shows_one_real_message() -> None:
             item=item, stage="page", url="", outcome="transient", error_message=message, retry_count=0, failed_at=NOON
         )
 
-    several, one = grouped([failed(1, "cannot parse 'a'"), failed(2, "cannot parse 'b'\x1b"), failed(3, "no 'c'\x1b")])
+    several, one = grouped([failed(1, "cannot parse 'a'"), failed(2, "cannot parse 'b'"), failed(3, "no 'c'\x1b")])
     assert (several.message, several.sample, several.items, several.example) == (
         "cannot parse '...'",
         "cannot parse 'a'",

@@ -33,6 +33,6 @@ def format_of(path: str, wanted: str | None = None) -> Format:
     if suffix not in _BY_SUFFIX:
         raise UsageError(
             f"The name {path!r} does not say which format to write.",
-            remedy=f"End it in {', '.join(_BY_SUFFIX)}, or choose with --format {'|'.join(Format)}.",
+            remedy=f"End it in {', '.join(_BY_SUFFIX)}, or use `shoal export` with --format {'|'.join(Format)}.",
         )
     return _BY_SUFFIX[suffix]

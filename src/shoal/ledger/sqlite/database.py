@@ -225,9 +225,11 @@ class _Connection:
 
 def _is_foreign(connection: sqlite3.Connection) -> bool:
     """A file with tables that are not ours."""
-    if connection.execute("pragma application_id").fetchone()[0] == APPLICATION_ID:
+    # In this order: another process may make the ledger between the two questions, tables and id at once.
+    if not connection.execute("select exists (select 1 from sqlite_schema)").fetchone()[0]:
         return False
-    return bool(connection.execute("select exists (select 1 from sqlite_schema)").fetchone()[0])
+    application: int = connection.execute("pragma application_id").fetchone()[0]
+    return application != APPLICATION_ID
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

@@ -1,0 +1,131 @@
+"""`shoal pool`: several workers on this machine under one roof."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from shoal.cli.asking import Yes
+from shoal.cli.options import with_options
+from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, choice_of, load
+from shoal.cli.session import Session
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+
+MOST_WORKERS = 1_000
+TEST_WORKERS = 2
+
+
+class _StartUnlessNamed(TyperGroup):
+    """`shoal pool SCRAPER` is `shoal pool start SCRAPER`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_StartUnlessNamed)
+
+
+@app.command()
+@with_options
+def start(
+    session: Session,
+    target: Target,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="How many; one per core by default.")
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="Two workers, without asking.")] = False,
+    yes: Yes = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; start nothing.")] = False,
+    run_id: Annotated[str | None, typer.Option(help="Work on this run.")] = None,
+    urls_file: UrlsFile = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    assign: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who gets which partitions: [0] CA, MT a line.")
+    ] = None,
+    stagger: Annotated[str, typer.Option(metavar="LOW-HIGH", help="Seconds between two starts.")] = "2-5",
+    max_restarts: Annotated[int, typer.Option(min=0, max=1_000, help="Restarts of one worker that crashes.")] = 5,
+    log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the log files go.")] = Path("logs"),
+) -> None:
+    """Check everything, show the plan, start workers and keep them going until the run has ended.
+
+    `shoal pool SCRAPER` means the same.
+    """
+    if run_id is not None and (resume or fresh or urls_file is not None):
+        raise typer.BadParameter("it excludes --resume, --fresh and --urls-file.", param_hint="--run-id")
+    if test and workers is not None:
+        raise typer.BadParameter("give one of --test and --workers.", param_hint="--test")
+    if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
+        raise UsageError("Nobody is there to confirm the plan.", remedy="Add --yes to start without asking.")
+    from shoal.cli.pool_start import PoolWish, run_pool
+
+    wish = PoolWish(
+        target=target,
+        choice=choice_of(resume, fresh),
+        run_id=run_id,
+        urls_file=urls_file,
+        workers=TEST_WORKERS if test else workers,
+        cores=_cores(),
+        assign=assign,
+        stagger=_seconds(stagger),
+        max_restarts=max_restarts,
+        logs=log_dir.expanduser(),
+        asks=not (yes or test),
+        dry_run=dry_run,
+    )
+    code = session.wait(run_pool(session, wish))
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+@with_options
+def scale(
+    session: Session,
+    target: Target,
+    workers: Annotated[int, typer.Argument(metavar="N", min=1, max=MOST_WORKERS, help="How many from now on.")],
+) -> None:
+    """Give the pools of a scraper that run now another number of workers, those with the highest numbers go first."""
+    scraper, settings = load(session, target)
+    served = session.wait(_wish_for(settings, scraper.name, workers))
+    if session.json:
+        session.record({"scraper": scraper.name, "workers": workers, "present": served})
+    else:
+        session.data(f"Pools of {scraper.name} go to {workers} workers; those there now: {served}.")
+
+
+async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
+    """Returns how many workers of the scraper are present."""
+    from shoal.cli.finding import operator
+    from shoal.fleet.wish import put_wish
+    from shoal.wiring import opened
+
+    async with opened(settings, migrate=False) as ledger:
+        await put_wish(ledger, scraper, workers, by=operator())
+        return sum(worker.scope.scraper == scraper for worker in await ledger.workers.list())
+
+
+def _seconds(text: str) -> tuple[float, float]:
+    low, dash, high = text.partition("-")
+    try:
+        pair = float(low), float(high if dash else low)
+    except ValueError:
+        pair = math.nan, math.nan
+    if not 0 <= pair[0] <= pair[1] <= 3_600:
+        raise typer.BadParameter(f"{text!r} is not seconds such as 2-5 or 0.", param_hint="--stagger")
+    return pair
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,71 @@
+"""What `shoal pool` prints: its checks, its plan, and who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shoal.cli.session import RED, Session
+from shoal.fleet.place import Place
+from shoal.fleet.plan import Outlook, PlannedWorker
+from shoal.fleet.roll import Tally
+from shoal.observe.checkup import Check
+from shoal.observe.words import counted, span
+
+MOST_NAMED = 8
+
+
+def print_check(session: Session, check: Check) -> None:
+    if session.json:
+        session.record({"check": check.name, "ok": check.ok, "text": check.text, "fix": check.fix})
+        return
+    mark = "ok    " if check.ok else session.styled("failed", RED)
+    session.data(f"{mark}  {check.name:<10}  {check.text}")
+    if check.fix:
+        session.data(f"{'':<8}{'':<12}{check.fix}")
+
+
+def print_plan(session: Session, workers: Sequence[PlannedWorker], outlook: Outlook) -> None:
+    if session.json:
+        for worker in workers:
+            session.record(worker)
+        return
+    session.data("")
+    session.table(
+        ["WORKER", "PARTITIONS", "WAITING", "ETA", "FIRST"],
+        [(w.number, len(w.partitions), w.waiting, _eta(w.eta), _named(w.partitions)) for w in workers],
+    )
+    left = sum(worker.waiting for worker in workers)
+    eta = None if outlook.speed is None else left / (outlook.speed * len(workers)) * 60
+    session.data(
+        f"{counted(left, 'item')} wait for {counted(len(workers), 'worker')}, {outlook.done} of {outlook.total} are "
+        f"done; eta {_eta(eta)}. Who has nothing left of its own takes over from others."
+    )
+
+
+def print_work(session: Session, places: Sequence[Place], tallies: Mapping[int, Tally]) -> None:
+    """A line per worker, restarts of all its processes included."""
+    rows: dict[int, dict[str, object]] = {}
+    for place in places:
+        tally = tallies.get(place.number, Tally())
+        before = rows.get(place.number, {}).get("restarts", 0)
+        rows[place.number] = {
+            "worker": place.number,
+            "done": tally.done,
+            "dead": tally.dead,
+            "restarts": place.restarts + int(str(before)),
+            "end": place.ended.value,
+        }
+    if session.json:
+        for row in rows.values():
+            session.record(row)
+    else:
+        session.table(["WORKER", "DONE", "DEAD", "RESTARTS", "END"], [list(row.values()) for row in rows.values()])
+
+
+def _eta(seconds: float | None) -> str:
+    return "-" if seconds is None else span(seconds)
+
+
+def _named(partitions: Sequence[str]) -> str:
+    rest = len(partitions) - MOST_NAMED
+    return ", ".join(partitions[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

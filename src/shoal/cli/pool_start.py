@@ -1,0 +1,233 @@
+"""How `shoal pool` begins: every check in a line, then the plan, then a question."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import typer
+
+from shoal.cli.asking import confirm
+from shoal.cli.pool_shown import print_check, print_plan
+from shoal.cli.pool_work import Start, work_off
+from shoal.cli.scrapers import load, tell_complaints, url_file
+from shoal.cli.session import Session
+from shoal.config import Settings
+from shoal.define.scraper import Scraper
+from shoal.enqueue.begin import (
+    Choice,
+    Filled,
+    Plan,
+    bury_dead_neighbours,
+    check_list_is_complete,
+    check_there_is_a_start,
+    fill_run,
+    open_run,
+    plan_run,
+    set_abandoned_aside,
+)
+from shoal.enqueue.urlfile import UrlFile
+from shoal.errors import InvalidSetting, LedgerNotMigrated, ShoalError, UsageError
+from shoal.fleet.plan import Dealer, Outlook, outlook_on, plan_workers
+from shoal.fleet.pool import PoolOptions
+from shoal.fleet.shares import Shares
+from shoal.ledger.protocols import Entry, Ledger
+from shoal.model.item import NewItem
+from shoal.model.run import Run
+from shoal.observe.checkup import Check
+from shoal.observe.logs import open_logs
+from shoal.observe.words import counted
+from shoal.wiring import opened, sqlite_path
+from shoal.worker.hooks import call_start_hooks
+from shoal.worker.lock import owning, was_left
+
+BY = "shoal pool"
+MOST_COUNTED = 100_000
+
+
+class PoolWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options asked for."""
+
+    target: str
+    choice: str
+    run_id: str | None
+    urls_file: str | None
+    workers: int | None
+    cores: int
+    assign: Path | None
+    stagger: tuple[float, float]
+    max_restarts: int
+    logs: Path
+    asks: bool
+    dry_run: bool
+
+
+async def run_pool(session: Session, wish: PoolWish) -> int:
+    """Returns the exit code. Raises typer.Exit when a check failed; then nothing was started."""
+    with _check(session, "settings") as say:
+        say(f"ledger {session.settings.shown()['ledger']} (from {session.settings.origins['ledger']})")
+    with _check(session, "scraper") as say:
+        scraper, settings = load(session, wish.target)
+        urls = url_file(scraper, wish.urls_file, None)
+        say(f"{scraper.name}, {counted(len(scraper.stages), 'stage')}, mode {settings.mode}")
+    if wish.dry_run:
+        await _preview(session, scraper, settings, urls, wish)
+        return 0
+    async with AsyncExitStack() as held:
+        with _check(session, "ledger") as say:
+            ledger = await held.enter_async_context(opened(settings))
+            say("answers, its schema is this version's")
+        with _check(session, "logs") as say:
+            _make_folder(wish.logs)
+            say(str(wish.logs))
+        with _check(session, "run") as say:
+            if (file := sqlite_path(settings.ledger)) is not None:
+                held.enter_context(owning(scraper.name, file))
+            run = await _run_with_items(session, scraper, settings, ledger, urls, wish)
+            outlook = await outlook_on(ledger, run.id)
+            _check_there_are_items(outlook, run.id)
+            say(f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
+        dealer = Dealer(
+            lambda: outlook_on(ledger, run.id), assignment=wish.assign, workers=wish.workers, default=wish.cores
+        )
+        shares = await _dealt(session, dealer, outlook)
+        print_plan(session, plan_workers(outlook, shares), outlook)
+        if wish.asks:
+            confirm(session, f"{counted(len(shares), 'worker')} will work on run {run.id}.", yes=False)
+        start = Start(
+            target=wish.target,
+            shares=shares,
+            logs=wish.logs,
+            options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, drain=settings.drain),
+        )
+        return await work_off(session, scraper, settings, ledger, run, dealer, start)
+
+
+@contextmanager
+def _check(session: Session, name: str) -> Iterator[Callable[[str], None]]:
+    """One check: what it said when it passes; its error with the remedy when it fails, and the error's exit code."""
+    said: list[str] = []
+    try:
+        yield said.append
+    except ShoalError as error:
+        print_check(session, Check(name=name, ok=False, text=error.message, fix=error.remedy))
+        raise typer.Exit(error.exit_code) from None
+    print_check(session, Check(name=name, ok=True, text=" ".join(said)))
+
+
+async def _dealt(session: Session, dealer: Dealer, outlook: Outlook) -> Shares:
+    with _check(session, "partitions") as say:
+        shares = await dealer.shares()
+        say(f"{counted(sum(1 for name in outlook.waiting if name), 'partition')}, {counted(len(shares), 'worker')}")
+        if dealer.unknown:
+            say(f"(no items of {', '.join(dealer.unknown)} in the run)")
+    return shares
+
+
+async def _run_with_items(
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, urls: UrlFile | None, wish: PoolWish
+) -> Run:
+    plan = await _planned(ledger, scraper, wish)
+    if wish.run_id is None:
+        check_there_is_a_start(scraper, urls, plan)
+        await check_list_is_complete(ledger, plan, urls)
+    run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+    if (file := sqlite_path(settings.ledger)) is not None:
+        await bury_dead_neighbours(ledger)
+        for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=BY):
+            session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
+    if wish.run_id is None:
+        await _fill(session, scraper, settings, ledger, run, urls, wish)
+    return run
+
+
+async def _planned(ledger: Ledger, scraper: Scraper, wish: PoolWish) -> Plan:
+    if wish.run_id is None:
+        return await plan_run(ledger, scraper, Choice(wish.choice))
+    run = await ledger.runs.get(wish.run_id)
+    if run.scraper != scraper.name:
+        raise UsageError(f"The run {run.id} belongs to {run.scraper}, not to {scraper.name}.")
+    return Plan(run=run, left=(await ledger.reads.stats(run.id)).remaining)
+
+
+async def _fill(
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    ledger: Ledger,
+    run: Run,
+    urls: UrlFile | None,
+    wish: PoolWish,
+) -> None:
+    file = wish.logs / f"{scraper.name}_pool.log"
+    logs = open_logs(
+        format=settings.log_format, level=settings.log_level, file=file, stream=None, secrets=settings.secrets()
+    )
+    try:
+        await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+    finally:
+        logs.close()
+    filled = Filled()
+    try:
+        await fill_run(ledger, run, scraper, urls, filled, by=BY)
+    finally:
+        tell_complaints(session, urls, filled)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting(
+            f"The folder {folder} cannot be made: {error.strerror}.", remedy="Choose another with --log-dir."
+        ) from None
+
+
+def _check_there_are_items(outlook: Outlook, run_id: str) -> None:
+    if not outlook.total:
+        raise UsageError(f"The run {run_id} has no items.", remedy="Give it some: start(...), or --urls-file.")
+
+
+async def _preview(
+    session: Session, scraper: Scraper, settings: Settings, urls: UrlFile | None, wish: PoolWish
+) -> None:
+    """The checks and the plan without a trace in the ledger."""
+    run: Run | None = None
+    with _check(session, "ledger") as say:
+        try:
+            async with opened(settings, migrate=False) as ledger:
+                run = (await _planned(ledger, scraper, wish)).run
+                outlook = Outlook(waiting={}) if run is None else await outlook_on(ledger, run.id)
+            say("answers, its schema is this version's")
+        except LedgerNotMigrated:
+            if settings.mode == "distributed":
+                raise
+            say("will be created")
+    with _check(session, "run") as say:
+        if run is None:
+            check_there_is_a_start(scraper, urls, Plan(run=None))
+            outlook = await _expected(scraper, urls)
+        _check_there_are_items(outlook, run.id if run else "to be made")
+        say("a new one" if run is None else f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
+
+    async def look() -> Outlook:
+        return outlook
+
+    dealer = Dealer(look, assignment=wish.assign, workers=wish.workers, default=wish.cores)
+    shares = await _dealt(session, dealer, outlook)
+    print_plan(session, plan_workers(outlook, shares), outlook)
+
+
+async def _expected(scraper: Scraper, urls: UrlFile | None) -> Outlook:
+    """What a new run would begin with, as far as one can count in a moment."""
+    waiting: Counter[str] = Counter()
+    sources: list[AsyncIterable[Entry]] = [scraper.seeds(), *([urls] if urls is not None else [])]
+    for source in sources:
+        async for entry in source:
+            waiting[entry.partition if isinstance(entry, NewItem) else ""] += 1
+            if waiting.total() >= MOST_COUNTED:
+                break
+    return Outlook(waiting=waiting, total=waiting.total())

@@ -1,0 +1,217 @@
+"""`shoal pool` as a user has it: real processes, killed, stopped, scaled and replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from tests.acceptance.project import Project
+from tests.fleet.scene import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
+
+
+def test_two_workers_for_a_test(either: Project) -> None:
+    """S3.7, S3.9, S3.11, S3.14: the plan, a log file for each and one for the pool, what each did."""
+    either.write(GATED, "gated.py")
+    open_gate(either)
+    said = either.shoal("pool", "gated.py", "--test", "--stagger", "0", "--json")
+    records = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [record["check"] for record in records if record.get("ok")] == [
+        "settings",
+        "scraper",
+        "ledger",
+        "logs",
+        "run",
+        "partitions",
+    ]
+    planned = [record for record in records if "partitions" in record]
+    assert sorted(name for worker in planned for name in worker["partitions"]) == ["a", "b", "c"]
+    assert sum(worker["waiting"] for worker in planned) == 30
+    ended = [record for record in records if "restarts" in record]
+    assert [worker["worker"] for worker in ended] == [0, 1]
+    assert sum(worker["done"] for worker in ended) == 30
+    assert sorted(file.name for file in (either.folder / "logs").iterdir()) == [
+        "gated_pool.log",
+        "gated_worker_0.log",
+        "gated_worker_1.log",
+    ]
+    assert "the worker leaves" in (either.folder / "logs" / "gated_worker_0.log").read_text()
+    assert all_done_once(either)
+
+
+def test_own_partitions_first_then_those_of_others(project: Project) -> None:
+    """S3.3, S3.22: as assigned; who has nothing left of its own takes over."""
+    project.write(
+        """
+        uneven = Scraper("uneven")
+
+        @uneven.stage
+        async def one(item: Item):
+            await asyncio.sleep(0.1)
+
+        uneven.start(one.item(key=f"large-{n}", partition="large") for n in range(80))
+        uneven.start(one.item(key=f"small-{n}", partition="small") for n in range(4))
+        """,
+        "uneven.py",
+    )
+    (project.folder / "who.txt").write_text("[0] large\n[1] small\n")
+    project.shoal(
+        *("pool", "uneven.py", "--assign", "who.txt", "--yes", "--stagger", "0"),
+        *("--set", "concurrency=2", "--set", "batch_size=2"),
+    )
+    by_worker = {key: attempt.worker for key, (attempt,) in project.attempts().items()}
+    (of_small,) = {worker for key, worker in by_worker.items() if key.startswith("small")}
+    assert len({worker for key, worker in by_worker.items() if key.startswith("large")} | {of_small}) == 2
+    assert of_small in {worker for key, worker in by_worker.items() if key.startswith("large")}
+
+
+def test_a_killed_worker_is_replaced_and_its_items_run_at_once(either: Project) -> None:
+    """S3.19, S3.20: long before its lease would have ended; everything is stored once."""
+    pool = gated_pool(either, "--workers", "2")
+    before = busy(either, 2)
+    os.kill(before[0].pid, signal.SIGKILL)
+    pool.wait_until_it_says("was killed by signal 9; restart 1 of 5")
+    after = busy(either, 2)
+    assert len({worker.pid for worker in (*before, *after)}) == 3
+    open_gate(either)
+    assert pool.wait() == 0
+    assert all_done_once(either)
+    assert [line.split()[3] for line in pool.stdout.splitlines() if line.endswith("nothing left to do")].count("1") == 1
+
+
+def test_workers_leave_when_the_pool_is_killed(project: Project) -> None:
+    """They give back what they hold, as if they had been told to stop."""
+    pool = gated_pool(project, "--workers", "2", "--set", "drain=0.2")
+    before = busy(project, 2)
+    pool.kill()
+    until(lambda: [w.pid for w in before if is_alive(w.pid)], lambda alive: not alive, "workers live on")
+    assert workers(project) == []
+    counts = project.counts()
+    assert (counts.ready, counts.leased) == (30, 0)
+
+
+def test_a_stop_lets_running_items_end(fleet: Project) -> None:
+    """S3.12: nothing stays leased, nothing is half done, and another pool goes on."""
+    pool = gated_pool(fleet, "--workers", "2")
+    until(lambda: len(list(fleet.folder.glob("began-*"))), lambda begun: begun == 8, "not all places are taken")
+    pool.tell(signal.SIGTERM)
+    pool.wait_until_it_says("Stopping")
+    until(lambda: sum(w.leased for w in workers(fleet)), lambda leased: leased == 8, "not just what runs is held")
+    assert not pool.is_over
+    open_gate(fleet)
+    assert pool.wait() == 130
+    counts = fleet.counts()
+    assert (counts.leased, counts.done + counts.ready, counts.dead) == (0, 30, 0)
+    assert counts.done == 8
+    assert sum(int(line.split()[1]) for line in pool.stdout.splitlines() if line.endswith("  stopped")) == 8
+    assert f"pool gated.py --run-id {fleet.run().id}" in pool.stderr
+    fleet.shoal("pool", "gated.py", "--run-id", fleet.run().id, *ARGUMENTS)
+    assert all_done_once(fleet)
+
+
+def test_a_second_signal_gives_back_what_runs(project: Project) -> None:
+    pool = gated_pool(project, "--workers", "2")
+    busy(project, 2)
+    pool.tell(signal.SIGINT)
+    pool.wait_until_it_says("Stopping")
+    pool.tell(signal.SIGINT)
+    assert pool.wait() == 130
+    counts = project.counts()
+    assert (counts.leased, counts.ready, counts.done) == (0, 30, 0)
+
+
+def test_a_pool_grows_and_shrinks(fleet: Project) -> None:
+    """More and fewer workers while it runs; the first one stays."""
+    pool = gated_pool(fleet, "--workers", "1", "--set", "drain=0.2")
+    (first,) = busy(fleet, 1)
+    fleet.shoal("pool", "scale", "gated.py", "3")
+    busy(fleet, 3)
+    fleet.shoal("pool", "scale", "gated.py", "1")
+    assert [worker.pid for worker in busy(fleet, 1)] == [first.pid]
+    open_gate(fleet)
+    assert pool.wait() == 0
+    assert all_done_once(fleet)
+
+
+def test_workers_are_replaced_on_sighup(project: Project) -> None:
+    """S3.27: newcomers read the settings and the assignment anew; none of that counts as a crash."""
+    (project.folder / "who.txt").write_text("[0] a\n[1] b, c\n")
+    pool = gated_pool(project, "--assign", "who.txt", "--set", "drain=0.2")
+    before = busy(project, 2)
+    (project.folder / "who.txt").write_text("[0] a\n[1] b\n[2] c\n")
+    pool.tell(signal.SIGHUP)
+    old = {worker.pid for worker in before}
+    found = until(
+        lambda: workers(project),
+        lambda found: len(found) == 3 and all(w.leased and w.pid not in old for w in found),
+        "workers were not replaced",
+    )
+    assert sorted(worker.scope.partitions for worker in found) == [("a",), ("b",), ("c",)]
+    (project.folder / "who.txt").write_text("[0] a, b\n")
+    pool.tell(signal.SIGHUP)
+    pool.wait_until_it_says("Nothing was changed: c is assigned to nobody.")
+    open_gate(project)
+    assert pool.wait() == 0
+    assert "restart 1 of" not in pool.stderr
+    assert all_done_once(project)
+
+
+BREAKS = """
+    import os
+    if "--partition=a" in sys.argv:
+        os._exit(9)
+"""
+
+
+def test_a_worker_that_always_crashes_is_given_up(project: Project) -> None:
+    """S3.19: after so many restarts, while the others go on and take its items over."""
+    (project.folder / "who.txt").write_text("[0] a\n[1] b, c\n")
+    pool = gated_pool(project, "--assign", "who.txt", "--max-restarts", "1", code=BREAKS + GATED)
+    pool.wait_until_it_says("Worker 0 is given up after 1 restart")
+    open_gate(project)
+    assert pool.wait() == 0
+    assert all_done_once(project)
+    assert [line.split()[:5] for line in pool.stdout.splitlines()[-4:-2]] == [
+        ["0", "0", "0", "1", "gave"],
+        ["1", "30", "0", "0", "nothing"],
+    ]
+
+
+def test_a_pool_without_workers_that_work_fails(project: Project) -> None:
+    project.write(BREAKS + GATED, "gated.py")
+    (project.folder / "who.txt").write_text("[0] a, b, c\n")
+    said = project.shoal("pool", "gated.py", "--assign", "who.txt", *ARGUMENTS, "--max-restarts", "1", code=1)
+    assert "crashed (exit 9); restart 1 of 1" in said.stderr
+    assert "Worker 0 is given up after 1 restart; its log is logs/gated_worker_0.log." in said.stderr
+    assert "The run has not ended: 1 worker failed." in said.stderr
+    assert project.counts().ready == 30
+
+
+def test_a_crash_after_the_end_holds_nobody_up(project: Project) -> None:
+    """A worker that is to be started again is no longer needed when the run has ended."""
+    (project.folder / "who.txt").write_text("[0] a\n[1] b, c\n")
+    pool = gated_pool(project, "--assign", "who.txt", "--max-restarts", "9", code=BREAKS + GATED)
+    pool.wait_until_it_says("restart 3 of 9 in 2 s")
+    open_gate(project)
+    assert pool.wait() == 0
+    assert "restart 5 of 9" not in pool.stderr
+    assert all_done_once(project)
+
+
+def test_code_that_always_fails_is_not_tried_by_ever_new_workers(project: Project) -> None:
+    project.write(GATED.replace('yield {"key": item.key}', "yield 1 / 0"), "gated.py")
+    open_gate(project)
+    said = project.shoal("pool", "gated.py", *ARGUMENTS, "--workers", "1", code=1)
+    assert "Worker 0 leaves: the scraper's code fails every time; its log is logs/gated_worker_0.log." in said.stderr
+    assert "restart" not in said.stderr
+    assert project.counts().dead < 30
+
+
+def test_workers_start_one_after_another(project: Project) -> None:
+    """S3.10: with a pause between two starts, drawn from the range given."""
+    pool = gated_pool(project, "--workers", "2", "--stagger", "3-3.2")
+    first, second = sorted(worker.started_at for worker in busy(project, 2))
+    # Processes take their time to come up, one more than the other.
+    assert 1.5 < (second - first).total_seconds() < 15
+    open_gate(project)
+    assert pool.wait() == 0

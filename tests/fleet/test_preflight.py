@@ -1,0 +1,64 @@
+"""Before a pool starts anything: each check in a line, the plan, and a question."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.project import Project
+from tests.fleet.scene import GATED
+
+
+def test_a_dry_run_shows_the_plan_and_stores_nothing(project: Project) -> None:
+    """S3.1, S3.2, S3.9, S3.22: 51 partitions over ten workers."""
+    project.write(
+        """
+        states = Scraper("states")
+
+        @states.stage
+        async def one(item: Item): ...
+
+        states.start(one.item(key=f"{s}-{n}", partition=f"S{s:02d}") for s in range(51) for n in range(4))
+        """,
+        "states.py",
+    )
+    said = project.shoal("pool", "states.py", "--workers", "10", "--dry-run").stdout
+    rows = [line.split() for line in said.splitlines() if line.strip()[:1].isdigit()][:10]
+    assert sorted(int(row[1]) for row in rows) == [5] * 9 + [6]
+    assert sum(int(row[2]) for row in rows) == 204
+    assert {row[3] for row in rows} == {"-"}
+    assert not (project.folder / "ledger.db").exists()
+    assert not (project.folder / "logs").exists()
+
+
+def test_nobody_is_started_without_a_yes(project: Project) -> None:
+    """S3.7"""
+    project.write(GATED, "gated.py")
+    said = project.shoal("pool", "gated.py", code=2)
+    assert "--yes" in said.stderr
+    assert not (project.folder / "ledger.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "exit_code", "failed", "fix"),
+    [
+        (GATED, ["--set", "lease=0"], 2, "settings", "Correct --set lease"),
+        ("import nothing_like_it", [], 2, "scraper", "Correct"),
+        (GATED, ["--ledger", "postgresql://nobody@127.0.0.1:1/none", "--set", "patience=0.1"], 3, "ledger", "Check"),
+        (GATED, ["--log-dir", "gated.py"], 2, "logs", "--log-dir"),
+        (GATED, ["--run-id", "20200101_000000"], 5, "run", "Check the name"),
+        (GATED.replace("gated.start", "list"), [], 2, "run", "--urls-file"),
+        (GATED, ["--assign", "who.txt"], 2, "partitions", "Add the missing partitions"),
+    ],
+    ids=["settings", "scraper", "ledger", "logs", "no run", "no items", "partitions"],
+)
+def test_a_check_that_fails_says_how_to_mend_it(
+    project: Project, code: str, arguments: list[str], exit_code: int, failed: str, fix: str
+) -> None:
+    """S3.8: and nothing is started."""
+    project.write(code, "gated.py")
+    (project.folder / "who.txt").write_text("[0] a, b\n")
+    said = project.shoal("pool", "gated.py", "--yes", *arguments, code=exit_code).stdout
+    lines = said.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("failed")] == [failed]
+    assert fix in lines[-1]
+    assert not list(project.folder.glob("logs/*worker*"))
