@@ -257,12 +257,6 @@ def test_a_state_that_is_none(look: Look, typed: str, hint: str) -> None:
     assert hint in " ".join(look.run("items", "ls", look.scene.active, "--state", typed, code=2).stderr.split())
 
 
-def test_failures_are_grouped_by_shape_and_shown_by_an_example(look: Look) -> None:
-    run = look.scene.active
-    (facts,) = look.json("status", run)
-    assert [(group["message"], group["sample"]) for group in facts["failures"]["groups"]] == [("410 Gone", "410 Gone")]
-
-
 def test_items_are_retried_and_cancelled_after_a_preview(either: Look) -> None:
     run = either.scene.active
     refused = either.run("items", "cancel", run, "--stage", "product", code=2)
