@@ -27,6 +27,7 @@ from shoal.enqueue.begin import (
     fill_run,
     open_run,
     plan_run,
+    remove_empty,
     set_abandoned_aside,
 )
 from shoal.enqueue.urlfile import UrlFile
@@ -140,7 +141,7 @@ async def _run_with_items(
         for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=BY):
             session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
     if wish.run_id is None:
-        await _fill(session, scraper, settings, ledger, run, urls, wish)
+        await _fill(session, scraper, settings, ledger, plan, run, urls, wish)
     return run
 
 
@@ -158,6 +159,7 @@ async def _fill(
     scraper: Scraper,
     settings: Settings,
     ledger: Ledger,
+    plan: Plan,
     run: Run,
     urls: UrlFile | None,
     wish: PoolWish,
@@ -173,6 +175,9 @@ async def _fill(
     filled = Filled()
     try:
         await fill_run(ledger, run, scraper, urls, filled, by=BY)
+    except UsageError:
+        await remove_empty(ledger, plan, run, filled, by=BY)
+        raise
     finally:
         tell_complaints(session, urls, filled)
 

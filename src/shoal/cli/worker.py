@@ -26,7 +26,10 @@ def worker(
     drain: Annotated[bool, typer.Option("--drain", help="Leave as soon as nothing is claimable.")] = False,
     forever: Annotated[bool, typer.Option("--forever", help="Stay when nothing is left, for runs to come.")] = False,
 ) -> None:
-    """Work on a scraper's runs until nothing is left. Join and leave at any time."""
+    """Work on a scraper's runs until nothing is left. Join and leave at any time.
+
+    With --stage it also stays until the whole run has ended, as other stages may feed it; --drain leaves earlier.
+    """
     if drain and forever:
         raise typer.BadParameter("give one of --drain and --forever.", param_hint="--drain")
     from shoal.cli.helping import check_stages, exit_code_of, help_out
