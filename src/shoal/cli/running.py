@@ -67,7 +67,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
-
+    """One run from its beginning to its summary; returns the exit code."""
     async with opened(settings) as ledger:
         with ExitStack() as held:
             file = sqlite_path(settings.ledger)
@@ -90,7 +90,6 @@ async def work_off(
     session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, wish: Wish
 ) -> tuple[Run, WorkReport]:
     """Open the run of the plan, fill it and work on it, with its progress shown, until it ends or is stopped."""
-
     fetcher = build_fetcher(settings, from_store=wish.from_store)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
     _tell_beginning(session, scraper, plan, run)
