@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from shoal.fleet.plan import Dealer, Outlook
 from tests.acceptance.project import Project
 from tests.fleet.scene import GATED
 
@@ -62,3 +65,31 @@ def test_a_check_that_fails_says_how_to_mend_it(
     assert [line.split()[1] for line in lines if line.startswith("failed")] == [failed]
     assert fix in lines[-1]
     assert not list(project.folder.glob("logs/*worker*"))
+
+
+def test_the_number_of_workers_comes_from_the_settings(project: Project) -> None:
+    """S3.6: unless the command line says otherwise."""
+    project.write(GATED, "gated.py")
+
+    def planned(*arguments: str) -> int:
+        said = project.shoal("pool", "gated.py", "--dry-run", "--json", *arguments)
+        return sum("partitions" in json.loads(line) for line in said.stdout.splitlines())
+
+    (project.folder / "shoal.toml").write_text("[scrapers.gated]\nworkers = 3\n")
+    assert planned() == 3
+    assert planned("--set", "workers=2") == 2
+    assert planned("--workers", "1") == 1
+
+
+async def test_settings_that_changed_count_when_the_pool_is_reloaded() -> None:
+    configured = 2
+
+    async def look() -> Outlook:
+        return Outlook(waiting={"a": 1, "b": 1, "c": 1})
+
+    dealer = Dealer(look, assignment=None, workers=None, configured=lambda: configured)
+    assert len(await dealer.shares()) == 2
+    assert len(await dealer.shares(1)) == 1
+    assert len(await dealer.shares()) == 1, "what somebody asked for stays"
+    configured = 3
+    assert len(await dealer.shares()) == 3

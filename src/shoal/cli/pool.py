@@ -42,7 +42,8 @@ def start(
     session: Session,
     target: Target,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=MOST_WORKERS, help="How many; one per core by default.")
+        int | None,
+        typer.Option(min=1, max=MOST_WORKERS, help="How many; by default as `workers` says, else one per core."),
     ] = None,
     test: Annotated[bool, typer.Option("--test", help="Two workers, without asking.")] = False,
     yes: Yes = False,

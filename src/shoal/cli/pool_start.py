@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -92,7 +93,10 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
             _check_there_are_items(outlook, run.id)
             say(f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
         dealer = Dealer(
-            lambda: outlook_on(ledger, run.id), assignment=wish.assign, workers=wish.workers, default=wish.cores
+            lambda: outlook_on(ledger, run.id),
+            assignment=wish.assign,
+            workers=wish.workers,
+            configured=partial(_configured, session, scraper, wish),
         )
         shares = await _dealt(session, dealer, outlook)
         print_plan(session, plan_workers(outlook, shares), outlook)
@@ -221,9 +225,15 @@ async def _preview(
     async def look() -> Outlook:
         return outlook
 
-    dealer = Dealer(look, assignment=wish.assign, workers=wish.workers, default=wish.cores)
+    configured = partial(_configured, session, scraper, wish)
+    dealer = Dealer(look, assignment=wish.assign, workers=wish.workers, configured=configured)
     shares = await _dealt(session, dealer, outlook)
     print_plan(session, plan_workers(outlook, shares), outlook)
+
+
+def _configured(session: Session, scraper: Scraper, wish: PoolWish) -> int:
+    """How many workers the settings ask for as they stand now; one per core when they do not say."""
+    return session.read_settings().for_scraper(scraper.name, mode=scraper.mode).workers or wish.cores
 
 
 async def _expected(scraper: Scraper, urls: UrlFile | None) -> Outlook:

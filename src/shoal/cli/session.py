@@ -37,6 +37,10 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """Read on first use, once."""
+        return self.read_settings()
+
+    def read_settings(self) -> Settings:
+        """The settings as flags, variables and files say now."""
         from shoal.config import load_settings
 
         return load_settings(self.flags, environ=os.environ, folder=Path.cwd(), own_options=self.own_options)

@@ -27,8 +27,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `patience`: seconds that a call to the ledger survives an outage. `command_timeout`: seconds one statement may take
     on PostgreSQL. `busy_timeout`: seconds to wait for other writers of a SQLite file.
 
-    `concurrency`: items one process works on at once. `batch_size`: items per claim. `lease`: seconds without a
-    heartbeat after which a worker's items go to others. `drain`: seconds that running items get after a stop signal.
+    `concurrency`: items one process works on at once. `workers`: processes of a pool, 0 for one per core. `batch_size`:
+    items per claim. `lease`: seconds without a heartbeat after which a worker's items go to others. `drain`: seconds
+    that running items get after a stop signal.
     `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `max_body`: bytes of a
     page. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept bodies, empty
     for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is empty.
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     command_timeout: float = 60.0
     busy_timeout: float = 30.0
     concurrency: int = 16
+    workers: int = 0
     batch_size: int = 50
     lease: float = 30.0
     drain: float = 30.0
@@ -98,6 +100,7 @@ VALUES: dict[str, Value] = {
     "command_timeout": Number(float, 0.1, 86_400, "seconds"),
     "busy_timeout": Number(float, 0, 3_600, "seconds"),
     "concurrency": Number(int, 1, 10_000),
+    "workers": Number(int, 0, 1_000),
     "batch_size": Number(int, 1, 10_000),
     "lease": Number(float, 1, 86_400, "seconds"),
     "drain": Number(float, 0, 86_400, "seconds"),

@@ -62,23 +62,32 @@ def plan_workers(outlook: Outlook, shares: Shares) -> list[PlannedWorker]:
 class Dealer:
     """Gives every worker its partitions: evenly, or as the assignment says, which is read anew each time.
 
-    `workers`: how many there are to be; None leaves it to the assignment, and without one to `default`. `unknown`:
-    codes of the assignment that the run did not know when it was last read.
+    `workers`: how many there are to be; None leaves it to the assignment, and without one to the configuration, which
+    is read anew too. `unknown`: codes of the assignment that the run did not know when it was last read.
     """
 
     def __init__(
-        self, look: Callable[[], Awaitable[Outlook]], *, assignment: Path | None, workers: int | None, default: int
+        self,
+        look: Callable[[], Awaitable[Outlook]],
+        *,
+        assignment: Path | None,
+        workers: int | None,
+        configured: Callable[[], int],
     ) -> None:
         self._look = look
         self._assignment = assignment
         self._fixed = workers
-        self._workers = workers or default
+        self._configured = configured
+        self._known = configured()
+        self._workers = workers or self._known
         self.unknown: list[str] = []
 
     async def shares(self, workers: int | None = None) -> Shares:
         """For so many workers, or for as many as are configured. Raises UsageError for a wrong assignment."""
         waiting = (await self._look()).waiting
         if self._assignment is None:
+            if workers is None and self._fixed is None and (now := self._configured()) != self._known:
+                self._known = self._workers = now
             self._workers = workers or self._workers
             return deal(waiting, self._workers)
         assigned = read_assignment(self._assignment)
