@@ -206,7 +206,7 @@ def test_an_item_that_kills_its_process_is_set_aside(project: Project) -> None:
     project.write(POISONOUS)
     codes: list[int] = []
     while 0 not in codes and len(codes) < 8:
-        codes.append(project.start("run", "shop.py", "--resume", "--set", "lease=1").wait())
+        codes.append(project.start("run", "shop.py", "--set", "lease=1").wait())
     assert codes[-1] == 0
     assert set(codes[:-1]) == {-9}
     attempts = project.attempts()["poison"]

@@ -356,10 +356,10 @@ def test_memory_stays_flat(project: Project) -> None:
     numbers = (10_000, 30_000)
     for items in numbers:
         project.write(COUNTING.replace("ITEMS", str(items)), f"shop{items}.py")
-    commands = [project.start("run", f"shop{items}.py", "-q", "--ledger", f"{items}.db") for items in numbers]
+    commands = [project.start("run", f"shop{items}.py", "--json", "--ledger", f"{items}.db") for items in numbers]
     peaks = []
     for command, items in zip(commands, numbers, strict=True):
         assert command.wait() == 0, command.stderr
-        assert f"{items} done" in command.stdout
+        assert f'"done":{items}' in command.stdout
         peaks += [int(line) / 1024 for line in command.stdout.splitlines() if line.isdigit()]
     assert peaks[1] - peaks[0] < 15, peaks

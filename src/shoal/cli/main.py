@@ -28,7 +28,7 @@ VERBS = {
     "shell": Verb("shoal.cli.shell", "Fetch a page and open a Python prompt on it."),
     "enqueue": Verb("shoal.cli.enqueue", "Store a run and its items for workers."),
     "worker": Verb("shoal.cli.worker", "Work on a scraper's runs until nothing is left."),
-    "pool": Verb("shoal.cli.pool", "Start several workers on this machine, and restart those that crash."),
+    "pool": Verb("shoal.cli.pool", "Several workers on this machine, kept going."),
     "status": Verb("shoal.cli.status", "Show how the newest runs stand, or one of them."),
     "watch": Verb("shoal.cli.watch", "Watch a run until it ends."),
     "stats": Verb("shoal.cli.stats", "Count a run's items by state."),
