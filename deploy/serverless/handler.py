@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from shoal import Scraper, __version__
+from shoal import Scraper
 from shoal.cli.helping import check_stages
 from shoal.cli.scrapers import load
 from shoal.cli.session import Session
@@ -26,9 +26,9 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
+from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks
-from shoal.worker.options import Ending, WorkerOptions, WorkReport
+from shoal.worker.options import Ending, WorkReport
 from shoal.worker.remaining import anything_left
 
 # Kept at the end of a call for giving back, storing and closing connections.
@@ -134,17 +134,8 @@ async def _one_claim(
     deadline: float,
     log: Log,
 ) -> WorkReport:
-    options = WorkerOptions(
-        scope=scope,
-        concurrency=settings.concurrency,
-        batch_size=settings.batch_size,
-        lease=settings.lease,
-        drain=settings.drain,
-        patience=settings.patience,
-        limit=settings.batch_size if limit is None else limit,
-        leave_when_idle=True,
-        version=__version__,
-    )
+    most = settings.batch_size if limit is None else limit
+    options = worker_options(settings, scope, limit=most, leave_when_idle=True)
     fetcher = build_fetcher(settings)
     worker = build_worker(scraper, settings, ledger, fetcher, options, log=log)
     time_up = asyncio.get_running_loop().call_at(deadline, worker.drain, Ending.TIMED_OUT)

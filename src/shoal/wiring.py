@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.fetch.protocols import Fetcher
     from shoal.model.log import Log
+    from shoal.model.worker import Scope
     from shoal.worker.attempts import Attempts
     from shoal.worker.options import WorkerOptions
     from shoal.worker.worker import Worker
@@ -103,8 +104,25 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.worker.gate import Politeness
     from shoal.worker.starter import Starter
 
-    robots = Robots(fetcher, settings.agent) if _obeys_robots(scraper, settings) else None
+    robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) else None
     return Attempts(scraper, fetcher, Politeness(None, robots, Starter()), log=log)
+
+
+def worker_options(settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
+    """A worker's options as the settings say, with what was chosen for this one."""
+    from shoal import __version__
+    from shoal.worker.options import WorkerOptions
+
+    return WorkerOptions(
+        scope=scope,
+        concurrency=settings.concurrency,
+        batch_size=settings.batch_size,
+        lease=settings.lease,
+        drain=settings.drain,
+        patience=settings.patience,
+        version=__version__,
+        **chosen,
+    )
 
 
 def build_worker(
@@ -124,7 +142,7 @@ def build_worker(
     from shoal.worker.starter import Starter
     from shoal.worker.worker import Worker
 
-    robots = Robots(fetcher, settings.agent) if _obeys_robots(scraper, settings) and not from_store else None
+    robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) and not from_store else None
     starter = Starter()
     attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
     heart_settings = msgspec.structs.replace(settings, pool_size=1)
@@ -138,10 +156,6 @@ def build_worker(
         give_up=longest + settings.lease,
         log=log,
     )
-
-
-def _obeys_robots(scraper: Scraper, settings: Settings) -> bool:
-    return settings.robots if scraper.robots is None else scraper.robots
 
 
 def sqlite_path(ledger: str) -> Path | None:

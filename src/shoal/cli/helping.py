@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from shoal import __version__
 from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
@@ -17,9 +16,9 @@ from shoal.errors import UnknownStage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
+from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks
-from shoal.worker.options import Ending, WorkerOptions, WorkReport
+from shoal.worker.options import Ending, WorkReport
 
 
 def exit_code_of(report: WorkReport) -> int:
@@ -41,16 +40,7 @@ async def help_out(
             await bury_dead_neighbours(ledger)
         fetcher = build_fetcher(settings)
         logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
-        options = WorkerOptions(
-            scope=scope,
-            concurrency=settings.concurrency,
-            batch_size=settings.batch_size,
-            lease=settings.lease,
-            drain=settings.drain,
-            patience=settings.patience,
-            version=__version__,
-            **chosen,
-        )
+        options = worker_options(settings, scope, **chosen)
         worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
         if timeout is not None:
             asyncio.get_running_loop().call_later(timeout, worker.drain, Ending.TIMED_OUT)

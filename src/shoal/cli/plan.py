@@ -26,7 +26,7 @@ def print_plan(session: Session, scraper: Scraper, settings: Settings, choice: s
         "starts from": f"{seeds} items" if seeds < COUNTED else f"{COUNTED} items and more",
         "at once": settings.concurrency,
         "user agent": settings.agent,
-        "robots.txt": "obeyed" if (settings.robots if scraper.robots is None else scraper.robots) else "ignored",
+        "robots.txt": "obeyed" if scraper.obeys_robots(settings.robots) else "ignored",
         "store": settings.store or "none",
     }
     if session.json:

@@ -16,20 +16,19 @@ from shoal.cli.pool_shown import print_check, print_plan
 from shoal.cli.pool_work import Start, work_off
 from shoal.cli.scrapers import load, tell_complaints, url_file
 from shoal.cli.session import Session
+from shoal.cli.working import make_room
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import (
     Choice,
     Filled,
     Plan,
-    bury_dead_neighbours,
     check_list_is_complete,
     check_there_is_a_start,
     fill_run,
     open_run,
     plan_run,
     remove_empty,
-    set_abandoned_aside,
 )
 from shoal.enqueue.urlfile import UrlFile
 from shoal.errors import InvalidSetting, LedgerNotMigrated, ShoalError, UsageError
@@ -44,7 +43,7 @@ from shoal.observe.logs import open_logs
 from shoal.observe.words import counted
 from shoal.wiring import opened, sqlite_path
 from shoal.worker.hooks import call_start_hooks
-from shoal.worker.lock import owning, was_left
+from shoal.worker.lock import owning
 
 BY = "shoal pool"
 MOST_COUNTED = 100_000
@@ -140,10 +139,7 @@ async def _run_with_items(
         check_there_is_a_start(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
-    if (file := sqlite_path(settings.ledger)) is not None:
-        await bury_dead_neighbours(ledger)
-        for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=BY):
-            session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
+    await make_room(session, settings, ledger, run, by=BY)
     if wish.run_id is None:
         await _fill(session, scraper, settings, ledger, plan, run, urls, wish)
     return run

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.cli.pool_shown import print_work
-from shoal.cli.scrapers import command_line
+from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
 from shoal.cli.working import INTERRUPTED, beside
@@ -152,9 +152,8 @@ async def _farewell(
 ) -> int:
     failed = sum(place.ended in (Ended.GAVE_UP, Ended.BROKEN) for place in pool.places)
     if run.state is RunState.ACTIVE:
-        flag = "" if settings.origins["ledger"].kind != "flag" else f" --ledger {settings.shown()['ledger']}"
         again = f"pool {shlex.quote(start.target)} --run-id {run.id}"
-        session.note(f"Go on with: {command_line()} {again}{flag}")
+        session.note(f"Go on with: {command_line()} {again}{ledger_flag(settings)}")
         if failed and not pool.stopping:
             session.complain(f"The run has not ended: {counted(failed, 'worker')} failed.")
             return 1

@@ -10,25 +10,22 @@ from pathlib import Path
 import msgspec
 import typer
 
-from shoal import __version__
 from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
-from shoal.cli.working import Signals, beside, obeying_signals, open_logs_for, settle_memory
+from shoal.cli.working import Signals, beside, make_room, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import (
     Choice,
     Filled,
     Plan,
-    bury_dead_neighbours,
     check_list_is_complete,
     check_there_is_a_start,
     fill_run,
     open_run,
     plan_run,
     remove_empty,
-    set_abandoned_aside,
 )
 from shoal.enqueue.urlfile import UrlFile
 from shoal.errors import ShoalError
@@ -38,10 +35,10 @@ from shoal.model.worker import Scope
 from shoal.observe.moment import Moment
 from shoal.observe.progress import Show, follow, showing
 from shoal.observe.words import counted
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
+from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.lock import owning, was_left
-from shoal.worker.options import Ending, WorkerOptions, WorkReport
+from shoal.worker.lock import owning
+from shoal.worker.options import Ending, WorkReport
 from shoal.worker.worker import Worker
 
 BY = "shoal run"
@@ -93,26 +90,14 @@ async def work_off(
     fetcher = build_fetcher(settings, from_store=wish.from_store)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
     _tell_beginning(session, scraper, plan, run)
-    file = sqlite_path(settings.ledger)
-    if file is not None:
-        await bury_dead_neighbours(ledger)
-        for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=BY):
-            session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
+    await make_room(session, settings, ledger, run, by=BY)
     with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
         logs = open_logs_for(session, settings, run.id, show.tell)
         log = logs.log.bind(run=run.id)
         try:
             await call_start_hooks(scraper, ledger, run, log)
-            options = WorkerOptions(
-                scope=Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages)),
-                concurrency=settings.concurrency,
-                batch_size=settings.batch_size,
-                lease=settings.lease,
-                drain=settings.drain,
-                limit=wish.limit,
-                patience=settings.patience,
-                version=__version__,
-            )
+            scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
+            options = worker_options(settings, scope, limit=wish.limit)
             worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)

@@ -17,6 +17,8 @@ from shoal.cli.session import Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
     from shoal.observe.logs import Logs
     from shoal.worker.worker import Worker
 
@@ -85,6 +87,20 @@ def open_logs_for(session: Session, settings: Settings, name: str, tell: Callabl
     stream: Stream | None = None if session.quiet else (tell if on_terminal else sys.stderr)
     file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None
     return open_logs(format=settings.log_format, level=level, file=file, stream=stream, secrets=settings.secrets())
+
+
+async def make_room(session: Session, settings: Settings, ledger: Ledger, run: Run, *, by: str) -> None:
+    """On a ledger of this machine: free what dead processes hold, and pause what was left unfinished by them."""
+    from shoal.enqueue.begin import bury_dead_neighbours, set_abandoned_aside
+    from shoal.wiring import sqlite_path
+    from shoal.worker.lock import was_left
+
+    file = sqlite_path(settings.ledger)
+    if file is None:
+        return
+    await bury_dead_neighbours(ledger)
+    for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=by):
+        session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
 
 
 async def beside(main: Coroutine[Any, Any, T], *others: asyncio.Task[Any]) -> T:

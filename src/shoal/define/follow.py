@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.define.item import DEPTH, Item
-from shoal.errors import InvalidItem, InvalidScraper
+from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
-from shoal.model.urlkey import url_host
+from shoal.model.urlkey import host_or_none
 
 if TYPE_CHECKING:
     from shoal.define.stage import AnyStage
@@ -68,7 +68,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         depth = item.depth + 1
         if self.depth is not None and depth > self.depth:
             return []
-        host = _host(item.url or page.url) if self.same_host else None
+        host = host_or_none(item.url or page.url) if self.same_host else None
         target = stage if self.to is None else stage.scraper.stages[self.to]
         payload = {DEPTH: depth}
         return [target.item(url, payload=payload) for url in self._links(page) if self._wanted(url, host)]
@@ -80,7 +80,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return list(dict.fromkeys(found))
 
     def _wanted(self, url: str, host: str | None) -> bool:
-        if host is not None and _host(url) != host:
+        if host is not None and host_or_none(url) != host:
             return False
         if self.prefix and not url.startswith(self.prefix):
             return False
@@ -89,10 +89,3 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return False
         allow, deny = self._patterns
         return (allow is None or allow.search(url) is not None) and (deny is None or deny.search(url) is None)
-
-
-def _host(url: str) -> str | None:
-    try:
-        return url_host(url)
-    except InvalidItem:
-        return None

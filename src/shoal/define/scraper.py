@@ -113,6 +113,10 @@ class Scraper:
         self.finish_hooks.append(function)
         return function
 
+    def obeys_robots(self, configured: bool) -> bool:
+        """Whether robots.txt is obeyed: as the code says, else as is configured."""
+        return configured if self.robots is None else self.robots
+
     @property
     def has_sources(self) -> bool:
         return bool(self._sources)

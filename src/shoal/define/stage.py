@@ -10,9 +10,9 @@ from shoal.define.follow import Follow
 from shoal.define.inject import STAGE_WISHES, Signature, Wish, read_signature
 from shoal.define.item import Item
 from shoal.define.policy import Delay, StagePolicy
-from shoal.errors import InvalidItem, InvalidScraper
+from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
-from shoal.model.urlkey import url_host
+from shoal.model.urlkey import host_or_none
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
@@ -174,7 +174,7 @@ class Stage(Generic[P, T]):
     def _lane_of(self, new: NewItem) -> str | None:
         if isinstance(self._lane, _Host):
             if new.url is not None:
-                return _host(new.url)
+                return host_or_none(new.url)
             # No URL, no host: what the author said about pace then holds for the stage as a whole.
             return f"{self.scraper.name}.{self.name}" if self.policy.paced else None
         return self._lane(new) if callable(self._lane) else self._lane
@@ -211,10 +211,3 @@ def _with(new: NewItem, *, partition: str | None = None, lane: str | None = None
         delay=new.delay,
         max_attempts=new.max_attempts,
     )
-
-
-def _host(url: str) -> str | None:
-    try:
-        return url_host(url)
-    except InvalidItem:
-        return None  # whoever stores the item says what is wrong with it

@@ -55,6 +55,14 @@ def url_host(url: str) -> str:
     return host
 
 
+def host_or_none(url: str) -> str | None:
+    """The host of a URL; None for what is none, where whoever stores or fetches it says what is wrong."""
+    try:
+        return url_host(url)
+    except InvalidItem:
+        return None
+
+
 def key_hash(key: str) -> bytes:
     """SHA-256 of a key, tagged with the version of the rules that made it."""
     return hashlib.sha256(b"shoal-key-%d\0" % KEY_VERSION + key.encode()).digest()

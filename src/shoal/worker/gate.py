@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from shoal.errors import InvalidItem, NotFound, Permanent, Transient
+from shoal.errors import NotFound, Permanent, Transient
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
-from shoal.model.urlkey import url_host
+from shoal.model.urlkey import host_or_none, url_host
 from shoal.worker.places import Places, extend
 from shoal.worker.remembered import Remembered
 from shoal.worker.starter import Starter
@@ -125,7 +125,7 @@ class AttemptGate:
             return
         foreign = self._foreign_host(url)
         # The place first: a turn that waits for a place would be used late.
-        await self._enter(foreign or _host(url) or "", foreign=foreign is not None)
+        await self._enter(foreign or host_or_none(url) or "", foreign=foreign is not None)
         try:
             if self._used and (foreign is None or self._claimed.url is None):
                 await self._take_own_turn()
@@ -189,12 +189,5 @@ class AttemptGate:
         own = self._claimed.url
         if url == own:
             return None
-        host = _host(url)
-        return host if own is None or host != _host(own) else None
-
-
-def _host(url: str) -> str | None:
-    try:
-        return url_host(url)
-    except InvalidItem:
-        return None
+        host = host_or_none(url)
+        return host if own is None or host != host_or_none(own) else None
