@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.cli.options import with_options
-from shoal.cli.records import STATES, per_state, run_record
+from shoal.cli.records import print_runs
 from shoal.cli.session import Session
 from shoal.errors import LedgerCorrupt, LedgerError, LedgerNotMigrated, LedgerTooNew
 
@@ -77,15 +77,8 @@ def show(
 ) -> None:
     """List runs, newest first, with how many of their items are in which state."""
     found, more = session.wait(_show(session.settings, scraper, limit))
-    if session.json:
-        for run, counts in found:
-            session.record(run_record(run, counts))
-    elif found:
-        session.table(
-            ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RESULTS"],
-            [(run.id, run.scraper, run.state, *per_state(counts).values(), counts.results) for run, counts in found],
-        )
-    else:
+    print_runs(session, found)
+    if not found and not session.json:
         session.note("The ledger has no runs yet." if scraper is None else f"There is no run of {scraper}.")
     if more:
         session.note(f"Older runs are not shown: use --limit {limit * 10}.")

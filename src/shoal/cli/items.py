@@ -105,10 +105,7 @@ def retry(
 ) -> None:
     """Give dead items another life, as if new; cancelled ones with --state cancelled. --limit tries a few first."""
     choice = choice._replace(item=item, key=key, states=choice.states or [ItemState.DEAD])
-    found, which, count = ask(session, lambda ledger: _preview(ledger, run, choice, limit))
-    if not count:
-        raise typer.Exit(_nothing(session, "retried", found))
-    confirm(session, f"To be tried again: {counted(count, 'item')} of run {found.id}.", yes=yes)
+    found, which = _confirmed(session, run, choice, limit, ("To be tried again", "retried"), yes=yes)
     done = ask(session, lambda ledger: ledger.steering.retry(found.id, which, limit=limit, by=operator()))
     _say_changed(session, found, "retried", done)
 
@@ -127,10 +124,7 @@ def cancel(
 ) -> None:
     """End open items as cancelled, those being worked on too."""
     choice = choice._replace(item=item, key=key, states=choice.states or list(OPEN_STATES))
-    found, which, count = ask(session, lambda ledger: _preview(ledger, run, choice, limit))
-    if not count:
-        raise typer.Exit(_nothing(session, "cancelled", found))
-    confirm(session, f"To be cancelled: {counted(count, 'item')} of run {found.id}.", yes=yes)
+    found, which = _confirmed(session, run, choice, limit, ("To be cancelled", "cancelled"), yes=yes)
     done = ask(session, lambda ledger: ledger.steering.cancel(found.id, which, limit=limit, by=operator()))
     _say_changed(session, found, "cancelled", done)
 
@@ -166,6 +160,17 @@ async def _list(
         if cursor is None or len(rows) == limit:
             break
     return rows, cursor
+
+
+def _confirmed(
+    session: Session, run: str, choice: Choice, limit: int | None, words: tuple[str, str], *, yes: bool
+) -> tuple[Run, ItemFilter]:
+    """The run and the items meant, after a preview of their number and a yes. `words`: what is to be, what was done."""
+    found, which, count = ask(session, lambda ledger: _preview(ledger, run, choice, limit))
+    if not count:
+        raise typer.Exit(_nothing(session, words[1], found))
+    confirm(session, f"{words[0]}: {counted(count, 'item')} of run {found.id}.", yes=yes)
+    return found, which
 
 
 async def _preview(ledger: Ledger, name: str, choice: Choice, limit: int | None) -> tuple[Run, ItemFilter, int | str]:

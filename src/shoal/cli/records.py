@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.cli.session import Session
     from shoal.model.run import Run
     from shoal.model.views import Counts, Gate, ItemView
     from shoal.observe.meter import Reading
@@ -31,6 +32,18 @@ def run_record(run: Run, counts: Counts) -> dict[str, Any]:
         "results": counts.results,
         "duplicates": counts.duplicates,
     }
+
+
+def print_runs(session: Session, found: Sequence[tuple[Run, Counts]]) -> None:
+    """Runs with their items per state: a record each, or a table."""
+    if session.json:
+        for run, counts in found:
+            session.record(run_record(run, counts))
+    elif found:
+        session.table(
+            ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RESULTS"],
+            [(run.id, run.scraper, run.state, *per_state(counts).values(), counts.results) for run, counts in found],
+        )
 
 
 def reading_record(reading: Reading) -> dict[str, Any]:

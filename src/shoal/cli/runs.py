@@ -9,7 +9,7 @@ import typer
 from shoal.cli.asking import Yes, confirm
 from shoal.cli.finding import RunName, ask, find_run, operator
 from shoal.cli.options import with_options
-from shoal.cli.records import STATES, per_state, run_record
+from shoal.cli.records import print_runs, run_record
 from shoal.cli.runs_compare import compare
 from shoal.cli.session import BOLD, Session
 from shoal.observe.words import counted
@@ -36,15 +36,8 @@ def ls(
 ) -> None:
     """List runs, newest first."""
     found, following = ask(session, lambda ledger: _list(ledger, scraper, _run_state(state), limit, cursor))
-    if session.json:
-        for run, counts in found:
-            session.record(run_record(run, counts))
-    elif found:
-        session.table(
-            ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RESULTS"],
-            [(run.id, run.scraper, run.state, *per_state(counts).values(), counts.results) for run, counts in found],
-        )
-    else:
+    print_runs(session, found)
+    if not found and not session.json:
         session.note("No run is like that." if scraper or state else "The ledger has no runs yet.")
     if following is not None:
         session.note(f"More runs follow: use --cursor {following}.")

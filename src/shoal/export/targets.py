@@ -65,10 +65,8 @@ def check_writable(path: str) -> None:
     open_target(path).discard()
 
 
-class Stream:
-    """What has been written cannot be taken back; it has no folder to put spare files into."""
-
-    folder: Path | None = None
+class _Written:
+    """A descriptor that bytes go to, and how many have gone there."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.name = name
@@ -84,6 +82,12 @@ class Stream:
     def tell(self) -> int:
         return self._written
 
+
+class Stream(_Written):
+    """What has been written cannot be taken back; it has no folder to put spare files into."""
+
+    folder: Path | None = None
+
     def commit(self) -> None:
         self.discard()
 
@@ -92,7 +96,7 @@ class Stream:
             os.close(self._descriptor)
 
 
-class ReplacedFile:
+class ReplacedFile(_Written):
     """A file that appears at `path` whole or not at all.
 
     Until `commit` its bytes have no name where the system allows that, so that even a killed process leaves nothing
@@ -101,20 +105,10 @@ class ReplacedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.name = str(path)
         self.folder: Path | None = path.parent
         self._beside = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"
-        self._descriptor, self._named = self._open(path.parent)
-        self._written = 0
-
-    def write(self, data: bytes) -> int:
-        with written_or_refused(self.path):
-            _write_all(self._descriptor, data)
-        self._written += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._written
+        descriptor, self._named = self._open(path.parent)
+        super().__init__(descriptor, str(path))
 
     def commit(self) -> None:
         with written_or_refused(self.path):
