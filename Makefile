@@ -87,7 +87,7 @@ parts: ## install the system parts of the tests (pgbouncer), when allowed to
 UV_COMPILE = uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
 
 lock: ## pin the requirements anew (needs uv)
-	$(UV_COMPILE) pyproject.toml --extra testing --extra parquet requirements/dev.in -o requirements/dev.txt
+	$(UV_COMPILE) pyproject.toml --extra testing --extra parquet --extra notify requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean: ## remove .venv, caches and build output

@@ -23,6 +23,7 @@ def worker(version: str = "1.0", silent: float = 1.0) -> WorkerView:
         id="w",
         node="n",
         pid=1,
+        code=None,
         version=version,
         state=WorkerState.LIVE,
         started_at=NOON,

@@ -17,6 +17,7 @@ from shoal.model.views import (
     AttemptView,
     CommitReport,
     Counts,
+    Errand,
     Event,
     FailedItem,
     Finding,
@@ -26,6 +27,7 @@ from shoal.model.views import (
     ItemView,
     Page,
     PartitionProgress,
+    Recent,
     ResultRow,
     StaleClaim,
     Tending,
@@ -41,7 +43,13 @@ Entries = Iterable[Entry] | AsyncIterable[Entry]
 
 class Runs(Protocol):
     async def create(self, spec: RunSpec) -> Run:
-        """A new, unsealed, active run. Its id is the ledger's time, with a suffix when that is taken."""
+        """A new, unsealed, active run. Its id is the ledger's time, with a suffix when that is taken.
+
+        With an occasion for which a run was made already (and not removed), that one is returned as it is.
+        """
+
+    async def of_occasion(self, occasion: str) -> Run | None:
+        """The run that was made for an occasion."""
 
     async def get(self, run_id: str) -> Run: ...
 
@@ -76,6 +84,9 @@ class Runs(Protocol):
 
     async def take(self, run_id: str, name: str) -> bool:
         """True for the first caller who asks for this name, False for everybody after."""
+
+    async def tell(self, run_id: str, action: str, subject: str, detail: Mapping[str, Any], *, by: str = "") -> None:
+        """Leave an event with the run: what happened to whom, for people who ask later."""
 
 
 class Intake(Protocol):
@@ -178,6 +189,30 @@ class Settings(Protocol):
         """Newest version and value. Heartbeats carry the newest version of all scopes."""
 
 
+class Errands(Protocol):
+    """Things that one of many processes is to do, once: taken for a while, kept as long as it takes, finished.
+
+    `by` names the taker and must be its own. Whoever dies loses its errand when its time is up.
+    """
+
+    async def take(self, name: str, by: str, seconds: float) -> bool:
+        """True: it is yours for so long. False: it is finished, or somebody else's whose time is not up."""
+
+    async def keep(self, name: str, by: str, seconds: float) -> bool:
+        """Yours for so long from now on. False: it no longer is."""
+
+    async def finish(self, name: str, by: str, value: Mapping[str, Any] | None = None) -> bool:
+        """Done, with what came of it; nobody can take it any more. False: it was no longer yours."""
+
+    async def drop(self, name: str, by: str) -> bool:
+        """Give it up: anybody may take it at once. False: it was no longer yours."""
+
+    async def get(self, name: str) -> Errand | None: ...
+
+    async def list(self, prefix: str, *, limit: int = 50) -> list[Errand]:
+        """Those whose names begin so, the last name first."""
+
+
 class Steering(Protocol):
     async def release(self, *, older_than: float, run_id: str | None = None, by: str = "") -> int:
         """Take away leases claimed more than so many seconds ago; their holders can no longer commit."""
@@ -196,6 +231,9 @@ class Reads(Protocol):
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
         """Leased now, done and dead in the last minutes, per worker, most done first."""
+
+    async def recent(self, run_id: str, *, minutes: int = 5) -> Recent:
+        """What ended in the last minutes, the current one included, and since when nothing has."""
 
     async def items(
         self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50
@@ -281,6 +319,8 @@ class Ledger(Protocol):
     def lanes(self) -> Lanes: ...
     @property
     def settings(self) -> Settings: ...
+    @property
+    def errands(self) -> Errands: ...
     @property
     def steering(self) -> Steering: ...
     @property

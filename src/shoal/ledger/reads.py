@@ -22,6 +22,7 @@ from shoal.model.views import (
     ItemView,
     Page,
     PartitionProgress,
+    Recent,
     ResultRow,
     StaleClaim,
     WorkerProgress,
@@ -64,6 +65,10 @@ class SqlReads:
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
         run = await self._catalog.run(run_id)
         return [WorkerProgress(**dict(r)) for r in await self._db.fetch(self._sql["worker_progress"], run.no, minutes)]
+
+    async def recent(self, run_id: str, *, minutes: int = 5) -> Recent:
+        run = await self._catalog.run(run_id)
+        return Recent(**dict(await self._db.row(self._sql["recent"], run.no, minutes)))
 
     async def items(
         self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50

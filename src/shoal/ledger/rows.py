@@ -9,7 +9,7 @@ import msgspec
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
-from shoal.model.views import AttemptView, Event, ItemView
+from shoal.model.views import AttemptView, Errand, Event, ItemView
 from shoal.model.worker import Scope, WorkerState, WorkerView
 
 
@@ -43,6 +43,7 @@ def run_from(row: Row) -> Run:
         max_rescues=row["max_rescues"],
         created_at=row["created_at"],
         finished_at=row["finished_at"],
+        occasion=row["occasion"],
         stages=tuple(_array(row["stages"])),
     )
 
@@ -120,12 +121,24 @@ def event_from(row: Row) -> Event:
     )
 
 
+def errand_from(row: Row) -> Errand:
+    return Errand(
+        name=row["name"],
+        taken_by=row["taken_by"],
+        taken_at=row["taken_at"],
+        until=row["until"],
+        finished_at=row["finished_at"],
+        value=msgspec.json.decode(row["value"]),
+    )
+
+
 def worker_from(row: Row) -> WorkerView:
     return WorkerView(
         id=row["id"],
         node=row["node"],
         pid=row["pid"],
         version=row["version"],
+        code=row["code"],
         state=WorkerState(row["state"]),
         started_at=row["started_at"],
         silent_seconds=row["silent_seconds"],

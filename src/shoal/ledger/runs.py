@@ -43,6 +43,15 @@ class FoundRuns:
         runs = tuple(run_from(row) for row in rows)
         return Page(runs, str(runs[-1].no) if len(runs) == limit else None)
 
+    async def of_occasion(self, occasion: str) -> Run | None:
+        rows = await self._queryable.fetch(self._sql["run_of_occasion"], occasion)
+        return await self.get(rows[0]["id"]) if rows else None
+
+    async def tell(self, run_id: str, action: str, subject: str, detail: Mapping[str, Any], *, by: str = "") -> None:
+        no = (await self._catalog.run(run_id)).no
+        text = json_text(detail, "detail", PAYLOAD_BYTES, InvalidSetting)
+        await self._queryable.fetch(self._sql["note_event"], no, by, action, subject, text)
+
     async def note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
         text = json_text(value, "note", PAYLOAD_BYTES, InvalidSetting)
         await self._queryable.fetch(self._sql["put_note"], (await self._catalog.run(run_id)).no, name, text)

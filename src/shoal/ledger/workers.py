@@ -29,6 +29,7 @@ class RegisteredWorkers:
             spec.node,
             spec.pid,
             spec.version,
+            spec.code,
             float(spec.lease_seconds),
             msgspec.json.encode(spec.scope).decode(),
         )

@@ -12,10 +12,11 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.model.lane import LanePolicy
-from shoal.model.urlkey import KEY_VERSION
+from shoal.model.urlkey import KEY_VERSION, check_text
 
 DEFAULT_MAX_ATTEMPTS = 4
 DEFAULT_MAX_RESCUES = 3
+MAX_OCCASION_BYTES = 500
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -36,7 +37,10 @@ class StageSpec(msgspec.Struct, frozen=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is created from. `settings` is kept as a snapshot; `code_version` says what code made it."""
+    """What a run is created from. `settings` is kept as a snapshot; `code_version` says what code made it.
+
+    `occasion`: what the run is for, such as one slot of a schedule. There is one run for one occasion.
+    """
 
     scraper: str
     stages: tuple[StageSpec, ...]
@@ -44,6 +48,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     code_version: str | None = None
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     max_rescues: int = DEFAULT_MAX_RESCUES
+    occasion: str | None = None
 
     def checked(self) -> RunSpec:
         check_name("scraper", self.scraper)
@@ -57,6 +62,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         names = [stage.name for stage in self.stages]
         if len(set(names)) != len(names):
             raise InvalidSetting(f"Two stages have the same name: {', '.join(names)}.")
+        if self.occasion is not None:
+            check_text("occasion", self.occasion, MAX_OCCASION_BYTES)
         check_count("max_attempts", self.max_attempts, 1, 1000)
         check_count("max_rescues", self.max_rescues, 0, 1000)
         return self
@@ -77,6 +84,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     max_rescues: int
     created_at: dt.datetime
     finished_at: dt.datetime | None
+    occasion: str | None
     stages: tuple[str, ...]
 
 

@@ -176,6 +176,32 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     items: int | None = None
 
 
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended in a run lately. `seconds`: what those attempts took together.
+
+    `quiet_since`: when an attempt last ended, or the run last changed its state, whichever is later.
+    """
+
+    done: int
+    dead: int
+    retried: int
+    throttled: int
+    results: int
+    seconds: float
+    quiet_since: dt.datetime
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that one of many processes is to do. `until`: when others may take it, unless it is finished."""
+
+    name: str
+    taken_by: str
+    taken_at: dt.datetime
+    until: dt.datetime
+    finished_at: dt.datetime | None
+    value: Mapping[str, Any]
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     at: dt.datetime

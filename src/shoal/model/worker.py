@@ -31,12 +31,16 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Who registers. `lease_seconds`: after so long without a heartbeat its work goes to others."""
+    """Who registers. `lease_seconds`: after so long without a heartbeat its work goes to others.
+
+    `version` is Shoal's, `code` the fingerprint of the scraper that it works for.
+    """
 
     id: str
     node: str
     pid: int
     version: str = ""
+    code: str | None = None
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     scope: Scope = Scope()
 
@@ -53,6 +57,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     pid: int
     version: str
+    code: str | None
     state: WorkerState
     started_at: dt.datetime
     silent_seconds: float

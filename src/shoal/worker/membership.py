@@ -41,6 +41,7 @@ class Membership:
                 node=socket.gethostname(),
                 pid=os.getpid(),
                 version=options.version,
+                code=options.code,
                 lease_seconds=options.lease,
                 scope=options.scope,
             )

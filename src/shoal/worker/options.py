@@ -13,7 +13,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`concurrency`: items worked on at once. `batch_size`: items per claim, at most. `lease`: seconds without a
     heartbeat after which others get the items. `drain`: seconds that running items get after a stop. `limit`: leave
     after so many items. `leave_when_idle`: leave when nothing is claimable now, though the run has not ended.
-    `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk.
+    `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk. `version`: of Shoal; `code`: the
+    fingerprint of the scraper's code.
     """
 
     scope: Scope
@@ -26,6 +27,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     forever: bool = False
     patience: float = 60.0
     version: str = ""
+    code: str | None = None
 
 
 class Ending(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.errands import SqlErrands
 from shoal.ledger.health import SqlHealth
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.schema import PostgresSchema
@@ -33,6 +34,7 @@ class PostgresLedger:
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
+        self.errands = SqlErrands(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql)

@@ -37,6 +37,7 @@ class PostgresRuns(FoundRuns):
             uuid.uuid4(),
             spec.scraper,
             json_text(spec.settings, "settings", PAYLOAD_BYTES, InvalidSetting),
+            spec.occasion,
             spec.code_version,
             KEY_VERSION,
             spec.max_attempts,

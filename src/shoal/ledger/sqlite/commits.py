@@ -90,10 +90,10 @@ def _move(tx: Transaction, worker: int, ends: _Ends, facts: _Facts) -> None:
         tx.run("commit_lanes", tx.now)
         tx.run("commit_touch")
     if ends.all_done and facts.queue is not None:
-        tx.run("commit_count_done", facts.queue, facts.count)
+        tx.run("commit_count_done", facts.queue, facts.count, tx.now)
         tx.run("commit_minute_done", tx.now, facts.queue, worker, facts.count, facts.seconds)
     else:
-        tx.run("commit_counts")
+        tx.run("commit_counts", tx.now)
         tx.run("commit_minutes", tx.now, worker)
     if ends.results is not None:
         tx.run("commit_results", ends.results)

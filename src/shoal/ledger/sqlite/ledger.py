@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.errands import SqlErrands
 from shoal.ledger.health import SqlHealth
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.settings import SqlSettings
@@ -39,6 +40,7 @@ class SqliteLedger:
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
+        self.errands = SqlErrands(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql)

@@ -78,6 +78,8 @@ class SqliteRuns(FoundRuns):
 
 def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
     """A new run. Its id is the ledger's time; a suffix is added when the plain id is taken."""
+    if spec.occasion is not None and (there := tx.value("run_of_occasion", spec.occasion)) is not None:
+        return str(there)
     taken = 0
     while True:
         run_id = run_id_at(moment(tx.now), taken)
@@ -91,6 +93,7 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
             spec.max_attempts,
             spec.max_rescues,
             tx.now,
+            spec.occasion,
         )
         if no is not None:
             break

@@ -21,6 +21,7 @@ EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
 SWEEP_AT_ONCE = 10_000
 STEPS_AT_ONCE = 1_000
 MINUTES_KEPT = 8 * 24 * 60
+ERRAND_DAYS_KEPT = 400
 
 
 class SqliteUpkeep(AuditedUpkeep):
@@ -88,6 +89,7 @@ def _tidy(tx: Transaction) -> bool:
     due = _take(tx, "tidy")
     if due:
         tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO)
+        tx.run("tidy_errands", tx.now - ERRAND_DAYS_KEPT * 24 * 3_600 * MICRO)
     return due
 
 

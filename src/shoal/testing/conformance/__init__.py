@@ -7,6 +7,7 @@ class TestMyLedger(LedgerConformance):
 
 from shoal.testing.conformance.claims import ClaimsConformance
 from shoal.testing.conformance.commits import CommitsConformance
+from shoal.testing.conformance.errands import ErrandsConformance
 from shoal.testing.conformance.intake import IntakeConformance
 from shoal.testing.conformance.lanes import LanesConformance
 from shoal.testing.conformance.pace import PaceConformance
@@ -26,6 +27,7 @@ class LedgerConformance(
     PaceConformance,
     SteeringConformance,
     ReadsConformance,
+    ErrandsConformance,
 ):
     """The whole contract."""
 

@@ -13,7 +13,7 @@ from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.views import ItemFilter, ItemView
 from shoal.model.worker import Scope
-from shoal.testing.lab import Lab, dead, done, retry
+from shoal.testing.lab import Lab, dead, done, retry, throttled
 
 
 class ReadsConformance:
@@ -56,6 +56,27 @@ class ReadsConformance:
         await lab.commit(slow, dead(c))
         rows = await lab.ledger.reads.workers(run.id)
         assert [(row.worker, row.done, row.dead, row.leased) for row in rows] == [(quick, 2, 0, 0), (slow, 0, 1, 0)]
+
+    async def test_what_ended_lately(self, lab: Lab) -> None:
+        run, other = await lab.run(), await lab.run()
+        await lab.put(run, "a", "b", "c", "d", "e")
+        await lab.put(other, "x")
+        before = await lab.ledger.reads.recent(run.id)
+        assert before.quiet_since == run.created_at
+        assert (before.done, before.dead, before.retried, before.throttled) == (0, 0, 0, 0)
+        worker = await lab.worker()
+        a, b, c, d, _ = await lab.claim(worker, scope=Scope(run_ids=(run.id,)))
+        assert (await lab.ledger.reads.recent(run.id)).quiet_since == run.created_at  # holding is no progress
+        await lab.commit(worker, done(a, '{"n": 1}', '{"n": 2}'), dead(b), retry(c), throttled(d))
+        recent = await lab.ledger.reads.recent(run.id)
+        assert (recent.done, recent.dead, recent.retried, recent.throttled, recent.results) == (1, 1, 1, 1, 2)
+        assert recent.quiet_since > run.created_at
+        await lab.ledger.upkeep.tend()
+        assert await lab.ledger.reads.recent(run.id) == recent
+        assert (await lab.ledger.reads.recent(other.id)).done == 0
+        await lab.ledger.runs.pause(run.id)
+        await lab.ledger.runs.resume(run.id)
+        assert (await lab.ledger.reads.recent(run.id)).quiet_since > recent.quiet_since
 
     async def test_items_are_listed_in_pages_with_filters(self, lab: Lab) -> None:
         run = await lab.run("list", "page")

@@ -37,6 +37,30 @@ class RunsConformance:
         assert await lab.ledger.runs.take(other.id, "finish")
         assert await lab.ledger.runs.take(run.id, "another")
 
+    async def test_there_is_one_run_for_one_occasion(self, lab: Lab) -> None:
+        spec = RunSpec(scraper="india", stages=(StageSpec("found"),), occasion="nightly 2026-11-16")
+        second = await lab.another()
+        try:
+            made = await asyncio.gather(*(ledger.runs.create(spec) for ledger in [lab.ledger, second] * 4))
+        finally:
+            await second.close()
+        assert len({run.id for run in made}) == 1
+        assert made[0].occasion == "nightly 2026-11-16"
+        assert await lab.ledger.runs.of_occasion("nightly 2026-11-16") == made[0]
+        assert await lab.ledger.runs.of_occasion("nightly 2026-11-17") is None
+        assert len((await lab.ledger.runs.list()).rows) == 1
+        await lab.ledger.runs.remove(made[0].id)
+        assert await lab.ledger.runs.of_occasion("nightly 2026-11-16") is None
+        assert (await lab.ledger.runs.create(spec)).no != made[0].no
+
+    async def test_what_happened_to_a_run_is_told(self, lab: Lab) -> None:
+        run, other = await lab.run(), await lab.run()
+        await lab.ledger.runs.tell(run.id, "scaled", "pool", {"from": 2, "to": 4}, by="somebody")
+        event = (await lab.ledger.reads.events(run_id=run.id)).rows[0]
+        assert (event.action, event.subject, event.actor) == ("scaled", "pool", "somebody")
+        assert event.detail == {"from": 2, "to": 4}
+        assert "scaled" not in [event.action for event in (await lab.ledger.reads.events(run_id=other.id)).rows]
+
     async def test_a_run_id_is_the_time_and_gets_a_suffix_when_taken(self, lab: Lab) -> None:  # S1.5
         runs = [await lab.run() for _ in range(3)]
         assert len({run.id for run in runs}) == 3

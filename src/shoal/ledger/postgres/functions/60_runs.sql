@@ -294,19 +294,21 @@ begin
     per_queue as materialized (
         select d.queue, sum(d.ready) as ready, sum(d.waiting) as waiting, sum(d.delayed) as delayed,
                sum(d.leased) as leased, sum(d.done) as done, sum(d.dead) as dead, sum(d.cancelled) as cancelled,
-               sum(d.results) as results, sum(d.duplicates) as duplicates
+               sum(d.results) as results, sum(d.duplicates) as duplicates,
+               max(d.at) filter (where d.worker is not null) as moved_at
         from d group by d.queue order by d.queue
     ),
     totals as (
         insert into shoal.queue_count as c
-        select p.queue, p.ready, p.waiting, p.delayed, p.leased, p.done, p.dead, p.cancelled, p.results, p.duplicates
+        select p.queue, p.ready, p.waiting, p.delayed, p.leased, p.done, p.dead, p.cancelled, p.results, p.duplicates,
+               p.moved_at
         from per_queue p
         on conflict (queue) do update
         set ready = c.ready + excluded.ready, waiting = c.waiting + excluded.waiting,
             delayed = c.delayed + excluded.delayed, leased = c.leased + excluded.leased,
             done = c.done + excluded.done, dead = c.dead + excluded.dead,
             cancelled = c.cancelled + excluded.cancelled, results = c.results + excluded.results,
-            duplicates = c.duplicates + excluded.duplicates
+            duplicates = c.duplicates + excluded.duplicates, moved_at = greatest(c.moved_at, excluded.moved_at)
     ),
     minutes as (
         insert into shoal.minute_count as m
@@ -401,11 +403,11 @@ begin
 end $$;
 
 -- A new run. Its id is the ledger's time; a suffix is added when the plain id is taken. Asked again with the same
--- receipt, it answers with the run it made the first time.
+-- receipt, or for an occasion that has a run, it answers with the run that was made the first time.
 create or replace function shoal.create_run(
-    receipt_id uuid, scraper text, settings json, code_version text, key_version int, max_attempts int,
-    max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[], lane_delay_mins real[],
-    lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[]) returns text
+    receipt_id uuid, scraper text, settings json, occasion_name text, code_version text, key_version int,
+    max_attempts int, max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[],
+    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[]) returns text
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
@@ -418,12 +420,19 @@ begin
     if found then
         return chosen;
     end if;
+    if occasion_name is not null then
+        perform pg_advisory_xact_lock(hashtextextended('shoal.occasion ' || occasion_name, 0));
+        select r.id into chosen from shoal.run r where r.occasion = occasion_name and r.state <> 'removed';
+        if found then
+            return chosen;
+        end if;
+    end if;
     loop
         tried := tried + 1;
         chosen := plain || case when tried > 1 then '_' || tried else '' end;
         insert into shoal.run (id, scraper, settings, code_version, key_version, max_attempts, max_rescues,
-                               created_at, changed_at)
-        values (chosen, scraper, settings, code_version, key_version, max_attempts, max_rescues, t, t)
+                               created_at, changed_at, occasion)
+        values (chosen, scraper, settings, code_version, key_version, max_attempts, max_rescues, t, t, occasion_name)
         on conflict (id) do nothing
         returning no into run_no;
         exit when run_no is not null;

@@ -1,4 +1,4 @@
--- functions: b5abe6b1e52af65e
+-- functions: 41f3753a3b141fa4
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -17,9 +17,12 @@ create table shoal.run (
     max_rescues  int not null,
     created_at   timestamptz not null,
     changed_at   timestamptz not null,
-    finished_at  timestamptz
+    finished_at  timestamptz,
+    occasion     text
 );
 create index run_active on shoal.run (no) where state = 'active';
+-- One run for one occasion: a slot of a schedule, a member of a collection.
+create unique index run_occasion on shoal.run (occasion) where occasion is not null and state <> 'removed';
 
 create table shoal.stage (
     id           int generated always as identity primary key,
@@ -218,6 +221,7 @@ create table shoal.worker (
     node          text not null,
     pid           int not null,
     version       text not null,
+    code          text,
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
@@ -265,7 +269,9 @@ create table shoal.queue_count (
     dead       bigint not null default 0,
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
-    duplicates bigint not null default 0
+    duplicates bigint not null default 0,
+    -- When an attempt on one of its items last ended, however it ended.
+    moved_at   timestamptz
 );
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -291,6 +297,16 @@ create table shoal.setting (
     set_at  timestamptz not null
 );
 create index setting_scope on shoal.setting (scope, version);
+
+-- Things that one of many processes is to do, once: a slot of a schedule, the telling of an alert.
+create table shoal.errand (
+    name        text collate "C" primary key,
+    taken_by    text not null,
+    taken_at    timestamptz not null,
+    until       timestamptz not null,
+    finished_at timestamptz,
+    value       json not null default '{}'
+);
 
 create table shoal.event (
     id      bigint generated always as identity primary key,

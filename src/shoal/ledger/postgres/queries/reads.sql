@@ -29,6 +29,26 @@ select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as d
 from totals t join shoal.worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
+-- name: recent
+-- What ended in the last minutes, and when something last did, or the run last changed its state.
+with run_queue as materialized (select k.id from shoal.queue k where k.run = $1),
+unfolded as materialized (
+    select d.* from shoal.count_delta d where d.worker is not null and d.queue in (select k.id from run_queue k)
+),
+ends as (
+    select m.done, m.dead, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
+    where m.minute > shoal.clock() - make_interval(mins => $2) and m.queue in (select k.id from run_queue k)
+    union all
+    select u.done, u.dead, u.retried, u.throttled, u.results, u.seconds from unfolded u
+)
+select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigint as dead,
+       coalesce(sum(e.retried), 0)::bigint as retried, coalesce(sum(e.throttled), 0)::bigint as throttled,
+       coalesce(sum(e.results), 0)::bigint as results, coalesce(sum(e.seconds), 0)::float8 as seconds,
+       greatest((select r.changed_at from shoal.run r where r.no = $1), (select max(u.at) from unfolded u),
+                (select max(c.moved_at) from shoal.queue_count c where c.queue in (select k.id from run_queue k)))
+           as quiet_since
+from ends e
+
 -- name: item_views
 -- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
 select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,

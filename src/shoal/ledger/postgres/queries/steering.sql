@@ -1,6 +1,6 @@
 -- name: create_run
-select shoal.create_run($1::uuid, $2, $3::json, $4, $5::int, $6::int, $7::int, $8::text[], $9::int[], $10::int[],
-    $11::real[], $12::real[], $13::boolean[], $14::boolean[])
+select shoal.create_run($1::uuid, $2, $3::json, $4, $5, $6::int, $7::int, $8::int, $9::text[], $10::int[], $11::int[],
+    $12::real[], $13::real[], $14::boolean[], $15::boolean[])
 
 -- name: put_note
 insert into shoal.run_note (run, name, value, at) values ($1, $2, $3::json, shoal.clock())
@@ -16,6 +16,9 @@ select n.value from shoal.run_note n where n.run = $1 and n.name = $2
 -- name: get_run
 select r.*, array(select s.name from shoal.stage s where s.run = r.no order by s.id) as stages
 from shoal.run r where r.id = $1 and r.state <> 'removed'
+
+-- name: run_of_occasion
+select r.id from shoal.run r where r.occasion = $1 and r.state <> 'removed'
 
 -- name: latest_run
 select r.id from shoal.run r where r.scraper = $1 and r.state <> 'removed' order by r.no desc limit 1
@@ -62,6 +65,35 @@ select shoal.cancel_items($1::int, $2::bigint[], $3)
 
 -- name: note_event
 insert into shoal.event (at, run, actor, action, subject, detail) values (shoal.clock(), $1, $2, $3, $4, $5::json)
+
+-- name: take_errand
+-- Free, or its taker's time is up, or taken by the same one: then it is the caller's, and a row says so.
+insert into shoal.errand as e (name, taken_by, taken_at, until)
+values ($1, $2, shoal.clock(), shoal.clock() + make_interval(secs => $3))
+on conflict (name) do update set taken_by = excluded.taken_by, taken_at = excluded.taken_at, until = excluded.until
+where e.finished_at is null and (e.until <= shoal.clock() or e.taken_by = excluded.taken_by)
+returning e.name
+
+-- name: keep_errand
+update shoal.errand e set until = shoal.clock() + make_interval(secs => $3)
+where e.name = $1 and e.taken_by = $2 and e.finished_at is null
+returning e.name
+
+-- name: finish_errand
+-- Said again by the same one, because the answer was lost, it is true again.
+update shoal.errand e set finished_at = coalesce(e.finished_at, shoal.clock()), value = $3::json
+where e.name = $1 and e.taken_by = $2
+returning e.name
+
+-- name: drop_errand
+update shoal.errand e set until = shoal.clock() where e.name = $1 and e.taken_by = $2 and e.finished_at is null
+returning e.name
+
+-- name: get_errand
+select e.* from shoal.errand e where e.name = $1
+
+-- name: list_errands
+select e.* from shoal.errand e where e.name >= $1 and e.name < $1 || U&'\+10FFFF' order by e.name desc limit $2
 
 -- name: set_lane
 select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
@@ -114,10 +146,11 @@ select r.no from shoal.run r where r.state = 'paused'
 select r.no from shoal.run r where r.state = 'removed' order by r.no
 
 -- name: tidy
--- Receipts matter for minutes, per-minute figures for days.
+-- Receipts matter for minutes, per-minute figures for days, errands for a schedule that comes once a year.
 with old_receipts as (delete from shoal.receipt where at < shoal.clock() - interval '1 day'),
 old_claims as (delete from shoal.void_claim where at < shoal.clock() - interval '1 day'),
-old_minutes as (delete from shoal.minute_count where minute < shoal.clock() - interval '8 days')
+old_minutes as (delete from shoal.minute_count where minute < shoal.clock() - interval '8 days'),
+old_errands as (delete from shoal.errand where finished_at < shoal.clock() - interval '400 days')
 select 1
 
 -- name: next_due

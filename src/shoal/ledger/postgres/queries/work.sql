@@ -68,8 +68,8 @@ select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text
 
 -- name: register
 -- Asking again changes nothing: ids have a random part, so the same id is the same worker.
-insert into shoal.worker (id, node, pid, version, lease_seconds, scope, started_at, beat_at)
-values ($1, $2, $3, $4, $5, $6::json, shoal.clock(), shoal.clock())
+insert into shoal.worker (id, node, pid, version, code, lease_seconds, scope, started_at, beat_at)
+values ($1, $2, $3, $4, $5, $6, $7::json, shoal.clock(), shoal.clock())
 on conflict (id) do nothing
 
 -- name: worker_no
@@ -95,7 +95,7 @@ select shoal.stop_worker($1::int)
 select * from shoal.reap($1::int[])
 
 -- name: list_workers
-select w.id, w.node, w.pid, w.version, w.state, w.started_at, w.lease_seconds, w.scope,
+select w.id, w.node, w.pid, w.version, w.code, w.state, w.started_at, w.lease_seconds, w.scope,
        extract(epoch from shoal.clock() - w.beat_at)::float8 as silent_seconds,
        coalesce(s.leased, 0) as leased
 from shoal.worker w

@@ -19,9 +19,12 @@ create table run (
     max_rescues  integer not null,
     created_at   integer not null,
     changed_at   integer not null,
-    finished_at  integer
+    finished_at  integer,
+    occasion     text
 ) strict;
 create index run_active on run (no) where state = 'active';
+-- One run for one occasion: a slot of a schedule, a member of a collection.
+create unique index run_occasion on run (occasion) where occasion is not null and state <> 'removed';
 
 create table stage (
     id             integer primary key autoincrement,
@@ -233,6 +236,7 @@ create table worker (
     node          text not null,
     pid           integer not null,
     version       text not null,
+    code          text,
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds real not null,
     scope         text not null,
@@ -252,7 +256,9 @@ create table queue_count (
     dead       integer not null default 0,
     cancelled  integer not null default 0,
     results    integer not null default 0,
-    duplicates integer not null default 0
+    duplicates integer not null default 0,
+    -- When an attempt on one of its items last ended, however it ended.
+    moved_at   integer
 ) strict;
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -278,6 +284,16 @@ create table setting (
     set_at  integer not null
 ) strict;
 create index setting_scope on setting (scope, version);
+
+-- Things that one of many processes is to do, once: a slot of a schedule, the telling of an alert.
+create table errand (
+    name        text primary key,
+    taken_by    text not null,
+    taken_at    integer not null,
+    until       integer not null,
+    finished_at integer,
+    value       text not null default '{}'
+) strict, without rowid;
 
 create table event (
     id      integer primary key,

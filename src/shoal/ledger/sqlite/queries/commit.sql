@@ -98,7 +98,7 @@ where l.id = n.lane
 -- name: commit_counts
 update queue_count as c
 set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, delayed = c.delayed + n.put_off,
-    waiting = c.waiting + n.n - n.done - n.dead - n.put_off
+    waiting = c.waiting + n.n - n.done - n.dead - n.put_off, moved_at = ?1
 from (
     select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
            sum(e.kind = 'retry' or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
@@ -123,7 +123,7 @@ from temp.ended e
 
 -- name: commit_count_done
 -- The usual batch again: all done, all of one queue. Two rows are changed and nothing is summed up.
-update queue_count set leased = leased - ?2, done = done + ?2 where queue = ?1
+update queue_count set leased = leased - ?2, done = done + ?2, moved_at = ?3 where queue = ?1
 
 -- name: commit_minute_done
 insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)

@@ -26,6 +26,18 @@ select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead)
 from totals t join worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
+-- name: recent
+-- What ended in the last minutes, and when something last did, or the run last changed its state.
+with run_queue as (select k.id from queue k where k.run = ?1),
+moved as (select max(c.moved_at) as at from run_queue k join queue_count c on c.queue = k.id)
+select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead, coalesce(sum(m.retried), 0) as retried,
+       coalesce(sum(m.throttled), 0) as throttled, coalesce(sum(m.results), 0) as results,
+       coalesce(sum(m.seconds), 0.0) as seconds,
+       max((select r.changed_at from run r where r.no = ?1), coalesce((select v.at from moved v), 0))
+           as "quiet_since [moment]"
+from minute_count m
+where m.minute > shoal_now() - 60000000 * ?2 and m.queue in (select k.id from run_queue k)
+
 -- name: item_views
 -- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
 select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,

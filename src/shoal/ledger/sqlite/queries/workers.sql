@@ -1,7 +1,7 @@
 -- name: register
 -- Asking again changes nothing: ids have a random part, so the same id is the same worker.
-insert into worker (id, node, pid, version, lease_seconds, scope, started_at, beat_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, shoal_now(), shoal_now())
+insert into worker (id, node, pid, version, code, lease_seconds, scope, started_at, beat_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, shoal_now(), shoal_now())
 on conflict (id) do nothing
 
 -- name: worker_no
@@ -19,7 +19,7 @@ update worker set state = 'draining' where id = ?1 and state in ('live', 'draini
 update worker set state = 'stopped', ended_at = ?2 where no = ?1 and state in ('live', 'draining')
 
 -- name: list_workers
-select w.id, w.node, w.pid, w.version, w.state, w.started_at as "started_at [moment]", w.lease_seconds, w.scope,
+select w.id, w.node, w.pid, w.version, w.code, w.state, w.started_at as "started_at [moment]", w.lease_seconds, w.scope,
        (shoal_now() - w.beat_at) / 1e6 as silent_seconds,
        coalesce(s.leased, 0) as leased
 from worker w
