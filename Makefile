@@ -32,8 +32,8 @@ bench: .venv/.bench ## measure Shoal against its peers
 	}
 	$(BIN)/python -m bench
 
-chaos: setup parts ## kill workers, crash databases and try random histories for longer than `make test` does
-	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) tests/chaos tests/ledger/test_machine.py
+chaos: setup parts ## kill workers, cut nodes off, crash databases and try random histories for longer than `make test` does
+	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) tests/chaos tests/nodes tests/ledger/test_machine.py
 
 # RUNLEVEL=1 keeps Debian from starting services of pgbouncer and nginx; tests and benchmarks start their own.
 APT_INSTALL = apt_install() { \

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     drivers,
     enqueue,
+    fleet,
     growth,
     laned,
     memory,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "scrape": scrape.run,
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
+    "fleet": fleet.run,
 }
 
 

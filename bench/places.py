@@ -42,7 +42,7 @@ class PostgresPlace:
     name = "postgres"
 
     def __init__(self, server: PostgresServer) -> None:
-        self._server = server
+        self.server = server
         server.create_database(_TEMPLATE)
         asyncio.run(_migrate(server.url(_TEMPLATE)))
 
@@ -62,11 +62,11 @@ class PostgresPlace:
     @contextmanager
     def _database(self, template: str | None) -> Iterator[str]:
         name = unique_name("bench")
-        self._server.create_database(name, template)
+        self.server.create_database(name, template)
         try:
-            yield self._server.url(name)
+            yield self.server.url(name)
         finally:
-            self._server.drop_database(name)
+            self.server.drop_database(name)
 
 
 class SqlitePlace:

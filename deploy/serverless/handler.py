@@ -135,7 +135,7 @@ async def _one_claim(
     log: Log,
 ) -> WorkReport:
     most = settings.batch_size if limit is None else limit
-    options = worker_options(settings, scope, limit=most, leave_when_idle=True)
+    options = worker_options(scraper, settings, scope, limit=most, leave_when_idle=True)
     fetcher = build_fetcher(settings)
     worker = build_worker(scraper, settings, ledger, fetcher, options, log=log)
     time_up = asyncio.get_running_loop().call_at(deadline, worker.drain, Ending.TIMED_OUT)

@@ -15,6 +15,7 @@ ShoalError
 │   ├── Transient              it may work next time: tried again later
 │   ├── Throttled              the site asks to wait: nobody visits the lane until then, nothing is charged
 │   └── Blocked                the site refuses us: tried again later, with another identity where there is one
+├── StoreFailed                the folder of kept pages refuses: this machine's fault, not the page's
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address cannot be understood
@@ -88,6 +89,11 @@ class NotFound(ShoalError):
 
 class WorkerLost(ShoalError):
     remedy = "Register again under a new worker id; its leases were given to others."
+
+
+class StoreFailed(ShoalError):
+    remedy = "Make room, or name another folder with --store; nothing is lost, what was under way is done again."
+    exit_code = 3
 
 
 class AttemptEnded(ShoalError):

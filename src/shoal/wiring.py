@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.fetch.protocols import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
+    from shoal.notify.tower import Tower
     from shoal.worker.attempts import Attempts
     from shoal.worker.options import WorkerOptions
     from shoal.worker.worker import Worker
@@ -108,19 +109,22 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     return Attempts(scraper, fetcher, Politeness(None, robots, Starter()), log=log)
 
 
-def worker_options(settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
+def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
     """A worker's options as the settings say, with what was chosen for this one."""
     from shoal import __version__
+    from shoal.elastic.signs import Limits
     from shoal.worker.options import WorkerOptions
 
     return WorkerOptions(
         scope=scope,
         concurrency=settings.concurrency,
+        limits=Limits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100),
         batch_size=settings.batch_size,
         lease=settings.lease,
         drain=settings.drain,
         patience=settings.patience,
         version=__version__,
+        code=scraper.code_version,
         **chosen,
     )
 
@@ -156,6 +160,14 @@ def build_worker(
         give_up=longest + settings.lease,
         log=log,
     )
+
+
+def build_tower(settings: Settings, log: Log) -> Tower:
+    """The watch over a ledger's runs. It opens the ledger for itself, in its own thread, when it is its turn."""
+    from shoal.notify.tower import Tower
+
+    alone = msgspec.structs.replace(settings, pool_size=1)
+    return Tower(lambda: connect_ledger(alone, create=False), settings, log=log)
 
 
 def sqlite_path(ledger: str) -> Path | None:

@@ -32,11 +32,19 @@ def clean_environment(home: Path, **variables: str) -> dict[str, str]:
 class Command:
     """A `shoal` that runs beside the test."""
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...], environment: dict[str, str], number: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        number: int,
+        entry: tuple[str, ...] = (),
+    ) -> None:
+        """`entry` is put before the command: it leads to another node."""
         self._said = (folder / f"command-{number}.out", folder / f"command-{number}.err")
         with self._said[0].open("wb") as out, self._said[1].open("wb") as err:
             self._process = subprocess.Popen(
-                [*COMMAND, *arguments],
+                [*entry, *COMMAND, *arguments],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -86,11 +94,15 @@ class Command:
 
 
 class Project:
-    """A folder, a ledger, and the commands that a user types there. Whatever still runs at its end is killed."""
+    """A folder, a ledger, and the commands that a user types there. Whatever still runs at its end is killed.
 
-    def __init__(self, folder: Path, ledger: str | None = None) -> None:
+    `entry` leads to the node that the commands run on.
+    """
+
+    def __init__(self, folder: Path, ledger: str | None = None, entry: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.ledger = ledger or str(folder / "ledger.db")
+        self.entry = entry
         self._commands: list[Command] = []
 
     def __enter__(self) -> Self:
@@ -121,7 +133,7 @@ class Project:
     def start(self, *arguments: str, **variables: str) -> Command:
         """Start `shoal` with these arguments; keywords are environment variables."""
         environment = clean_environment(self.folder, SHOAL_LEDGER=self.ledger, **variables)
-        command = Command(self.folder, arguments, environment, len(self._commands))
+        command = Command(self.folder, arguments, environment, len(self._commands), self.entry)
         self._commands.append(command)
         return command
 

@@ -92,7 +92,7 @@ def test_on_a_terminal_it_can_be_interrupted(tmp_path: Path) -> None:
                 seen += os.read(master, 65_536)
             except OSError:
                 break
-        assert process.wait(timeout=10) == 130
+        assert process.wait(timeout=10) == 130, seen.decode()
         assert time.monotonic() - asked < 5
     finally:
         process.kill()

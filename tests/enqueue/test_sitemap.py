@@ -128,7 +128,7 @@ def test_gzip_once_twice_and_in_members() -> None:
     [
         (urlset(100)[:-50], 99, "Its XML is broken: "),
         (urlset(100).replace(b"/70?x=1&amp;y", b"/70?x=1&y"), 70, "Its XML is broken: "),
-        (gzip.compress(urlset(2000))[:-2000], 1000, "Its compressed data ends too early."),
+        (gzip.compress(urlset(2000), mtime=0)[:-2000], 1000, "Its compressed data ends too early."),
         (b"\x1f\x8bnonsense", 0, "Its compressed data is broken"),
         (b"", 0, "It is empty."),
         (b" \n", 0, "It is empty."),

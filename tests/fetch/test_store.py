@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.errors import Permanent, Transient
+from shoal.errors import Permanent, StoreFailed
 from shoal.fetch.client import HttpFetcher
 from shoal.fetch.conditional import StoreOnlyFetcher, StoringFetcher
 from shoal.fetch.page import Page
@@ -77,7 +77,7 @@ async def test_a_file_that_is_not_ours_counts_as_missing_and_stays(
 
 async def test_a_disk_that_refuses_is_transient(tmp_path: Path) -> None:
     (tmp_path / "pages").write_text("a file where the folder should be")
-    with pytest.raises(Transient, match=r"http://shop.test/ could not be kept in the store: \w+"):
+    with pytest.raises(StoreFailed, match=r"http://shop.test/ could not be kept in the store: \w+"):
         await FileStore(tmp_path / "pages").put(Page.of("http://shop.test/"))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
+from shoal.demo.shop import Shop
 from tests.acceptance.project import Project
 from tests.fleet.scene import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
 
@@ -215,3 +217,15 @@ def test_workers_start_one_after_another(project: Project) -> None:
     assert 1.5 < (second - first).total_seconds() < 15
     open_gate(project)
     assert pool.wait() == 0
+
+
+def test_two_workers_on_the_demo_shop(project: Project) -> None:  # S3.7
+    with Shop().serving() as shop:
+        (project.folder / "shoal.toml").write_text(f'[scrapers.shop.settings]\nurl = "{shop.url}"\n')
+        said = project.shoal("pool", "shoal.demo.scraper:shop", "--test", "--yes", "--stagger", "0", timeout=90)
+    assert "nothing left to do" in said.stdout
+    assert "1259 records" in said.stdout
+    shares = re.findall(r"^ +([01]) +(\d+) +\d+ +0  nothing left", said.stdout, re.MULTILINE)
+    assert [number for number, _ in shares] == ["0", "1"]
+    assert all(int(done) for _, done in shares)
+    assert len({item.partition for item in project.items()}) == 13  # the home page's, and twelve categories

@@ -29,6 +29,7 @@ def run_like(**fields: Any) -> Run:
         "created_at": NOON,
         "finished_at": None,
         "stages": ("page",),
+        "occasion": None,
     }
     return Run(**(known | fields))
 

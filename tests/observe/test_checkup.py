@@ -8,7 +8,14 @@ import pytest
 from shoal.config import Settings
 from shoal.model.views import Vitals
 from shoal.model.worker import Scope, WorkerState, WorkerView
-from shoal.observe.checkup import check_disk, check_ledger, check_server, check_signs_of_life, check_versions
+from shoal.observe.checkup import (
+    check_code,
+    check_disk,
+    check_ledger,
+    check_server,
+    check_signs_of_life,
+    check_versions,
+)
 from shoal.wiring import connect_ledger, opened
 from tests.observe.moments import NOON
 from tests.observe.scene import prepare
@@ -18,19 +25,21 @@ def vitals(sessions: int = 5, waits: int = 0, longest: float | None = None) -> V
     return Vitals(clock=NOON, sessions=sessions, most_sessions=100, lock_waits=waits, longest_transaction=longest)
 
 
-def worker(version: str = "1.0", silent: float = 1.0) -> WorkerView:
+def worker(
+    version: str = "1.0", silent: float = 1.0, code: str | None = "abc", scraper: str | None = "shop"
+) -> WorkerView:
     return WorkerView(
         id="w",
         node="n",
         pid=1,
-        code=None,
         version=version,
+        code=code,
         state=WorkerState.LIVE,
         started_at=NOON,
         silent_seconds=silent,
         lease_seconds=30.0,
         leased=0,
-        scope=Scope(),
+        scope=Scope(scraper=scraper),
     )
 
 
@@ -55,6 +64,15 @@ def test_workers() -> None:
     assert not check_versions([worker("0.9")], "1.0").ok
     assert check_signs_of_life([worker()]).ok
     assert not check_signs_of_life([worker(silent=100.0)]).ok
+
+
+def test_code_that_differs() -> None:
+    """Only among the workers of one scraper: two scrapers always have different code."""
+    assert check_code([worker(), worker(code=None), worker(code="def", scraper="books")]).ok
+    check = check_code([worker(), worker(), worker(code="def")])
+    assert not check.ok
+    assert "shop has abc (2 workers), def (1 worker)" in check.text
+    assert "shoal workers stop" in check.fix
 
 
 def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,12 @@ import signal
 import socket
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from tests.parts.account import Account
 from tests.parts.binaries import pgbouncer_program
 from tests.parts.postgres import PostgresDatabases
-from tests.parts.server import ServerProcess, free_port
+from tests.parts.server import LOOPBACK, Host, ServerProcess, free_port
 
 # auth_type=plain makes PgBouncer keep the password in the clear, which is what it needs to log in by SCRAM.
 # server_login_retry: after a crash of PostgreSQL the default would keep clients waiting for 15 s.
@@ -19,9 +19,9 @@ _CONFIG: Final = """\
 * = host={host} port={port}
 
 [pgbouncer]
-listen_addr = 127.0.0.1
+listen_addr = {listen_addr}
 listen_port = {listen_port}
-unix_socket_dir =
+unix_socket_dir = {sockets}
 auth_type = plain
 auth_file = {auth_file}
 pool_mode = transaction
@@ -32,13 +32,21 @@ server_login_retry = 1
 
 
 class PgBouncer:
-    """A PgBouncer of our own on 127.0.0.1 that serves every database of `server` by the same name.
+    """A PgBouncer of our own on 127.0.0.1 or on a node; it serves every database of `server` by the same name.
 
     Clients cannot keep session state; asyncpg needs `statement_cache_size=0`.
     """
 
-    def __init__(self, server: PostgresDatabases, *, max_client_conn: int = 500, default_pool_size: int = 20) -> None:
+    def __init__(
+        self,
+        server: PostgresDatabases,
+        *,
+        max_client_conn: int = 500,
+        default_pool_size: int = 20,
+        host: Host = LOOPBACK,
+    ) -> None:
         self._server = urlsplit(server.admin_url)
+        self._host = host
         self._max_client_conn = max_client_conn
         self._default_pool_size = default_pool_size
         self.port = free_port()
@@ -52,8 +60,8 @@ class PgBouncer:
         if self._folder is None:
             self._folder = self._create_folder()
         process = ServerProcess(
-            [str(program), "--quiet", str(self._folder / "pgbouncer.ini")],
-            account=self._account,
+            [*self._host.entry, str(program), "--quiet", str(self._folder / "pgbouncer.ini")],
+            account=Account() if self._host.entry else self._account,
             folder=self._folder,
             farewell=signal.SIGTERM,
         )
@@ -75,7 +83,7 @@ class PgBouncer:
 
     def url(self, database: str) -> str:
         login = f"{self._server.username}:{self._server.password}"
-        return f"postgresql://{login}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{login}@{self._host.address}:{self.port}/{database}"
 
     def __enter__(self) -> Self:
         try:
@@ -91,12 +99,15 @@ class PgBouncer:
     def _create_folder(self) -> Path:
         folder = self._account.scratch_folder("shoal-pgbouncer-")
         auth_file = folder / "users.txt"
+        named = parse_qs(self._server.query)
         auth_file.write_text(f'"{self._server.username}" "{self._server.password}"\n')
         (folder / "pgbouncer.ini").write_text(
             _CONFIG.format(
-                host=self._server.hostname,
-                port=self._server.port or 5432,
+                host=self._server.hostname or named["host"][0],
+                port=self._server.port or named.get("port", ["5432"])[0],
+                listen_addr=self._host.address,
                 listen_port=self.port,
+                sockets=self._host.sockets or "",
                 auth_file=auth_file,
                 max_client_conn=self._max_client_conn,
                 default_pool_size=self._default_pool_size,
@@ -106,5 +117,8 @@ class PgBouncer:
         return folder
 
     def _is_listening(self) -> bool:
+        if self._host.sockets is not None:
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(str(self._host.sockets / f".s.PGSQL.{self.port}")) == 0
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self._host.address, self.port)) == 0

@@ -15,7 +15,7 @@ import asyncpg
 
 from tests.parts.account import Account
 from tests.parts.binaries import postgres_programs
-from tests.parts.server import ServerProcess, free_port
+from tests.parts.server import LOOPBACK, Host, ServerProcess, free_port
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -84,7 +84,7 @@ class PostgresDatabases:
 
 
 class PostgresServer(PostgresDatabases):
-    """A server of our own on 127.0.0.1, in a temporary folder, gone when we are gone.
+    """A server of our own on 127.0.0.1, or on a node, in a temporary folder, gone when we are gone.
 
     `fsync=False` is for tests that ask what happens, and keeps the files in memory where it can: creating a
     database writes 300 files, which takes 17 ms there and up to 220 ms on disk. Whoever asks what *survives*
@@ -92,16 +92,24 @@ class PostgresServer(PostgresDatabases):
     """
 
     def __init__(
-        self, *, fsync: bool = False, max_connections: int = 250, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        fsync: bool = False,
+        max_connections: int = 250,
+        settings: Mapping[str, str] | None = None,
+        host: Host = LOOPBACK,
     ) -> None:
         durable = "on" if fsync else "off"
         self.port = free_port()
         self._password = secrets.token_hex(8)
-        super().__init__(f"postgresql://{_USER}:{self._password}@127.0.0.1:{self.port}/postgres")
+        place = f"{host.address}:{self.port}/postgres"
+        if host.sockets is not None:
+            place = f"/postgres?host={host.sockets}&port={self.port}"
+        super().__init__(f"postgresql://{_USER}:{self._password}@{place}")
         self._settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": host.address,
             "port": str(self.port),
-            "unix_socket_directories": "",
+            "unix_socket_directories": str(host.sockets or ""),
             "max_connections": str(max_connections),
             "fsync": durable,
             "full_page_writes": durable,
@@ -110,6 +118,7 @@ class PostgresServer(PostgresDatabases):
         }
         self._in_memory = not fsync
         self._account = Account.unprivileged()
+        self._host = host
         self._folder: Path | None = None
         self._programs = Path()
         self._process: ServerProcess | None = None
@@ -120,8 +129,8 @@ class PostgresServer(PostgresDatabases):
             self._folder = self._create_folder()
         options = [option for name, value in self._settings.items() for option in ("-c", f"{name}={value}")]
         process = ServerProcess(
-            [str(self._programs / "postgres"), "-D", str(self._data), *options],
-            account=self._account,
+            [*self._host.entry, str(self._programs / "postgres"), "-D", str(self._data), *options],
+            account=Account() if self._host.entry else self._account,
             folder=self._home,
             farewell=_STOP_SIGNALS["immediate"],
         )

@@ -8,10 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.parts import keeper
 from tests.parts.account import Account
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a server runs: on loopback, or on a node (tests/parts/nodes.py).
+
+    `entry` is put before a command to run it there, as a user that servers accept. Whoever is not on the node reaches
+    the server by a socket file in the folder `sockets`.
+    """
+
+    address: str = "127.0.0.1"
+    entry: tuple[str, ...] = ()
+    sockets: Path | None = None
+
+
+LOOPBACK = Host()
 
 
 class ServerProcess:

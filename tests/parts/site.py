@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.parts.server import LOOPBACK, Host
+
 HOSTS = tuple(f"127.0.0.{number}" for number in range(1, 10))
 _REPOSITORY = Path(__file__).parents[2]
 _FAREWELL_SECONDS = 5.0
@@ -52,7 +54,7 @@ class Site:
 
     pages: how many /page/N and /link/N there are. delay: the seconds that each of them takes. robots: the text of
     robots.txt, or a status to answer instead, for all hosts or by host; hosts without one answer 404. extra: pages of
-    your own, HTML by path.
+    your own, HTML by path. host: the node that it is on, whose address is then its only host.
     """
 
     def __init__(
@@ -62,9 +64,20 @@ class Site:
         delay: float = 0.0,
         robots: str | int | Mapping[str, str | int] | None = None,
         extra: Mapping[str, str] | None = None,
+        host: Host = LOOPBACK,
     ) -> None:
-        by_host = robots if isinstance(robots, Mapping) else {host: robots for host in HOSTS if robots is not None}
-        self._plan = {"pages": pages, "delay": delay, "robots": dict(by_host), "extra": dict(extra or {})}
+        self._hosts = (host.address,) if host.entry else HOSTS
+        self._entry = host.entry
+        by_host = (
+            robots if isinstance(robots, Mapping) else {name: robots for name in self._hosts if robots is not None}
+        )
+        self._plan = {
+            "hosts": self._hosts,
+            "pages": pages,
+            "delay": delay,
+            "robots": dict(by_host),
+            "extra": dict(extra or {}),
+        }
         self._asking = threading.Lock()
         self._last: list[Visit] = []
         self._open = False
@@ -73,7 +86,7 @@ class Site:
     def __enter__(self) -> Self:
         # Isolated from the environment and from installed packages: it needs none of them and starts at once.
         self._process = subprocess.Popen(
-            [sys.executable, "-E", "-s", "-S", "-m", "tests.witness"],
+            [*self._entry, sys.executable, "-E", "-s", "-S", "-m", "tests.witness"],
             cwd=_REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -102,7 +115,7 @@ class Site:
     @property
     def url(self) -> str:
         """The first host, without a slash at the end."""
-        return self.url_of(HOSTS[0])
+        return self.url_of(self._hosts[0])
 
     def url_of(self, host: str) -> str:
         return f"http://{host}:{self.port}"

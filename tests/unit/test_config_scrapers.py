@@ -157,7 +157,7 @@ def test_a_scraper_without_a_table_has_the_settings_of_all(tmp_path: Path) -> No
         ("scrapers.'a b'.lease = 4", "'a b' is no scraper name"),
         ("scrapers.books.stages.'a/b'.retries = 4", "'a/b' is no stage name"),
         ("scrapers.books.mode = 'double'", "it must be single or distributed."),
-        ("scrapers.books.target = 'books'", "it must be a file such as books.py, or module:scraper."),
+        ("scrapers.books.target = 'books'", "it must be a file such as books.py or fijitimes.yaml, module:scraper"),
         ("scrapers.books.lease = 0", "(from scrapers.books.lease in shoal.toml); it must be a number of seconds"),
         ("scrapers.books.stages.a.rate = '2/week'", "rate (from scrapers.books.stages.a.rate in shoal.toml): The rate"),
         ("scrapers.books.stages.a.rate = 2", "it must be starts per time"),

@@ -10,20 +10,20 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 
 from tests.witness.routes import Plan, Site
 from tests.witness.wire import Book, Request, Wire
 
-HOSTS = [f"127.0.0.{number}" for number in range(1, 10)]
 _PORT_TRIES = 20
 
 
-def listen() -> list[socket.socket]:
+def listen(hosts: Sequence[str]) -> list[socket.socket]:
     """All hosts on one port."""
     for _ in range(_PORT_TRIES):
         listeners: list[socket.socket] = []
         try:
-            for host in HOSTS:
+            for host in hosts:
                 port = listeners[0].getsockname()[1] if listeners else 0
                 listeners.append(socket.create_server((host, port), backlog=512))
         except OSError:
@@ -31,7 +31,7 @@ def listen() -> list[socket.socket]:
                 listener.close()
         else:
             return listeners
-    raise SystemExit("no port is free on all of 127.0.0.1 to 127.0.0.9")
+    raise SystemExit("no port is free on all of " + ", ".join(hosts))
 
 
 def told(request: Request) -> list[object]:
@@ -58,7 +58,7 @@ async def serve(plan: Plan) -> None:
     book = Book()
     make_wire = functools.partial(Wire, Site(plan).answer, book)
     loop = asyncio.get_running_loop()
-    listeners = listen()
+    listeners = listen(plan["hosts"])
     for listener in listeners:
         await loop.create_server(make_wire, sock=listener)
     say(listeners[0].getsockname()[1])

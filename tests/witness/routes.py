@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import formatdate
 from typing import TypedDict
 from urllib.parse import parse_qsl
@@ -19,6 +19,7 @@ _LONGEST_SLEEP = 60.0
 class Plan(TypedDict):
     """What a test asked for."""
 
+    hosts: Sequence[str]
     pages: int
     delay: float
     robots: Mapping[str, str | int]

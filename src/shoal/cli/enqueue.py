@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from shoal.cli.occasion import Occasion, OccasionOver, check_alone, plan_occasion
 from shoal.cli.options import with_options
 from shoal.cli.scrapers import (
     Fresh,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.enqueue.begin import Filled
     from shoal.enqueue.urlfile import UrlFile
-    from shoal.model.run import Run
+    from shoal.model.run import Run, RunSpec
 
 BY = "shoal enqueue"
 
@@ -41,6 +43,7 @@ def enqueue(
     stage: Annotated[str | None, typer.Option(help="The stage that the URLs are for; the first by default.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
+    occasion: Occasion = None,
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="More items will follow: the run does not finish yet.")
     ] = False,
@@ -49,16 +52,28 @@ def enqueue(
 
     Without --resume or --fresh, an unfinished run gets the new items, or a new run is made.
     """
+    check_alone(occasion, resume=resume, fresh=fresh)
     found, settings = load(session, scraper)
     urls = url_file(found, urls_file, stage)
     choice = choice_of(resume, fresh)
     check_can_resume(found, settings, choice)
-    run, filled = session.wait(_enqueue(session, found, settings, choice, urls, seal=not keep_open))
+    made_for = msgspec.structs.replace(found.run_spec(), occasion=occasion)
+    try:
+        run, filled = session.wait(_enqueue(session, found, settings, choice, urls, made_for, seal=not keep_open))
+    except OccasionOver:
+        return
     session.record(_answer(found, settings, run, filled, scraper))
 
 
 async def _enqueue(
-    session: Session, scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None, *, seal: bool
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    choice: str,
+    urls: UrlFile | None,
+    spec: RunSpec,
+    *,
+    seal: bool,
 ) -> tuple[Run, Filled]:
     from shoal.cli.working import open_logs_for
     from shoal.enqueue.begin import (
@@ -75,10 +90,13 @@ async def _enqueue(
     from shoal.worker.hooks import call_start_hooks
 
     async with opened(settings) as ledger:
-        plan = await plan_run(ledger, scraper, Choice(choice), place=settings.shown()["ledger"])
+        if spec.occasion is None:
+            plan = await plan_run(ledger, scraper, Choice(choice), place=settings.shown()["ledger"])
+        else:
+            plan = await plan_occasion(session, ledger, scraper, spec.occasion, for_workers=True)
         check_there_is_a_start(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
-        run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+        run = await open_run(ledger, scraper, plan, spec, by=BY)
         logs = open_logs_for(session, settings, run.id, session.note)
         try:
             await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from shoal.cli.session import Session
+from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
@@ -16,6 +18,7 @@ from shoal.errors import UnknownStage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
+from shoal.notify.sender import check_addresses
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
@@ -33,6 +36,7 @@ async def help_out(
     timeout: float | None,
     chosen: dict[str, Any],
 ) -> WorkReport:
+    await check_addresses(settings)
     async with opened(settings) as ledger:
         for run_id in scope.run_ids:
             await ledger.runs.get(run_id)
@@ -40,16 +44,19 @@ async def help_out(
             await bury_dead_neighbours(ledger)
         fetcher = build_fetcher(settings)
         logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
-        options = worker_options(settings, scope, **chosen)
+        options = worker_options(scraper, settings, scope, **chosen)
         worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
         if timeout is not None:
             asyncio.get_running_loop().call_later(timeout, worker.drain, Ending.TIMED_OUT)
         settle_memory()
         try:
-            with obeying_signals(worker, session.note):
-                report = await worker.work()
-            logs.log.info("the worker leaves", **msgspec.to_builtins(report))
-            await _finish(scraper, ledger, scope, logs.log)
+            async with watched(settings, logs.log) as tower:
+                with obeying_signals(worker, session.note):
+                    report = await worker.work()
+                logs.log.info("the worker leaves", **msgspec.to_builtins(report))
+                run_ids = await _its_runs(scraper, ledger, scope)
+                await _finish(scraper, ledger, run_ids, logs.log)
+                await tell_end(tower, run_ids, report)
         finally:
             await fetcher.close()
             logs.close()
@@ -57,9 +64,12 @@ async def help_out(
     return report
 
 
-async def _finish(scraper: Scraper, ledger: Ledger, scope: Scope, log: Log) -> None:
+async def _its_runs(scraper: Scraper, ledger: Ledger, scope: Scope) -> Sequence[str]:
+    return scope.run_ids or [run.id for run in (await ledger.runs.list(scraper=scraper.name, limit=20)).rows]
+
+
+async def _finish(scraper: Scraper, ledger: Ledger, run_ids: Sequence[str], log: Log) -> None:
     """Whoever sees that a run has finished first calls the author's hooks."""
-    run_ids = scope.run_ids or [run.id for run in (await ledger.runs.list(scraper=scraper.name, limit=20)).rows]
     for run_id in run_ids:
         await call_finish_hooks(scraper, ledger, run_id, log)
 

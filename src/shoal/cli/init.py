@@ -19,7 +19,7 @@ from shoal.errors import UsageError
 def init(
     session: Session,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it is made if need be.")] = Path(),
-    recipe: Annotated[str, typer.Option(help="What to start from: shop, pages, crawl or api.")] = "shop",
+    recipe: Annotated[str, typer.Option(help="What to start from: shop, pages, crawl, api or newspaper.")] = "shop",
 ) -> None:
     """Make a project: a scraper that works, its settings, and a test with a saved page. Overwrites nothing."""
     from shoal.recipes.catalogue import find_recipe

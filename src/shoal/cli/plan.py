@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 COUNTED = 100_000
 
 
-def print_plan(session: Session, scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> None:
+def print_plan(
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    choice: str,
+    urls: UrlFile | None,
+    *,
+    least: int | None = None,
+) -> None:
     """Say which run it would be, on which ledger, with how many items to start from. Writes nothing."""
     plan, seeds = session.wait(_look(scraper, settings, choice, urls))
     facts = {
@@ -24,7 +32,7 @@ def print_plan(session: Session, scraper: Scraper, settings: Settings, choice: s
         "ledger": settings.shown()["ledger"],
         "run": f"{plan.run.id} ({plan.left} items left)" if plan is not None and plan.run is not None else "a new one",
         "starts from": f"{seeds} items" if seeds < COUNTED else f"{COUNTED} items and more",
-        "at once": settings.concurrency,
+        "at once": settings.concurrency if least is None else f"{least} to {settings.concurrency}",
         "user agent": settings.agent,
         "robots.txt": "obeyed" if scraper.obeys_robots(settings.robots) else "ignored",
         "store": settings.store or "none",

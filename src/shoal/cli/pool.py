@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from shoal.cli.asking import Yes
 from shoal.cli.options import with_options
-from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, choice_of, load
+from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load
 from shoal.cli.session import Session
 from shoal.errors import UsageError
 
@@ -45,6 +45,15 @@ def start(
         int | None,
         typer.Option(min=1, max=MOST_WORKERS, help="How many; by default as `workers` says, else one per core."),
     ] = None,
+    least: Annotated[
+        int | None, typer.Option("--min", min=1, max=MOST_WORKERS, help="Workers, at least; needs --max.")
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--max", min=1, max=MOST_WORKERS, help="Workers, at most: as work and machine allow (excludes --workers)."
+        ),
+    ] = None,
     test: Annotated[bool, typer.Option("--test", help="Two workers, without asking.")] = False,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; start nothing.")] = False,
@@ -67,16 +76,20 @@ def start(
         raise typer.BadParameter("it excludes --resume, --fresh and --urls-file.", param_hint="--run-id")
     if test and workers is not None:
         raise typer.BadParameter("give one of --test and --workers.", param_hint="--test")
+    check_bounds(least, most, test or workers is not None, "--workers or --test")
     if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
         raise UsageError("Nobody is there to confirm the plan.", remedy="Add --yes to start without asking.")
     from shoal.cli.pool_start import PoolWish, run_pool
+    from shoal.elastic.signs import Bounds
 
+    bounds = None if most is None else Bounds(least or 1, most)
     wish = PoolWish(
         target=target,
         choice=choice_of(resume, fresh),
         run_id=run_id,
         urls_file=urls_file,
-        workers=TEST_WORKERS if test else workers,
+        workers=TEST_WORKERS if test else workers if bounds is None else bounds.least,
+        bounds=bounds,
         cores=_cores(),
         assign=assign,
         stagger=_seconds(stagger),
@@ -95,13 +108,21 @@ def start(
 def scale(
     session: Session,
     target: Target,
-    workers: Annotated[int, typer.Argument(metavar="N", min=1, max=MOST_WORKERS, help="How many from now on.")],
+    workers: Annotated[str, typer.Argument(metavar="N", help="How many from now on, or auto.")],
 ) -> None:
-    """Give the pools of a scraper that run now another number of workers, those with the highest numbers go first."""
+    """Give the pools of a scraper that run now another number of workers, those with the highest numbers go first.
+
+    A pool with --min and --max then no longer chooses by itself; `auto` lets it choose again.
+    """
+    from shoal.fleet.wish import AUTO
+
+    wanted = AUTO if workers == "auto" else _workers(workers)
     scraper, settings = load(session, target)
-    served = session.wait(_wish_for(settings, scraper.name, workers))
+    served = session.wait(_wish_for(settings, scraper.name, wanted))
     if session.json:
-        session.record({"scraper": scraper.name, "workers": workers, "present": served})
+        session.record({"scraper": scraper.name, "workers": wanted or "auto", "present": served})
+    elif wanted == AUTO:
+        session.data(f"Pools of {scraper.name} with --min and --max choose by themselves; workers there now: {served}.")
     else:
         session.data(f"Pools of {scraper.name} go to {workers} workers; those there now: {served}.")
 
@@ -115,6 +136,12 @@ async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     async with opened(settings, migrate=False) as ledger:
         await put_wish(ledger, scraper, workers, by=operator())
         return sum(worker.scope.scraper == scraper for worker in await ledger.workers.list())
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+        raise typer.BadParameter(f"{text!r} is not auto and not from 1 to {MOST_WORKERS}.", param_hint="N")
+    return int(text)
 
 
 def _seconds(text: str) -> tuple[float, float]:

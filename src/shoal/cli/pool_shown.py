@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shoal.cli.session import RED, Session
+from shoal.elastic.signs import Bounds
 from shoal.fleet.place import Place
 from shoal.fleet.plan import Outlook, PlannedWorker
 from shoal.fleet.roll import Tally
@@ -24,7 +25,14 @@ def print_check(session: Session, check: Check) -> None:
         session.data(f"{'':<8}{'':<12}{check.fix}")
 
 
-def print_plan(session: Session, workers: Sequence[PlannedWorker], outlook: Outlook) -> None:
+def how_many(workers: int, bounds: Bounds | None) -> str:
+    """`3 workers`, or `2 to 10 workers` for a pool that may choose."""
+    return counted(workers, "worker") if bounds is None else f"{bounds.least} to {bounds.most} workers"
+
+
+def print_plan(
+    session: Session, workers: Sequence[PlannedWorker], outlook: Outlook, bounds: Bounds | None = None
+) -> None:
     if session.json:
         for worker in workers:
             session.record(worker)
@@ -36,9 +44,12 @@ def print_plan(session: Session, workers: Sequence[PlannedWorker], outlook: Outl
     )
     left = sum(worker.waiting for worker in workers)
     eta = None if outlook.speed is None else left / (outlook.speed * len(workers)) * 60
+    if bounds is not None:
+        session.data(f"It begins with {counted(len(workers), 'worker')}, and has more or fewer as needed.")
     session.data(
-        f"{counted(left, 'item')} wait for {counted(len(workers), 'worker')}, {outlook.done} of {outlook.total} are "
-        f"done; eta {_eta(eta)}. Who has nothing left of its own takes over from others."
+        f"{counted(left, 'item')} {'waits' if left == 1 else 'wait'} for {how_many(len(workers), bounds)}, "
+        f"{outlook.done} of {outlook.total} are done; eta {_eta(eta)}. Who has nothing left of its own takes over from "
+        "others."
     )
 
 

@@ -12,13 +12,14 @@ import msgspec
 import typer
 
 from shoal.cli.asking import confirm
-from shoal.cli.pool_shown import print_check, print_plan
+from shoal.cli.pool_shown import how_many, print_check, print_plan
 from shoal.cli.pool_work import Start, work_off
 from shoal.cli.scrapers import load, tell_complaints, url_file
 from shoal.cli.session import Session
 from shoal.cli.working import make_room
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
+from shoal.elastic.signs import Bounds
 from shoal.enqueue.begin import (
     Choice,
     Filled,
@@ -38,6 +39,7 @@ from shoal.fleet.shares import Shares
 from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run
+from shoal.notify.sender import check_addresses
 from shoal.observe.checkup import Check
 from shoal.observe.logs import open_logs
 from shoal.observe.words import counted
@@ -57,6 +59,7 @@ class PoolWish(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None
     urls_file: str | None
     workers: int | None
+    bounds: Bounds | None
     cores: int
     assign: Path | None
     stagger: tuple[float, float]
@@ -74,6 +77,10 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
         scraper, settings = load(session, wish.target)
         urls = url_file(scraper, wish.urls_file, None)
         say(f"{scraper.name}, {counted(len(scraper.stages), 'stage')}, mode {settings.mode}")
+    if settings.notify:
+        with _check(session, "alerts") as say:
+            await check_addresses(settings)
+            say(f"go to {settings.notify}")
     if wish.dry_run:
         await _preview(session, scraper, settings, urls, wish)
         return 0
@@ -98,14 +105,15 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
             configured=partial(_configured, session, scraper, wish),
         )
         shares = await _dealt(session, dealer, outlook)
-        print_plan(session, plan_workers(outlook, shares), outlook)
+        print_plan(session, plan_workers(outlook, shares), outlook, wish.bounds)
         if wish.asks:
-            confirm(session, f"{counted(len(shares), 'worker')} will work on run {run.id}.", yes=False)
+            confirm(session, f"{how_many(len(shares), wish.bounds)} will work on run {run.id}.", yes=False)
         start = Start(
             target=wish.target,
             shares=shares,
             logs=wish.logs,
             options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, drain=settings.drain),
+            bounds=wish.bounds,
         )
         return await work_off(session, scraper, settings, ledger, run, dealer, start)
 
@@ -224,7 +232,7 @@ async def _preview(
     configured = partial(_configured, session, scraper, wish)
     dealer = Dealer(look, assignment=wish.assign, workers=wish.workers, configured=configured)
     shares = await _dealt(session, dealer, outlook)
-    print_plan(session, plan_workers(outlook, shares), outlook)
+    print_plan(session, plan_workers(outlook, shares), outlook, wish.bounds)
 
 
 def _configured(session: Session, scraper: Scraper, wish: PoolWish) -> int:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from shoal.cli.children import environment_of_children, passing_signals_on
 from shoal.cli.pool_shown import print_work
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
-from shoal.cli.working import INTERRUPTED, beside
+from shoal.cli.watching import watched
+from shoal.cli.working import beside
 from shoal.config import Settings
-from shoal.config.settings import ENV_PREFIX, NAMES
+from shoal.config.settings import ENV_PREFIX
 from shoal.define.scraper import Scraper
+from shoal.elastic.machine import Machine
+from shoal.elastic.scaler import Scaler
+from shoal.elastic.signs import Bounds, Limits
 from shoal.fleet.child import Launcher
+from shoal.fleet.elastic import PACE, WHAT, Elastic
 from shoal.fleet.place import Ended
 from shoal.fleet.plan import Dealer
 from shoal.fleet.pool import Pool, PoolOptions
 from shoal.fleet.roll import Roll
 from shoal.fleet.shares import Shares
-from shoal.fleet.wish import follow_wishes, newest_wish
+from shoal.fleet.wish import AUTO, follow_wishes, newest_wish
 from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.observe.logs import open_logs
 from shoal.observe.progress import Show, follow, showing
@@ -37,16 +41,16 @@ from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
 
 LAST_LOOK_SECONDS = 1.0
-_STDERR = 2
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pool begins with."""
+    """What the pool begins with. `bounds`: within which it may choose how many workers it has; None if it may not."""
 
     target: str
     shares: Shares
     logs: Path
     options: PoolOptions
+    bounds: Bounds | None
 
 
 async def work_off(
@@ -55,7 +59,9 @@ async def work_off(
     """Until all workers have left. Returns the exit code."""
     began = time.monotonic()
     roll = Roll(ledger, run.id, since=(await ledger.health.examine()).clock)
-    launcher = Launcher(start.target, run.id, _environment(session, settings), start.logs, scraper.name)
+    # It is the pool that tells people of alerts: it is there from the first worker to after the last.
+    environment = {**environment_of_children(session, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
+    launcher = Launcher(start.target, run.id, environment, start.logs, scraper.name)
     logs = open_logs(
         format=settings.log_format,
         level=settings.log_level,
@@ -68,7 +74,12 @@ async def work_off(
         with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
             log.info("the pool begins", workers=len(start.shares))
             pool = Pool(launcher, roll, dealer.shares, start.options, log=log, tell=show.tell)
-            await _supervise(ledger, run, pool, start.shares, show)
+            async with watched(settings, logs.log) as tower:
+                elastic = _elastic(settings, ledger, run, pool, roll, start.bounds, log)
+                await _supervise(ledger, run, pool, elastic, start.shares, show)
+                if not pool.stopping:
+                    await ledger.upkeep.tend()
+                    await tower.close((run.id,))
         await ledger.upkeep.tend()
         await call_finish_hooks(scraper, ledger, run.id, log)
         run = await ledger.runs.get(run.id)
@@ -92,16 +103,34 @@ async def work_off(
     return await _farewell(session, ledger, run, pool, report, settings, start)
 
 
-async def _supervise(ledger: Ledger, run: Run, pool: Pool, shares: Shares, show: Show) -> None:
+def _elastic(
+    settings: Settings, ledger: Ledger, run: Run, pool: Pool, roll: Roll, bounds: Bounds | None, log: Log
+) -> Elastic | None:
+    if bounds is None:
+        return None
+    limits = Limits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100)
+    scaler = Scaler(bounds, PACE, limits, what=WHAT, log=log, machine=Machine())
+    return Elastic(ledger, run.id, pool, roll, scaler, each=settings.concurrency)
+
+
+async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | None, shares: Shares, show: Show) -> None:
     async def show_run() -> None:
         await follow(ledger, run.id, show)
         pool.start_no_more()
 
+    async def obey(workers: int) -> None:
+        if elastic is not None:
+            await elastic.obey(workers)
+        elif workers != AUTO:
+            await pool.scale(workers)
+
     seen, _ = await newest_wish(ledger, run.scraper)
     following = asyncio.create_task(show_run())
-    others = (following, asyncio.create_task(follow_wishes(ledger, run.scraper, pool, seen)))
+    others = [following, asyncio.create_task(follow_wishes(ledger, run.scraper, obey, seen))]
+    if elastic is not None:
+        others.append(asyncio.create_task(elastic.run()))
     try:
-        with _obeying_signals(pool, show.tell):
+        with passing_signals_on(pool.stop, show.tell, _reloading(pool)):
             await beside(pool.run(shares), *others)
         await asyncio.wait((following,), timeout=LAST_LOOK_SECONDS)
     finally:
@@ -110,41 +139,15 @@ async def _supervise(ledger: Ledger, run: Run, pool: Pool, shares: Shares, show:
         await asyncio.gather(*others, return_exceptions=True)
 
 
-@contextmanager
-def _obeying_signals(pool: Pool, tell: Callable[[str], None]) -> Iterator[None]:
-    """As `shoal run` does; SIGHUP replaces the workers, unless it says that the terminal is gone: then they leave."""
-    loop = asyncio.get_running_loop()
-    count, on_terminal = 0, os.isatty(_STDERR)
+def _reloading(pool: Pool) -> Callable[[], None]:
     reloads: set[asyncio.Task[None]] = set()
 
-    def on_stop() -> None:
-        nonlocal count
-        count += 1
-        if count == 1:
-            tell("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.")
-        elif count == 2:
-            tell("Giving back what runs.")
-        else:
-            # The workers see that the pool is gone, and leave.
-            os._exit(INTERRUPTED)
-        pool.stop()
-
-    def on_hangup() -> None:
-        if on_terminal and not os.isatty(_STDERR):
-            pool.stop()
-            return
+    def reload() -> None:
         task = asyncio.create_task(pool.reload())
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    handlers = {signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
+    return reload
 
 
 async def _farewell(
@@ -158,18 +161,3 @@ async def _farewell(
             session.complain(f"The run has not ended: {counted(failed, 'worker')} failed.")
             return 1
     return exit_code(run, await ledger.reads.stats(run.id), report, settings)
-
-
-def _environment(session: Session, settings: Settings) -> dict[str, str]:
-    """What the workers find: the pool's own environment and, as variables, what its flags said.
-
-    Passwords on a command line could be seen by everybody on the machine.
-    """
-    said = {name: value for name, value in session.flags.items() if value is not None and name in NAMES}
-    return {
-        **os.environ,
-        **{ENV_PREFIX + name.upper(): value for name, value in said.items()},
-        ENV_PREFIX + "LEDGER": settings.ledger,
-        ENV_PREFIX + "LOG_DIR": "",  # each has a file of its own already
-        "PYTHONUNBUFFERED": "1",
-    }

@@ -1,14 +1,34 @@
-"""`shoal run`: a scraper from its start to its end, here and now."""
+"""`shoal run`: a scraper, or a folder of them, from its start to its end, here and now."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cli.occasion import Occasion, check_alone
 from shoal.cli.options import with_options
-from shoal.cli.scrapers import Concurrency, Fresh, Resume, Target, UrlsFile, check_can_resume, choice_of, load, url_file
+from shoal.cli.scrapers import (
+    Concurrency,
+    Fresh,
+    Least,
+    Most,
+    Resume,
+    Target,
+    UrlsFile,
+    check_bounds,
+    check_can_resume,
+    choice_of,
+    folder_meant,
+    load,
+    url_file,
+)
 from shoal.cli.session import Session
+
+if TYPE_CHECKING:
+    from shoal.cli.running import Wish
 
 
 @with_options
@@ -19,8 +39,11 @@ def run(
     stage: Annotated[str | None, typer.Option(help="The stage that the URLs are for; the first by default.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
+    occasion: Occasion = None,
     concurrency: Concurrency = None,
-    sequential: Annotated[bool, typer.Option("--sequential", help="One item at a time, for debugging.")] = False,
+    least: Least = None,
+    most: Most = None,
+    sequential: Annotated[bool, typer.Option("--sequential", help="One at a time, for debugging.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many items; go on later.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.1, help="Stop after so many seconds, exit 124.")] = None,
     store: Annotated[str | None, typer.Option(help="Keep pages in this folder; ask only for changed ones.")] = None,
@@ -28,36 +51,97 @@ def run(
     max_dead: Annotated[str | None, typer.Option(help="More dead items than this: exit 1 (1%, 25).")] = None,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Export to this file at the end.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    name: Annotated[str | None, typer.Option(help="Run under this name instead of the scraper's own.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Of a folder: run all that is in it.")] = False,
+    country: Annotated[list[str], typer.Option(help="Of a folder: this country; may be repeated.")] = [],  # noqa: B006
+    include: Annotated[
+        list[str], typer.Option(metavar="PATTERN", help="Of a folder: only such as fiji/*; may be repeated.")
+    ] = [],  # noqa: B006
+    exclude: Annotated[
+        list[str], typer.Option(metavar="PATTERN", help="Of a folder: none such as *times; may be repeated.")
+    ] = [],  # noqa: B006
+    failed: Annotated[bool, typer.Option("--failed", help="Of a folder: those that failed last time, again.")] = False,
+    log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Of a folder: where its log files go.")] = Path("logs"),
 ) -> None:
-    """Run a scraper to its end. Interrupted or killed, it goes on where it was.
+    """Run a scraper to its end, or a folder of scrapers. Interrupted or killed, it goes on where it was.
 
     An unfinished run is taken up again; --fresh starts a new one instead.
     """
-    from shoal.cli.running import Wish, run_scraper
+    from shoal.cli.running import Wish
     from shoal.enqueue.begin import Choice
 
-    if output is not None:
-        from shoal.export import check_target
-
-        check_target(output)
+    check_alone(occasion, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency
-    scraper, settings = load(session, target, concurrency=jobs, store=store, max_dead=max_dead)
-    choice = choice_of(resume, fresh)
-    check_can_resume(scraper, settings, choice)
+    check_bounds(least, most, jobs is not None, "-j or --sequential")
     wish = Wish(
         target=target,
-        choice=Choice(choice),
-        urls=url_file(scraper, urls_file, stage),
+        choice=Choice(choice_of(resume or failed, fresh)),
+        occasion=occasion,
+        least=None if most is None else least or 1,
         limit=limit,
         timeout=timeout,
         from_store=from_store,
         output=output,
+        name=name,
     )
+    overrides = {"concurrency": most or jobs, "max_dead": max_dead}
+    for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
+    for_one |= {"--from-store": from_store, "--output": output}
+    for_many = {"--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
+    if (collection := folder_meant(session, target)) is None:
+        _refuse({"--all": everything, **for_many}, f"{target} is no folder of scrapers.")
+        code = _run_one(session, wish, urls_file, stage, name, {**overrides, "store": store}, dry_run)
+    else:
+        _refuse(for_one, f"{target} is a folder of scrapers.")
+        from shoal.cli.collection import CollectionWish, run_collection
+        from shoal.collection.members import Choice as Members
+
+        wanted = CollectionWish(
+            name=collection.name,
+            folder=collection.path,
+            all=everything or resume or collection.registered,
+            members=Members(countries=country, include=include, exclude=exclude),
+            failed=failed,
+            sequential=sequential,
+            dry_run=dry_run,
+            logs=log_dir.expanduser(),
+            wish=wish,
+        )
+        code = session.wait(run_collection(session, wanted, overrides), fast=True)
+    if code:
+        raise typer.Exit(code)
+
+
+def _run_one(
+    session: Session,
+    wish: Wish,
+    urls_file: str | None,
+    stage: str | None,
+    name: str | None,
+    overrides: Mapping[str, object | None],
+    dry_run: bool,
+) -> int:
+    import msgspec
+
+    from shoal.cli.running import run_scraper
+
+    if wish.output is not None:
+        from shoal.export import check_target
+
+        check_target(wish.output)
+    scraper, settings = load(session, wish.target, name=name, **overrides)
+    check_can_resume(scraper, settings, wish.choice)
+    wish = msgspec.structs.replace(wish, urls=url_file(scraper, urls_file, stage))
     if dry_run:
         from shoal.cli.plan import print_plan
 
-        print_plan(session, scraper, settings, wish.choice, wish.urls)
-        return
-    code = session.wait(run_scraper(session, scraper, settings, wish), fast=True)
-    if code:
-        raise typer.Exit(code)
+        print_plan(session, scraper, settings, wish.choice, wish.urls, least=wish.least)
+        return 0
+    return session.wait(run_scraper(session, scraper, settings, wish), fast=True)
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Options that mean nothing for what is run."""
+    for option, value in options.items():
+        if value not in (None, False, []):
+            raise typer.BadParameter(f"it means nothing here: {why}", param_hint=option)

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 import typer
 
+from shoal.cli.occasion import OccasionOver, plan_occasion, refused_for
 from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
+from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import Signals, beside, make_room, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
@@ -20,6 +22,7 @@ from shoal.enqueue.begin import (
     Choice,
     Filled,
     Plan,
+    bury_dead_neighbours,
     check_list_is_complete,
     check_there_is_a_start,
     fill_run,
@@ -28,10 +31,11 @@ from shoal.enqueue.begin import (
     remove_empty,
 )
 from shoal.enqueue.urlfile import UrlFile
-from shoal.errors import ShoalError
+from shoal.errors import NotAllowed, ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
+from shoal.notify.sender import check_addresses
 from shoal.observe.moment import Moment
 from shoal.observe.progress import Show, follow, showing
 from shoal.observe.words import counted
@@ -45,32 +49,39 @@ BY = "shoal run"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options asked for, and what has come of the filling."""
+    """What the options asked for, and what has come of the filling. `ahead`: claim more than is worked on."""
 
     target: str
     choice: Choice = Choice.AUTO
+    occasion: str | None = None
     urls: UrlFile | None = None
+    least: int | None = None
     limit: int | None = None
     timeout: float | None = None
     from_store: bool = False
     output: str | None = None
+    name: str | None = None
+    ahead: bool = True
     filled: Filled = msgspec.field(default_factory=Filled)
 
     @property
     def resumption(self) -> str:
         """What to say to `shoal run` to go on: a list that was not stored to its end is needed again."""
         again = f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.filled.list_is_stored() else ""
-        return f"{shlex.quote(self.target)} --resume{again}"
+        which = "--resume" if self.occasion is None else f"--occasion {shlex.quote(self.occasion)}"
+        name = "" if self.name is None else f" --name {shlex.quote(self.name)}"
+        return f"{shlex.quote(self.target)}{name} {which}{again}"
 
 
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
     """One run from its beginning to its summary; returns the exit code."""
+    await check_addresses(settings)
     async with opened(settings) as ledger:
         with ExitStack() as held:
-            file = sqlite_path(settings.ledger)
-            if file is not None:
-                held.enter_context(owning(scraper.name, file))
-            plan = await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
+            try:
+                plan = await planned(session, scraper, settings, ledger, wish, held)
+            except OccasionOver:
+                return 0
             check_there_is_a_start(scraper, wish.urls, plan)
             await check_list_is_complete(ledger, plan, wish.urls)
             run, report = await work_off(session, scraper, settings, ledger, plan, wish)
@@ -83,12 +94,32 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
             return exit_code(run, await ledger.reads.stats(run.id), report, settings)
 
 
+async def planned(
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, wish: Wish, held: ExitStack
+) -> Plan:
+    """Which run it will be. On a ledger of this machine the scraper is ours from now on, as long as `held` is open."""
+    file = sqlite_path(settings.ledger)
+    if file is not None:
+        try:
+            held.enter_context(owning(scraper.name, file))
+        except NotAllowed as error:
+            if wish.occasion is None:
+                raise
+            raise await refused_for(session, ledger, scraper.name, wish.occasion) from error
+    if wish.occasion is None:
+        return await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
+    if file is not None:
+        await bury_dead_neighbours(ledger)
+    return await plan_occasion(session, ledger, scraper, wish.occasion, for_workers=False)
+
+
 async def work_off(
     session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, wish: Wish
 ) -> tuple[Run, WorkReport]:
     """Open the run of the plan, fill it and work on it, with its progress shown, until it ends or is stopped."""
     fetcher = build_fetcher(settings, from_store=wish.from_store)
-    run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+    spec = msgspec.structs.replace(scraper.run_spec(), occasion=wish.occasion)
+    run = await open_run(ledger, scraper, plan, spec, by=BY)
     _tell_beginning(session, scraper, plan, run)
     await make_room(session, settings, ledger, run, by=BY)
     with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
@@ -97,21 +128,23 @@ async def work_off(
         try:
             await call_start_hooks(scraper, ledger, run, log)
             scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
-            options = worker_options(settings, scope, limit=wish.limit)
+            options = worker_options(scraper, settings, scope, limit=wish.limit, least=wish.least, ahead=wish.ahead)
             worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)
             settle_memory()
-            log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
-            filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
-            following = asyncio.create_task(follow(ledger, run.id, show))
-            try:
-                report = await _supervise(worker, filling, following, wish, show)
-            except ShoalError:
-                await remove_empty(ledger, plan, run, wish.filled, by=BY)
-                raise
-            log.info("the run ends here", **msgspec.to_builtins(report))
-            await call_finish_hooks(scraper, ledger, run.id, log)
+            async with watched(settings, logs.log) as tower:
+                log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
+                filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
+                following = asyncio.create_task(follow(ledger, run.id, show))
+                try:
+                    report = await _supervise(worker, filling, following, wish, show)
+                except ShoalError:
+                    await remove_empty(ledger, plan, run, wish.filled, by=BY)
+                    raise
+                log.info("the run ends here", **msgspec.to_builtins(report))
+                await call_finish_hooks(scraper, ledger, run.id, log)
+                await tell_end(tower, (run.id,), report)
         finally:
             await fetcher.close()
             logs.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from shoal.cli.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.model.views import IntakeReport
 
 Target = Annotated[
-    str, typer.Argument(metavar="SCRAPER", help="A file (books.py), module:scraper, or a name from shoal.toml.")
+    str, typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml.")
 ]
 UrlsFile = Annotated[
     str | None, typer.Option("--urls-file", metavar="FILE", help="URLs to enqueue, one a line; - reads stdin.")
@@ -33,17 +33,37 @@ Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-j", min=1, max=10_000, help="Items worked on at once.")
 ]
 
+Least = Annotated[int | None, typer.Option("--min", min=1, max=10_000, help="Items at once, at least; needs --max.")]
+Most = Annotated[
+    int | None,
+    typer.Option("--max", min=1, max=10_000, help="Items at once, at most: as work and machine allow (excludes -j)."),
+]
 
-def load(session: Session, target: str, **overrides: object | None) -> tuple[Scraper, Settings]:
-    """The scraper and its settings. `overrides` are settings that options of the command gave."""
+
+class Folder(NamedTuple):
+    """A collection: its name, where it lies, and whether a configuration file knows it by that name."""
+
+    name: str
+    path: Path
+    registered: bool
+
+
+def load(
+    session: Session, target: str, *, name: str | None = None, **overrides: object | None
+) -> tuple[Scraper, Settings]:
+    """The scraper and its settings. `overrides` are settings that options of the command gave.
+
+    `name` replaces the scraper's own: its runs, its settings and its lock are those of that name.
+    """
     import msgspec
 
     from shoal.define.load import load_scraper
 
-    given = {name: str(value) for name, value in overrides.items() if value is not None}
-    session.flags, session.own_options = {**session.flags, **given}, frozenset(given)
+    overrule(session, overrides)
     known = {name: table.target for name, table in session.settings.scrapers.items() if table.target}
     scraper = load_scraper(target, known, Path.cwd())
+    if name is not None:
+        scraper.rename(name)
     settings = session.settings.for_scraper(scraper.name, mode=scraper.mode)
     table = settings.scraper(scraper.name)
     scraper.configure(
@@ -51,6 +71,38 @@ def load(session: Session, target: str, **overrides: object | None) -> tuple[Scr
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
     )
     return scraper, settings
+
+
+def check_bounds(least: int | None, most: int | None, fixed: bool, fixed_by: str) -> None:
+    """--min and --max belong together and exclude a fixed number."""
+    if most is None and least is not None:
+        raise typer.BadParameter("say with --max how far it may go.", param_hint="--min")
+    if most is not None and fixed:
+        raise typer.BadParameter(f"give --min and --max, or {fixed_by}.", param_hint="--max")
+    if most is not None and (least or 1) > most:
+        raise typer.BadParameter(f"{least} is more than --max {most}.", param_hint="--min")
+
+
+def overrule(session: Session, overrides: Mapping[str, object | None]) -> None:
+    """Settings that options of the command gave outrank all others. To be called before the settings are read."""
+    given = {name: str(value) for name, value in overrides.items() if value is not None}
+    session.flags, session.own_options = {**session.flags, **given}, frozenset(given)
+
+
+def folder_meant(session: Session, target: str) -> Folder | None:
+    """The collection that the target names, if it names one."""
+    import os
+
+    from shoal.define.declared import slug
+
+    if target.endswith("/") or os.path.isdir(target):
+        folder = Path(target)
+        return Folder(slug(folder.resolve().name) or "folder", folder, registered=False)
+    # Read apart: the session's own settings are read once, and options are still to come.
+    table = session.read_settings().scrapers.get(target)
+    if table is not None and table.target is not None and table.target.endswith("/"):
+        return Folder(table.name, Path(table.target), registered=True)
+    return None
 
 
 def choice_of(resume: bool, fresh: bool) -> str:

@@ -13,10 +13,14 @@ from shoal.cli.records import STATES, gate_text, per_state, reading_record
 from shoal.cli.session import BOLD, Session
 
 if TYPE_CHECKING:
+    from shoal.config import Settings
     from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
     from shoal.model.views import Counts, WorkerProgress
+    from shoal.notify.alert import Sign
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
+    from shoal.observe.skew import Skew
 
 NEWEST = 10
 MOST_PARTITIONS = 30
@@ -34,23 +38,39 @@ def status(
 ) -> None:
     """Show how the newest runs stand, or all about one of them."""
     if run is None:
-        _show_runs(session, ask(session, _newest))
+        _show_runs(session, ask(session, lambda ledger: _newest(ledger, session.settings)))
     else:
-        _show_run(session, *ask(session, lambda ledger: _one(ledger, run)))
+        _show_run(session, *ask(session, lambda ledger: _one(ledger, session.settings, run)))
 
 
-async def _newest(ledger: Ledger) -> list[Reading]:
-    return [await _reading(ledger, run.id) for run in (await ledger.runs.list(limit=NEWEST)).rows]
+async def _newest(ledger: Ledger, settings: Settings) -> list[tuple[Reading, list[Sign]]]:
+    runs = (await ledger.runs.list(limit=NEWEST)).rows
+    return [(await _reading(ledger, run.id), await _signs(ledger, settings, run)) for run in runs]
 
 
-async def _one(ledger: Ledger, name: str) -> tuple[Reading, list[WorkerProgress], Failures]:
+async def _signs(ledger: Ledger, settings: Settings, run: Run) -> list[Sign]:
+    """The alerts that hold now. How a run ended is no alert to somebody who looks at it."""
+    from shoal.notify.conditions import rules_of
+    from shoal.notify.watch import clock, signs_of
+
+    if run.finished_at is not None:
+        return []
+    return await signs_of(ledger, run, await clock(ledger), rules_of(settings.with_table_of(run.scraper)))
+
+
+async def _one(
+    ledger: Ledger, settings: Settings, name: str
+) -> tuple[Reading, list[Sign], list[WorkerProgress], Failures, Skew]:
     from shoal.observe.failures import failures
+    from shoal.observe.skew import skew, workers_of
 
     run = await find_run(ledger, name)
     return (
         await _reading(ledger, run.id),
+        await _signs(ledger, settings, run),
         await ledger.reads.workers(run.id, minutes=60),
         await failures(ledger, run.id),
+        skew(workers_of(await ledger.workers.list(), run)),
     )
 
 
@@ -63,13 +83,13 @@ async def _reading(ledger: Ledger, run_id: str) -> Reading:
     return Meter(await recent_rate(ledger, moment)).read(moment, time.monotonic())
 
 
-def _show_runs(session: Session, readings: list[Reading]) -> None:
+def _show_runs(session: Session, found: list[tuple[Reading, list[Sign]]]) -> None:
     from shoal.observe.words import per_minute, percent
 
     if session.json:
-        for reading in readings:
-            session.record(reading_record(reading))
-    elif not readings:
+        for reading, signs in found:
+            session.record({**reading_record(reading), "alerts": signs})
+    elif not found:
         session.note("The ledger has no runs yet. Start one with `shoal run`.")
     else:
         session.table(
@@ -87,25 +107,41 @@ def _show_runs(session: Session, readings: list[Reading]) -> None:
                     "" if reading.ended else reading.eta_text,
                     "" if reading.ended else reading.waiting_for,
                 )
-                for reading in readings
+                for reading, _ in found
             ],
         )
+        for reading, signs in found:
+            for sign in signs:
+                session.data(f"Alert ({sign.kind.value}) of run {reading.moment.run.id}: {sign.text}")
 
 
-def _show_run(session: Session, reading: Reading, workers: list[WorkerProgress], failures: Failures) -> None:
+def _show_run(
+    session: Session,
+    reading: Reading,
+    signs: list[Sign],
+    workers: list[WorkerProgress],
+    failures: Failures,
+    skew: Skew,
+) -> None:
     if session.json:
         moment = reading.moment
         session.record(
             {
                 **reading_record(reading),
+                "alerts": signs,
                 "gates": moment.gates,
                 "partitions": moment.partitions,
                 "workers": workers,
                 "failures": failures,
+                "versions": skew.versions,
+                "codes": skew.codes,
             }
         )
         return
     _print_head(session, reading)
+    for sign in signs:
+        session.data(f"Alert ({sign.kind.value}): {sign.text}")
+    _print_skew(session, reading, skew)
     _print_parts(session, reading)
     if workers:
         _title(session, "Workers (last hour)")
@@ -134,6 +170,13 @@ def _print_head(session: Session, reading: Reading) -> None:
     session.data(reading.line)
     for gate in reading.moment.gates if not reading.ended else ():
         session.data(f"  {gate_text(gate)}")
+
+
+def _print_skew(session: Session, reading: Reading, skew: Skew) -> None:
+    from shoal.observe.skew import REMEDY
+
+    for line in skew.lines if not reading.ended else ():
+        session.data(f"{line} {REMEDY}")
 
 
 def _print_parts(session: Session, reading: Reading) -> None:

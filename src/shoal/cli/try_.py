@@ -28,7 +28,7 @@ def try_(
     session: Session,
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="A file (books.py), file.py:stage, module:scraper, or a name."),
+        typer.Argument(metavar="TARGET", help="A file (books.py, x.yaml), file.py:stage, module:scraper, or a name."),
     ],
     url: Annotated[str | None, typer.Argument(metavar="URL", help="The item's URL; --key makes one without.")] = None,
     stage: Annotated[str | None, typer.Option(help="The stage; the first by default.")] = None,
@@ -148,7 +148,8 @@ def _print_items(session: Session, finished: Finished) -> None:
         return
     shown = items if session.verbose else _some_of_each_stage(items)
     for item in shown:
-        extra = "".join(f"  {name}={value}" for name, value in _shown(item).items() if name not in ("stage", "url"))
+        facts = {**_shown(item), **({"payload": item.payload} if item.payload else {})}
+        extra = "".join(f"  {name}={value}" for name, value in facts.items() if name not in ("stage", "url"))
         session.note(f"-> {item.stage}  {item.url or ''}{extra}")
     if len(items) > len(shown):
         session.note(f"   and {len(items) - len(shown)} more; -v shows all.")

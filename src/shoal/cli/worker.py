@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shoal.cli.options import with_options
-from shoal.cli.scrapers import Concurrency, Target, load
+from shoal.cli.scrapers import Concurrency, Least, Most, Target, check_bounds, load
 from shoal.cli.session import Session
 
 
@@ -21,6 +21,8 @@ def worker(
     only: Annotated[bool, typer.Option("--only", help="Nothing but the partitions given, ever.")] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, max=10_000, help="Items per claim, at most.")] = None,
     concurrency: Concurrency = None,
+    least: Least = None,
+    most: Most = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Leave after so many items.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.1, help="Leave after so many seconds, exit 124.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Leave as soon as nothing is claimable.")] = False,
@@ -32,10 +34,11 @@ def worker(
     """
     if drain and forever:
         raise typer.BadParameter("give one of --drain and --forever.", param_hint="--drain")
+    check_bounds(least, most, concurrency is not None, "-j")
     from shoal.cli.helping import check_stages, exit_code_of, help_out
     from shoal.model.worker import Scope
 
-    found, settings = load(session, scraper, concurrency=concurrency, batch_size=batch_size)
+    found, settings = load(session, scraper, concurrency=most or concurrency, batch_size=batch_size)
     check_stages(found, stage)
 
     scope = Scope(
@@ -46,7 +49,8 @@ def worker(
         partitions=tuple(partition),
         steal=not only,
     )
-    chosen = {"limit": limit, "leave_when_idle": drain, "forever": forever}
+    at_first = None if most is None else least or 1
+    chosen = {"least": at_first, "limit": limit, "leave_when_idle": drain, "forever": forever}
     report = session.wait(help_out(session, found, settings, scope, timeout, chosen), fast=True)
     if session.json:
         session.record(report)

@@ -34,10 +34,19 @@ def ls(
         from shoal.observe.words import span, stamp
 
         session.table(
-            ["WORKER", "STATE", "LEASED", "LAST SIGN", "SINCE", "VERSION", "TAKES"],
+            ["WORKER", "STATE", "LEASED", "LAST SIGN", "SINCE", "VERSION", "CODE", "TAKES"],
             [
-                (w.id, w.state, w.leased, f"{span(w.silent_seconds)} ago", stamp(w.started_at), w.version, _takes(w))
-                for w in workers
+                (
+                    worker.id,
+                    worker.state,
+                    worker.leased,
+                    f"{span(worker.silent_seconds)} ago",
+                    stamp(worker.started_at),
+                    worker.version,
+                    worker.code or "",
+                    _takes(worker),
+                )
+                for worker in workers
             ],
         )
     else:

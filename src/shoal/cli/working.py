@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,13 +54,17 @@ def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[Sig
     loop = asyncio.get_running_loop()
     signals = Signals()
 
+    def say(text: str) -> None:
+        # The signal may have come in the middle of writing to the terminal, where this thread must not write again.
+        threading.Thread(target=tell, args=(text,), daemon=True).start()
+
     def on_signal(number: int, frame: FrameType | None) -> None:
         signals.count += 1
         if signals.count == 1:
-            tell("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.")
+            say("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.")
             loop.call_soon_threadsafe(worker.drain)
         elif signals.count == 2:
-            tell("Giving back what runs.")
+            say("Giving back what runs.")
             loop.call_soon_threadsafe(worker.stop_now)
         else:
             # Nothing is lost: what was not committed goes to others when the lease ends.

@@ -19,6 +19,8 @@ PART_VARIABLES = {
 }
 PASSWORD_VARIABLES = ("PGPASSWORD", "DB_PASSWORD")
 PASSWORD_FILE_VARIABLES = ("DB_PASSWORD_FILE",)
+# The driver reads these from the environment by itself, but not from `.env`: there they would be ignored in silence.
+TLS_VARIABLES = {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
 
 
 class Parts:
@@ -41,11 +43,12 @@ class Parts:
         texts = {part: given.text(part) if given else "" for part, given in self._given.items()}
         host, port = texts["db_host"] or "localhost", self._port()
         where = f"[{host}]{port}" if ":" in host else f"{host}{port}"
-        query = ""
+        query = self._with_tls("")
         if host.startswith("/"):  # a folder with a socket in it
-            where, query = port, f"?host={quote(host, safe='')}"
+            where, query = port, f"host={quote(host, safe='')}"
         login = login_text(texts["db_user"], self.password())
-        return Given(f"postgresql://{login}{where}/{quote(texts['db_name'], safe='')}{query}", deciding.origin)
+        address = f"postgresql://{login}{where}/{quote(texts['db_name'], safe='')}"
+        return Given(f"{address}?{query}" if query else address, deciding.origin)
 
     def refuse_flags_beside(self, ledger: Given) -> None:
         """Ignoring a flag because the ledger is named elsewhere could mean to write to the wrong database."""
@@ -56,20 +59,29 @@ class Parts:
             )
 
     def completed(self, ledger: str) -> str:
-        """A PostgreSQL address with its login in the one safe spelling, and with the password if it had none."""
+        """A PostgreSQL address with its login in the one safe spelling; password and TLS are added if it had none."""
         if not ledger.startswith(POSTGRES_SCHEMES):
             return ledger
         try:
             address = urlsplit(ledger)
         except ValueError:
             return ledger  # whoever opens it says what is wrong with it
+        address = address._replace(query=self._with_tls(address.query))
         login, at, host = address.netloc.rpartition("@")
         user, colon, password = login.partition(":")
         if not colon and "password=" not in address.query:
             password = quote(self.password(), safe="")
         if not at and not password:
-            return ledger
+            return address.geturl()
         return address._replace(netloc=login_text(unquote(user), unquote(password)) + host).geturl()
+
+    def _with_tls(self, query: str) -> str:
+        """The query of an address, and what variables say about TLS unless it says so itself."""
+        for name, variable in TLS_VARIABLES.items():
+            given = self._variables.first((variable,))
+            if given is not None and f"{name}=" not in query:
+                query += f"{'&' if query else ''}{name}={quote(str(given.value))}"
+        return query
 
     def password(self) -> str:
         given = self._variables.first(PASSWORD_VARIABLES)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from shoal.config.schedules import Schedule, ScheduleConfig
 from shoal.config.sources import Given, Origin
 from shoal.config.values import Choice, Delay, Number, Rate, Target, Value, shown_value
 from shoal.errors import InvalidSetting
@@ -15,7 +16,11 @@ from shoal.model.rate import parse_rate
 from shoal.model.run import check_name
 
 Mode = Literal["single", "distributed"]
-OWN_VALUES: dict[str, Value] = {"target": Target(), "mode": Choice(("single", "distributed"))}
+OWN_VALUES: dict[str, Value] = {
+    "target": Target(),
+    "mode": Choice(("single", "distributed")),
+    "schedule": Schedule(),
+}
 STAGE_VALUES: dict[str, Value] = {
     "rate": Rate(),
     "delay": Delay(Number(float, 0, MAX_LANE_DELAY, "seconds")),
@@ -49,14 +54,16 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One scraper's table.
 
-    `target`: where its code is. `mode`: None leaves the choice to the code or the ledger. `values`: Shoal's settings
-    given for this scraper alone. `settings`: the free table, handed to the author's code as it is. `origins`: where
-    each came from, under its name in the table (`mode`, `stages.listing.rate`, `settings.region`).
+    `target`: where its code is. `mode`: None leaves the choice to the code or the ledger. `schedule`: when it is run by
+    itself. `values`: Shoal's settings given for this scraper alone. `settings`: the free table, handed to the author's
+    code as it is. `origins`: where each came from, under its name in the table (`mode`, `stages.listing.rate`,
+    `settings.region`).
     """
 
     name: str
     target: str | None = None
     mode: Mode | None = None
+    schedule: ScheduleConfig | None = None
     values: Mapping[str, Any] = {}
     settings: Mapping[str, Any] = {}
     stages: Mapping[str, StageConfig] = {}
@@ -67,7 +74,7 @@ class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         Authors keep the keys of services in the free table, so its values are only named.
         """
-        known = {"target": self.target, "mode": self.mode, **self.values}
+        known = {"target": self.target, "mode": self.mode, "schedule": str(self.schedule), **self.values}
         for name, stage in self.stages.items():
             known.update({f"stages.{name}.{field}": getattr(stage, field) for field in STAGE_VALUES})
         return {name: shown_value(known.get(name, "(not shown)")) for name in self.origins}
@@ -93,6 +100,11 @@ class ScraperTable(msgspec.Struct):
         check_name("scraper", name)
         kinds = {**values, **OWN_VALUES}
         found = {key: kinds[key].read(key, given) for key, given in self.given.items()}
+        if "schedule" in found and "target" not in found:
+            raise InvalidSetting(
+                f"{self.given['schedule'].origin} cannot be kept: the table does not say where the code is.",
+                remedy=f'Add target = "{name}.py", or module:scraper.',
+            )
         return ScraperConfig(
             name=name,
             **{own: found.pop(own) for own in OWN_VALUES if own in found},

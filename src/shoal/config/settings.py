@@ -12,7 +12,9 @@ import shoal
 from shoal.config.deadlimit import DeadLimit
 from shoal.config.scrapers import OWN_VALUES, Mode, ScraperConfig
 from shoal.config.sources import Given, Origin
+from shoal.config.telling import ALERT_KINDS, Addresses, AddressList, Kinds, Share
 from shoal.config.values import Agent, Choice, Dead, Number, Text, Value, YesNo, shown_value
+from shoal.define.policy import LONGEST_MEMBER
 from shoal.errors import InvalidSetting
 from shoal.model.redaction import POSTGRES_SCHEMES, secrets_of
 
@@ -29,10 +31,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `concurrency`: items one process works on at once. `workers`: processes of a pool, 0 for one per core. `batch_size`:
     items per claim. `lease`: seconds without a heartbeat after which a worker's items go to others. `drain`: seconds
-    that running items get after a stop signal.
+    that running items get after a stop signal. `max_cpu`, `max_memory`: percent of the machine above which what is
+    elastic shrinks; 100 for never.
     `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `max_body`: bytes of a
     page. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept bodies, empty
     for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is empty.
+
+    For the members of a collection: `member_timeout`, seconds that one may take; `member_stale`, that it may be without
+    progress; `member_memory`, megabytes; `member_pause`, seconds between two of a group; `member_retries`, further
+    attempts when one failed.
+
+    `notify`: who is told of alerts, `notify_on`: of which kinds. `stall_after`: seconds without the end of an attempt
+    after which a run counts as stalled. `error_share`: of the attempts of the last minutes, more that failed than this
+    are an alert.
 
     `scrapers`: what the files say about single scrapers. `mode` is known only to the settings that `for_scraper` gives.
     `origins`: where each value came from.
@@ -48,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int = 50
     lease: float = 30.0
     drain: float = 30.0
+    max_cpu: int = 90
+    max_memory: int = 85
     user_agent: str = ""
     robots: bool = True
     max_body: int = 32 << 20
@@ -56,6 +69,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "console"
     log_level: str = "info"
     log_dir: str = ".shoal/logs"
+    member_timeout: float = 7_200.0
+    member_stale: float = 600.0
+    member_memory: int = 1_024
+    member_pause: float = 1.0
+    member_retries: int = 0
+    notify: Addresses = Addresses()
+    notify_on: str = " ".join(ALERT_KINDS)
+    stall_after: float = 600.0
+    error_share: DeadLimit = DeadLimit(Decimal(50), True)
     scrapers: Mapping[str, ScraperConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
@@ -75,13 +97,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Flags and `SHOAL_*` variables outrank the scraper's table, which outranks the rest. `mode` is what the
         scraper's code asks for; its table outranks that. Raises InvalidSetting when mode and ledger do not go together.
         """
+        table, merged = self.scraper(name), self.with_table_of(name)
+        chosen, why = _mode(table, mode, merged.ledger)
+        merged = msgspec.structs.replace(merged, mode=chosen, origins={**merged.origins, "mode": why})
+        return _on_fitting_ledger(merged, table, name)
+
+    def with_table_of(self, name: str) -> Settings:
+        """The settings with what the scraper's table says, whether or not it could work on this ledger."""
         table = self.scraper(name)
         own = {key: value for key, value in table.values.items() if not _is_personal(self.origins.get(key))}
         origins = {**self.origins, **{key: table.origins[key] for key in own}}
-        merged = msgspec.structs.replace(self, **own, origins=origins)
-        chosen, why = _mode(table, mode, merged.ledger)
-        merged = msgspec.structs.replace(merged, mode=chosen, origins={**origins, "mode": why})
-        return _on_fitting_ledger(merged, table, name)
+        return msgspec.structs.replace(self, **own, origins=origins)
 
     def shown(self) -> dict[str, Any]:
         """The values by name, fit for printing: no password in them."""
@@ -89,8 +115,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def secrets(self) -> tuple[str, ...]:
         """What must never be printed."""
-        ledgers = [self.ledger, *(table.values.get("ledger", "") for table in self.scrapers.values())]
-        return tuple(secret for ledger in ledgers for secret in secrets_of(ledger))
+        tables = [table.values for table in self.scrapers.values()]
+        ledgers = [self.ledger, *(values.get("ledger", "") for values in tables)]
+        told = [self.notify, *(values.get("notify", Addresses()) for values in tables)]
+        return (
+            *(secret for ledger in ledgers for secret in secrets_of(ledger)),
+            *(secret for addresses in told for secret in addresses.secrets()),
+        )
 
 
 VALUES: dict[str, Value] = {
@@ -104,6 +135,8 @@ VALUES: dict[str, Value] = {
     "batch_size": Number(int, 1, 10_000),
     "lease": Number(float, 1, 86_400, "seconds"),
     "drain": Number(float, 0, 86_400, "seconds"),
+    "max_cpu": Number(int, 1, 100, "percent"),
+    "max_memory": Number(int, 1, 100, "percent"),
     "user_agent": Agent(),
     "robots": YesNo(),
     "max_body": Number(int, 1_024, 1 << 31, "bytes"),
@@ -112,6 +145,15 @@ VALUES: dict[str, Value] = {
     "log_format": Choice(("console", "json")),
     "log_level": Choice(("debug", "info", "warning", "error")),
     "log_dir": Text("the path of a folder, or empty for no log files", empty=True),
+    "member_timeout": Number(float, 1, LONGEST_MEMBER, "seconds"),
+    "member_stale": Number(float, 1, LONGEST_MEMBER, "seconds"),
+    "member_memory": Number(int, 16, 1 << 20, "megabytes"),
+    "member_pause": Number(float, 0, 3_600, "seconds"),
+    "member_retries": Number(int, 0, 100),
+    "notify": AddressList(),
+    "notify_on": Kinds(ALERT_KINDS),
+    "stall_after": Number(float, 1, 31_536_000, "seconds"),
+    "error_share": Share(),
 }
 NAMES = tuple(VALUES)
 _OF_THE_PROCESS = {

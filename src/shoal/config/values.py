@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from shoal.config.deadlimit import DeadLimit
 from shoal.config.sources import Given
+from shoal.config.telling import Addresses
 from shoal.errors import InvalidSetting
 from shoal.model.rate import parse_rate
 from shoal.model.redaction import redacted
@@ -111,12 +112,12 @@ class Dead(NamedTuple):
 class Target(NamedTuple):
     def read(self, name: str, given: Given) -> str:
         text = given.text(name, str(self))
-        if not (text.endswith(".py") or ":" in text.strip(":")):
+        if not (text.endswith((".py", ".yaml", ".yml", "/")) or ":" in text.strip(":")):
             raise given.wrong(name, str(self))
         return text
 
     def __str__(self) -> str:
-        return "a file such as books.py, or module:scraper"
+        return "a file such as books.py or fijitimes.yaml, module:scraper, or a folder such as configs/"
 
 
 class Rate(NamedTuple):
@@ -155,6 +156,6 @@ class Delay(NamedTuple):
 
 def shown_value(value: Any) -> Any:
     """A checked value, fit for printing."""
-    if isinstance(value, DeadLimit):
+    if isinstance(value, DeadLimit | Addresses):
         return str(value)
     return redacted(value) if isinstance(value, str) else value

@@ -14,6 +14,9 @@ from shoal.model.run import check_count
 
 DEFAULT_PER_HOST = 8
 DEFAULT_TIMEOUT = 60.0
+LONGEST_TIMEOUT = 86_400.0
+# What a member of a collection may take: it is one attempt, which must have time left to end it.
+LONGEST_MEMBER = LONGEST_TIMEOUT - 3_600
 DEFAULT_RETRIES = 3
 Delay = float | tuple[float, float]
 
@@ -64,7 +67,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         check_count("retries", self.retries, 0, 999)
-        if not (_is_number(self.timeout) and 0 < self.timeout <= 86_400):
+        if not (_is_number(self.timeout) and 0 < self.timeout <= LONGEST_TIMEOUT):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         if self.ordered and self.concurrency not in (None, 1):
             raise InvalidSetting("An ordered stage works on one item of a lane at a time: leave concurrency out.")

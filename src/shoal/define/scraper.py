@@ -61,11 +61,20 @@ class Scraper:
         self.stages: dict[str, AnyStage] = {}
         self.start_hooks: list[Callable[..., Any]] = []
         self.finish_hooks: list[Callable[..., Any]] = []
+        # Set by whoever makes it from a file: what that file gave it, and the files besides its functions' own that
+        # make it what it is.
+        self.declared: Mapping[str, Any] = {}
+        self.files: list[Path] = []
         self._sources: list[Source] = []
         self._configured: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<scraper {self.name}>"
+
+    def rename(self, name: str) -> None:
+        """Run under another name: the same code for another list, or as a member of a collection."""
+        check_name("scraper", name)
+        self.name = name
 
     @overload
     def stage(self, function: Callable[P, T], /) -> Stage[P, T]: ...
@@ -149,8 +158,9 @@ class Scraper:
         for name, changes in stages.items():
             stage = self.stages[name]
             stage.policy = stage.policy.changed(**changes)
-        self.settings = _settings(self.name, self.settings_type, settings)
-        self._configured = settings
+        if settings or self.settings_type is not None:
+            self.settings = _settings(self.name, self.settings_type, {**self.declared, **settings})
+        self._configured = {**self.declared, **settings}
 
     def check(self) -> Scraper:
         """Raises InvalidScraper for what cannot work, before anything is started."""
@@ -185,12 +195,14 @@ class Scraper:
     def code_version(self) -> str | None:
         """A fingerprint of the files its functions stand in: two workers with different code are told apart."""
         files = {stage.function.__code__.co_filename for stage in self.stages.values() if _has_code(stage.function)}
+        files |= {str(file) for file in self.files}
         digest = hashlib.sha256()
-        for file in sorted(files):
-            try:
-                digest.update(Path(file).read_bytes())
-            except OSError:
-                return None
+        try:
+            # By content: on another machine the same files may lie elsewhere.
+            for content in sorted(Path(file).read_bytes() for file in files):
+                digest.update(content)
+        except OSError:
+            return None
         return digest.hexdigest()[:12] if files else None
 
 

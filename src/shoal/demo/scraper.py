@@ -1,9 +1,14 @@
-"""The scraper of the demo: what somebody would write for the bundled shop."""
+"""The scraper of the demo: what somebody would write for the bundled shop.
+
+`shoal pool shoal.demo.scraper:shop --test` works on a shop that `python -m shoal.demo.shop` has opened.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+
+import msgspec
 
 from shoal import Page, Scraper
 from shoal.model.item import NewItem
@@ -11,16 +16,26 @@ from shoal.model.item import NewItem
 PER_HOST = 16
 
 
-def shop_scraper(url: str) -> Scraper:
-    """A scraper that walks from the home page through the categories to every product."""
-    shop = Scraper("shop")
+class Where(msgspec.Struct, frozen=True):
+    """The settings of the scraper."""
+
+    url: str = "http://127.0.0.1:8001"
+
+
+def shop_scraper(url: str | None = None) -> Scraper:
+    """A scraper that walks from the home page through the categories to every product.
+
+    `url`: where the shop is; if it is not given, the settings say it. A product's partition is its category.
+    """
+    shop = Scraper("shop", settings=Where)
 
     @shop.stage(concurrency=PER_HOST, retries=3)
     async def listing(page: Page) -> AsyncIterator[NewItem]:
         for a in page.css("li.category a, ul.pagination li.next a"):
             yield listing.item(page.join(a.attrib["href"]))
+        category = page.url.rpartition("/category/")[2].partition("/")[0].partition("?")[0]
         for a in page.css("ul.products h3 a, aside.outlet li a"):
-            yield product.item(page.join(a.attrib["href"]))
+            yield product.item(page.join(a.attrib["href"]), partition=category)
 
     @shop.stage(concurrency=PER_HOST, retries=3)
     async def product(page: Page) -> AsyncIterator[dict[str, Any]]:
@@ -35,5 +50,8 @@ def shop_scraper(url: str) -> Scraper:
             "category": found.css("td.category::text").get(),
         }
 
-    shop.start(listing.item(url + "/"))
+    shop.start(lambda: [listing.item((url or shop.settings.url) + "/")])
     return shop
+
+
+shop = shop_scraper()

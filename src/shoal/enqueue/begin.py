@@ -47,7 +47,7 @@ async def plan_run(ledger: Ledger, scraper: Scraper, choice: Choice, *, place: s
     unfinished = latest if latest is not None and latest.state in UNFINISHED else None
     run = {Choice.AUTO: unfinished, Choice.RESUME: latest, Choice.FRESH: None}[choice]
     if run is not None:
-        _check_stages(scraper, run)
+        check_stages(scraper, run)
     left = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
     return Plan(run=run, left=left, unfinished=unfinished)
 
@@ -209,7 +209,7 @@ def check_there_is_a_start(scraper: Scraper, urls: object | None, plan: Plan) ->
         )
 
 
-def _check_stages(scraper: Scraper, run: Run) -> None:
+def check_stages(scraper: Scraper, run: Run) -> None:
     missing = [name for name in scraper.stages if name not in run.stages]
     if missing:
         raise InvalidScraper(

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from multidict import CIMultiDict
 
-from shoal.errors import Transient
+from shoal.errors import StoreFailed
 from shoal.fetch.page import Page
 from shoal.model.urlkey import key_hash, url_key
 
@@ -49,12 +49,12 @@ class FileStore:
         return await asyncio.to_thread(_load, self._path(url), url_key(url))
 
     async def put(self, page: Page) -> None:
-        """Keep the page as the answer to what was asked for. Raises Transient if the disk refuses."""
+        """Keep the page as the answer to what was asked for. Raises StoreFailed if the disk refuses."""
         try:
             await asyncio.to_thread(_save, self._path(page.requested_url), page)
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise Transient(f"{page.requested_url} could not be kept in the store: {reason}") from error
+            raise StoreFailed(f"{page.requested_url} could not be kept in the store: {reason}.") from error
 
     @staticmethod
     def validators(page: Page) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One worker process of a pool."""
+"""A `shoal` that another process starts and that leaves with it: a worker, a slot of a schedule, a member."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 
 class Child:
-    """A `shoal worker` in a session of its own: what is typed at the pool's terminal does not reach it."""
+    """A `shoal`. Tied to its parent it has a session of its own: what is typed at the terminal does not reach it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, tether: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, tether: int | None) -> None:
         self._process = process
         self._tether = tether
 
@@ -26,10 +27,20 @@ class Child:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """At once, with all that it has started."""
+        if self._tether is None:
+            self.tell(signal.SIGKILL)
+        elif self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     async def wait(self) -> int:
         """Its exit code; less than 0 is the signal that killed it."""
         code = await self._process.wait()
-        os.close(self._tether)
+        if self._tether is not None:
+            os.close(self._tether)
+            self._tether = None
         return code
 
 
@@ -49,22 +60,37 @@ class Launcher:
     async def launch(self, number: int, partitions: Sequence[str]) -> Child:
         """Raises OSError when the machine refuses another process or the log file."""
         own = [f"--partition={name}" for name in partitions]
-        # Not a pipe of asyncio's: that one would wait for grandchildren who have inherited its other end.
-        end_of_child, tether = os.pipe()
-        try:
-            with self.log_file(number).open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *("-m", "shoal.fleet.tether", "worker", self._target, "--run-id", self._run_id, *own),
-                    stdin=end_of_child,
-                    stdout=log,
-                    stderr=log,
-                    env=self._environment,
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(tether)
-            raise
-        finally:
-            os.close(end_of_child)
-        return Child(process, tether)
+        with self.log_file(number).open("ab") as log:
+            return await start_tied(
+                ("worker", self._target, "--run-id", self._run_id, *own), self._environment, stdout=log, stderr=log
+            )
+
+
+async def start_tied(
+    arguments: Sequence[str], environment: Mapping[str, str], *, stdout: IO[bytes], stderr: IO[bytes]
+) -> Child:
+    """A `shoal` with these arguments that drains when this process is gone. Raises OSError."""
+    # Not a pipe of asyncio's: that one would wait for grandchildren who have inherited its other end.
+    end_of_child, tether = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "shoal.fleet.tether", *arguments),
+            stdin=end_of_child,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(tether)
+        raise
+    finally:
+        os.close(end_of_child)
+    return Child(process, tether)
+
+
+async def start_here(arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
+    """A `shoal` with these arguments in the foreground: it has our terminal, and hears Ctrl-C as we do."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shoal", *arguments, env=environment)
+    return Child(process, None)

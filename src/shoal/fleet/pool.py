@@ -114,11 +114,32 @@ class Pool:
                 self._send_home(place)
         self._changed.set()
 
+    @property
+    def size(self) -> int:
+        """How many workers there are to be."""
+        return len(self._shares)
+
+    @property
+    def expected(self) -> int:
+        """How many of them are at work or yet to come: not those that left by themselves or were given up."""
+        return sum(not self._has_left(number) for number in range(self.size))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are there now."""
+        return [place.pids[-1] for place in self._places.values() if not place.is_empty]
+
     async def scale(self, workers: int) -> None:
         """From now on so many; those with the highest numbers go first. Newcomers get a share as if all began now."""
         if (shares := await self._replanned(workers)) is not None:
             self._note(f"From now on {counted(workers, 'worker')}.", workers=workers)
             self._take_over(shares)
+
+    async def fit(self, workers: int, why: str) -> None:
+        """As `scale`, by a rule and not by a person: those that left by themselves or were given up stay away."""
+        if (shares := await self._replanned(workers)) is not None:
+            self._note(f"{self.size} to {counted(workers, 'worker')}: {why}.", workers=workers)
+            self._take_over(shares, again=False)
 
     async def reload(self) -> None:
         """Read the assignment anew and replace the workers one after another, so that they read their settings anew."""
@@ -136,18 +157,24 @@ class Pool:
             self._note(f"Nothing was changed: {error.message} {error.remedy}")
             return None
 
-    def _take_over(self, shares: Shares) -> None:
+    def _take_over(self, shares: Shares, *, again: bool = True) -> None:
         if self.stopping or self._over:
             return
         self._shares = shares
+        away = set() if again else {number for number in range(len(shares)) if self._has_left(number)}
         for number, place in self._places.items():
             if number >= len(shares):
                 self._send_home(place)
             else:
                 place.wanted, place.partitions = True, shares[number]
-        self._to_start = [number for number in range(len(shares)) if not self._is_kept(number)]
+        self._to_start = [number for number in range(len(shares)) if number not in away and not self._is_kept(number)]
         self._to_reload = [number for number in self._to_reload if number < len(shares)]
         self._order.set()
+
+    def _has_left(self, number: int) -> bool:
+        """Whether its worker has gone for good though nobody here sent it home."""
+        place = self._places.get(number)
+        return place is not None and place.wanted and not self._is_kept(number)
 
     def _is_kept(self, number: int) -> bool:
         return number in self._keeping and not self._keeping[number].done()

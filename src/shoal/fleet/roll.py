@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -33,6 +33,11 @@ class Roll:
             if self._is_ours(worker, pid):
                 freed += (await self._ledger.workers.bury(worker.id)).rescued
         return freed
+
+    async def held_by(self, pids: Collection[int]) -> int:
+        """How many items these processes have."""
+        workers = await self._ledger.workers.list()
+        return sum(worker.leased for worker in workers if any(self._is_ours(worker, pid) for pid in pids))
 
     async def tallies(self, processes: Iterable[tuple[int, int]]) -> dict[int, Tally]:
         """What was done, by the number of the worker; `processes` says which number each process had."""

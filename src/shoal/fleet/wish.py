@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from shoal.errors import LedgerError
-from shoal.fleet.pool import Pool
 from shoal.ledger.protocols import Ledger
 
 LOOK_SECONDS = 1.0
+# Instead of a number: let the pool decide again.
+AUTO = 0
 
 
 async def put_wish(ledger: Ledger, scraper: str, workers: int, *, by: str) -> None:
@@ -21,14 +23,14 @@ async def newest_wish(ledger: Ledger, scraper: str) -> tuple[int, int]:
     return (0, 0) if found is None else (found[0], int(found[1]["workers"]))
 
 
-async def follow_wishes(ledger: Ledger, scraper: str, pool: Pool, seen: int) -> None:
-    """Scale the pool whenever a newer wish than `seen` is there; never ends by itself."""
+async def follow_wishes(ledger: Ledger, scraper: str, obey: Callable[[int], Awaitable[None]], seen: int) -> None:
+    """Let the pool obey whenever a newer wish than `seen` is there; never ends by itself."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         try:
             version, workers = await newest_wish(ledger, scraper)
             if version > seen:
-                await pool.scale(workers)
+                await obey(workers)
                 seen = version
         except LedgerError:
             continue  # looked at again in a moment; the display tells of outages

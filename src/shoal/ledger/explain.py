@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from shoal.ledger.scalings import Scaling, scaling_gate
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.lane import LaneView
 from shoal.model.run import Run, RunState
@@ -39,6 +40,7 @@ class RunFactsNow(msgspec.Struct, frozen=True, kw_only=True):
     lanes: Sequence[LaneView]
     delayed: Sequence[DelayedGroup]
     workers: Sequence[WorkerView]
+    scalings: Sequence[Scaling]
 
 
 def why_item(facts: ItemFacts) -> list[Gate]:
@@ -76,7 +78,7 @@ def why_item(facts: ItemFacts) -> list[Gate]:
 
 
 def why_run(facts: RunFactsNow) -> list[Gate]:
-    """What the run waits for, the most important first. Empty only when its last items are being worked on."""
+    """What the run waits for, the most important first, and why there are as many workers as there are."""
     run, counts = facts.run, facts.counts
     gates = _run_gates(run, facts.run_changed_at)
     if run.state in (RunState.FINISHED, RunState.CANCELLED):
@@ -119,6 +121,7 @@ def why_run(facts: RunFactsNow) -> list[Gate]:
                 items=group.items,
             )
         )
+    gates.extend(scaling_gate(scaling) for scaling in facts.scalings)
     return gates
 
 

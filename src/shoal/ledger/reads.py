@@ -9,7 +9,7 @@ from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_limit, cursor_parts, whole_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
-from shoal.ledger.rows import Queryable, Row, attempt_from, event_from, item_from, lane_from
+from shoal.ledger.rows import Queryable, Row, attempt_from, event_from, item_from, lane_from, scaling_from
 from shoal.model.item import ItemState
 from shoal.model.urlkey import key_hash
 from shoal.model.views import (
@@ -165,6 +165,7 @@ class SqlReads:
                 lanes=[lane_from(row) for row in await self._db.fetch(self._sql["busiest_lanes"], run.no)],
                 delayed=[explain.DelayedGroup(*r) for r in await self._db.fetch(self._sql["delayed_reasons"], run.no)],
                 workers=await self._workers.list(),
+                scalings=[scaling_from(row) for row in await self._db.fetch(self._sql["scalings"], run.no)],
             )
         )
 

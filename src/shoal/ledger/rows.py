@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from shoal.ledger.scalings import Scaling
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
@@ -129,6 +130,20 @@ def errand_from(row: Row) -> Errand:
         until=row["until"],
         finished_at=row["finished_at"],
         value=msgspec.json.decode(row["value"]),
+    )
+
+
+def scaling_from(row: Row) -> Scaling:
+    detail = msgspec.json.decode(row["detail"])
+    return Scaling(
+        subject=row["subject"],
+        at=row["at"],
+        seconds_ago=row["seconds_ago"],
+        before=detail["from"],
+        after=detail["to"],
+        most=detail["most"],
+        what=detail["what"],
+        why=detail["why"],
     )
 
 

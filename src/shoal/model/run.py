@@ -17,6 +17,9 @@ from shoal.model.urlkey import KEY_VERSION, check_text
 DEFAULT_MAX_ATTEMPTS = 4
 DEFAULT_MAX_RESCUES = 3
 MAX_OCCASION_BYTES = 500
+# A collection is run as the scraper `collection.NAME`; the runs of its members are made for `collection RUN MEMBER`.
+COLLECTION = "collection."
+OF_A_COLLECTION = "collection "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 

@@ -14,6 +14,7 @@ from shoal.errors import LedgerError, ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import Vitals
 from shoal.model.worker import WorkerView
+from shoal.observe.skew import REMEDY, counted_kinds, skew
 from shoal.observe.words import percent, span
 
 SLOW_SECONDS = 0.25
@@ -47,7 +48,8 @@ async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
                 vitals.append(await ledger.health.examine())
             checks += check_server(vitals)
         workers = await ledger.workers.list()
-        checks += [check_versions(workers, version), check_signs_of_life(workers), await _check_stale(ledger)]
+        checks += [check_versions(workers, version), check_code(workers), check_signs_of_life(workers)]
+        checks.append(await _check_stale(ledger))
     except LedgerError as error:
         checks.append(Check(name="ledger", ok=False, text=error.message, fix=error.remedy))
     return checks
@@ -125,6 +127,19 @@ def check_versions(workers: list[WorkerView], version: str) -> Check:
         text=f"some workers run {', '.join(others)}, this is {version}",
         fix="Upgrade them, one after the other: `shoal workers stop` lets each finish first.",
     )
+
+
+def check_code(workers: list[WorkerView]) -> Check:
+    """Whether the workers of each scraper have the same code."""
+    scrapers = sorted({worker.scope.scraper for worker in workers if worker.scope.scraper})
+    told = []
+    for scraper in scrapers:
+        codes = skew(worker for worker in workers if worker.scope.scraper == scraper).codes
+        if len(codes) > 1:
+            told.append(f"{scraper} has {counted_kinds(codes)}")
+    if not told:
+        return Check(name="code", ok=True, text="the workers of a scraper all have the same")
+    return Check(name="code", ok=False, text="it differs between workers: " + "; ".join(told), fix=REMEDY)
 
 
 def check_signs_of_life(workers: list[WorkerView]) -> Check:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.model.views import Counts, Gate
+from shoal.observe.words import counted
 
 # Gates before which nothing of the run moves, and how to name them in a few words.
 _FULL_STOPS = {
@@ -70,7 +71,8 @@ def _largest(counts: Counts, by_code: dict[str, Gate]) -> Holdup:
     share = min(1.0, groups[largest] / counts.remaining)
     match largest:
         case "leased":
-            return Holdup("nothing", text=f"{counts.leased} items are being worked on.")
+            are = "is" if counts.leased == 1 else "are"
+            return Holdup("nothing", text=f"{counted(counts.leased, 'item')} {are} being worked on.")
         case "ready":
             gate = by_code.get("no_worker", by_code.get("ready"))
             return Holdup("free workers", share, gate.text if gate else "")

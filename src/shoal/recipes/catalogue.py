@@ -20,8 +20,9 @@ _DOTTED = {"gitignore": ".gitignore", "env.example": ".env.example"}
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """A project to start from.
 
-    `scraper` names the scraper and its file, `stage` its first stage. `stand_in` is the command that serves a local
-    site for it. `tried` is what to give `shoal try` after the file, `run` what to give `shoal run`.
+    `scraper` names the scraper, `file` where it is (a Python file of its name unless given), `stage` its first stage.
+    `stand_in` is the command that serves a local site for it. `tried` is what to give `shoal try` after the file, `run`
+    what to give `shoal run`.
     """
 
     name: str
@@ -31,6 +32,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     stand_in: str
     tried: str
     run: str
+    file: str | None = None
+
+    @property
+    def target(self) -> str:
+        return self.file or f"{self.scraper}.py"
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Path in the project and text of every file: those that all projects have, then its own."""
@@ -38,7 +44,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         own = dict(_texts(root / self.name))
         own_settings = own.pop("settings.toml", "")
         for path, text in _texts(root / "common"):
-            filled = Template(text).substitute(scraper=self.scraper, stage=self.stage, own_settings=own_settings)
+            filled = Template(text).substitute(
+                scraper=self.scraper,
+                table=f'"{self.scraper}"' if "." in self.scraper else self.scraper,
+                target=self.target,
+                stage=self.stage,
+                own_settings=own_settings,
+            )
             yield _DOTTED.get(path, path), filled
         yield from own.items()
 
@@ -47,7 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return [
             *([(f"cd {folder}", "")] if folder != "." else []),
             (f"{self.stand_in} &", "a local site to try it on"),
-            (f"shoal try {self.scraper}.py {self.tried}", "one item, nothing stored"),
+            (f"shoal try {self.target} {self.tried}", "one item, nothing stored"),
             (f"shoal run {self.run}", "all of it; Ctrl-C stops, the same command goes on"),
             ("shoal export latest -o out.jsonl", "the records as a file"),
             ("pytest", "the test, on a saved page"),
@@ -92,6 +104,16 @@ RECIPES = {
             stand_in="python stand_in.py",
             tried="--stage river --key danube",
             run="rivers",
+        ),
+        Recipe(
+            name="newspaper",
+            about="a newspaper in YAML: listing pages that lead to articles, without Python",
+            scraper="fiji.times",
+            file="configs/fiji/times.yaml",
+            stage="listing",
+            stand_in=SHOP,
+            tried="http://127.0.0.1:8001/category/garden",
+            run="fiji.times",
         ),
     )
 }

@@ -11,7 +11,7 @@ from typing import Any
 from shoal.define.blame import sentence
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, Throttled, Transient
+from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, StoreFailed, Throttled, Transient
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
@@ -59,7 +59,10 @@ class Attempts:
         self.threads.close()
 
     async def make(self, claimed: Claimed, claimed_at: float) -> tuple[Finished, int]:
-        """The end of one attempt, and about how many bytes it holds. Raises NotNow for an item that should go back."""
+        """The end of one attempt, and about how many bytes it holds.
+
+        Raises NotNow for an item that should go back, StoreFailed when this machine can work on none.
+        """
         began = time.monotonic()
         stage = self.scraper.stages.get(claimed.stage)
         if stage is None:
@@ -68,7 +71,7 @@ class Attempts:
         run = self._current[lease] = Attempt(self, stage, claimed, claimed_at)
         try:
             output = await run.through()
-        except NotNow:
+        except (NotNow, StoreFailed):
             raise
         except AttemptEnded as ended:
             return self._ended(claimed, ended, run.page, began), 0

@@ -17,6 +17,9 @@ from shoal.worker.slots import Slots
 # Items are claimed ahead for this long, so that slots do not wait for the ledger and others do not wait for us.
 AHEAD_SECONDS = 0.5
 MOST_AHEAD = 1_000
+# An item that is claimed ahead takes a place in its lane, which others could use; asking for the next one of such slow
+# items costs little of their time.
+SLOW_ITEM_SECONDS = 0.1
 IDLE_SECONDS = (0.02, 1.0)
 LAST_ITEMS_SECONDS = 0.02
 
@@ -39,6 +42,7 @@ class Claimer:
         self._signs = membership.signs
         self._rejoin = rejoin
         self._claimed = 0
+        self._laned = True
 
     async def run(self) -> None:
         """Claim until the end is ordered, or order it when nothing is left."""
@@ -48,12 +52,15 @@ class Claimer:
                 await self._rejoin()
             self._signs.hungry.clear()
             self._signs.moved.clear()
+            if self._slots.shrunk:
+                await self._give_back_spare()
             wanted = self._wanted()
             if wanted <= 0:
                 await self._signs.hungry.wait()
             elif claimed := await self._membership.claim(wanted):
                 idle = IDLE_SECONDS[0]
                 self._claimed += len(claimed)
+                self._laned = any(item.lane is not None for item in claimed)
                 self._hold.take_in(claimed)
                 await self._stop_at_limit()
             elif not await self._idle(idle):
@@ -61,18 +68,32 @@ class Claimer:
             else:
                 idle = min(IDLE_SECONDS[1], idle * 1.5)
 
+    async def _give_back_spare(self) -> None:
+        """What was claimed ahead for slots that are no longer there."""
+        self._slots.shrunk = False
+        spare = self._hold.empty_buffer(keep=max(0, self._slots.free) + self._ahead())
+        self._claimed -= len(spare)
+        await self._slots.give_back(spare)
+
     def _wanted(self) -> int:
         """How many items to claim now: for free slots, and as many ahead as will be worked on in half a second."""
-        options = self._options
-        ahead = options.batch_size
-        if self._slots.item_seconds > 0:
-            ahead = min(MOST_AHEAD, math.ceil(options.concurrency * AHEAD_SECONDS / self._slots.item_seconds))
+        options, ahead = self._options, self._ahead()
         self._slots.low_water = ahead // 2
         buffered, free = self._hold.buffered, self._slots.free
         if buffered - free > ahead // 2:
             return 0
         wanted = min(options.batch_size, free + ahead - buffered)
         return wanted if options.limit is None else min(wanted, options.limit - self._claimed)
+
+    def _ahead(self) -> int:
+        if not self._options.ahead:
+            return 0
+        if self._slots.item_seconds <= 0:
+            # Nobody knows how long they take: what one holds for an hour, others could have done meanwhile.
+            return 0 if self._laned else min(self._options.batch_size, self._slots.capacity)
+        if self._laned and self._slots.item_seconds > SLOW_ITEM_SECONDS:
+            return 0
+        return min(MOST_AHEAD, math.ceil(self._slots.capacity * AHEAD_SECONDS / self._slots.item_seconds))
 
     async def _stop_at_limit(self) -> None:
         if self._options.limit is None or self._claimed < self._options.limit:

@@ -108,8 +108,6 @@ class Heart:
                         tending = await ledger.upkeep.tend()
                         tended = time.monotonic() + random.uniform(0, TEND_SECONDS / 4)
                         self._call(self._on_tending, tending)
-                except WorkerLost:
-                    self._call(self._on_lost, self._worker)
                 except LedgerError as error:
                     self._log.warning("the heartbeat does not reach the ledger", error=error.message)
                 await self._pause()
@@ -119,9 +117,15 @@ class Heart:
 
     async def _beat_once(self, ledger: Ledger) -> None:
         before, worker = awake_and_asleep(), self._worker
-        orders = await ledger.workers.beat(worker)
-        self._beat_at = before
-        self._call(self._on_orders, orders)
+        try:
+            orders = await ledger.workers.beat(worker)
+        except WorkerLost:
+            # By now it may have another id: only the one that was beaten for is lost.
+            self._call(self._on_lost, worker)
+            return
+        if worker == self._worker:
+            self._beat_at = before
+            self._call(self._on_orders, orders)
 
     async def _pause(self) -> None:
         # Nothing else runs on this thread's loop, so it may simply wait.

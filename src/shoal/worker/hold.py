@@ -37,9 +37,9 @@ class Hold:
     def drop(self, leases: Iterable[Lease]) -> None:
         self.leases.difference_update(leases)
 
-    def empty_buffer(self) -> list[Lease]:
-        """The leases of what nobody has begun; it is up to the caller to give them back."""
-        leases = []
-        while not self._buffer.empty():
-            leases.append(self._buffer.get_nowait()[0].lease)
-        return leases
+    def empty_buffer(self, *, keep: int = 0) -> list[Lease]:
+        """The leases of what nobody has begun, but for the first few; it is up to the caller to give them back."""
+        buffered = [self._buffer.get_nowait() for _ in range(self._buffer.qsize())]
+        for entry in buffered[:keep]:
+            self._buffer.put_nowait(entry)
+        return [claimed.lease for claimed, _ in buffered[keep:]]

@@ -25,7 +25,9 @@ SUSPECT_RESCUES = 2
 
 
 class Slots:
-    """`item_seconds`: how long items take, smoothed. `low_water`: with so few in the buffer more are wanted."""
+    """`capacity`: how many there are, or will be when what runs has ended. `item_seconds`: how long items take,
+    smoothed. `low_water`: with so few in the buffer more are wanted. `shrunk`: the buffer may hold too much by now.
+    """
 
     def __init__(
         self,
@@ -50,18 +52,34 @@ class Slots:
         self._log = log
         self._running: dict[Lease, asyncio.Task[None]] = {}
         self._abandoned: set[Lease] = set()
+        self._idle: set[asyncio.Task[None]] = set()
         self._one_suspect = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.capacity = self._options.first
         self.item_seconds = 0.0
         self.low_water = 0
+        self.shrunk = False
 
     def start(self) -> None:
-        for _ in range(self._options.concurrency):
+        for _ in range(self.capacity):
             self._add()
+
+    def resize(self, capacity: int) -> None:
+        """From now on so many. Those that are too many end after their item; no attempt is broken off."""
+        if capacity < self.capacity:
+            self.shrunk = True
+            self._signs.hungry.set()
+        self.capacity = capacity
+        for _ in range(capacity - len(self.tasks)):
+            self._add()
+        for task in list(self._idle)[: max(0, len(self.tasks) - capacity)]:
+            self.tasks.discard(task)
+            self._idle.discard(task)
+            task.cancel()
 
     @property
     def free(self) -> int:
-        return self._options.concurrency - len(self._running)
+        return self.capacity - len(self._running)
 
     @property
     def running(self) -> list[Lease]:
@@ -96,7 +114,8 @@ class Slots:
                 if task is not None:
                     self._log.warning("a handler ignores that its time is up; it is left behind", item=claimed.name)
                     self.tasks.discard(task)
-                    self._add()
+                    if len(self.tasks) < self.capacity:
+                        self._add()
                     await self._committer.put(finished, 0)
 
     def _add(self) -> None:
@@ -108,7 +127,15 @@ class Slots:
         while True:
             if self._hold.buffered <= self.low_water:
                 self._signs.hungry.set()
-            claimed, at = await self._hold.next()
+            try:
+                self._idle.add(me)
+                claimed, at = await self._hold.next()
+            except asyncio.CancelledError:
+                if me not in self.tasks:
+                    return  # it was one too many, and had nothing to do
+                raise
+            finally:
+                self._idle.discard(me)
             lease = claimed.lease
             if self._signs.ending is not None:
                 await self.give_back([lease])
@@ -126,6 +153,9 @@ class Slots:
                     del self._running[lease]
             if me not in self.tasks:
                 return  # this slot was given up, another one has its place
+            if len(self.tasks) > self.capacity:
+                self.tasks.discard(me)
+                return
 
     async def _attempt(self, claimed: Claimed, at: float) -> None:
         if not await self._is_still_ours(claimed):

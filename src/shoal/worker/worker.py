@@ -22,6 +22,7 @@ from shoal.worker.attempts import Attempts
 from shoal.worker.barriers import Barriers
 from shoal.worker.claimer import Claimer
 from shoal.worker.committer import Committer
+from shoal.worker.governor import Governor
 from shoal.worker.heart import Heart, OpenLedger
 from shoal.worker.hold import Hold
 from shoal.worker.membership import Membership
@@ -78,6 +79,9 @@ class Worker:
             log,
         )
         self._claimer = Claimer(ledger, self._membership, self._hold, self._slots, rejoin=self._rejoin)
+        self._governor = (
+            None if options.least is None else Governor(ledger, self._membership, self._hold, self._slots, log)
+        )
         starter.tells(self._slots.tell_started)
 
     @property
@@ -110,6 +114,8 @@ class Worker:
             asyncio.create_task(self._starter.run(), name="starter"),
             asyncio.create_task(self._slots.replace_stubborn(), name="nurse"),
         ]
+        if self._governor is not None:
+            helpers.append(asyncio.create_task(self._governor.run(), name="governor"))
         self._slots.start()
         try:
             await self._watch(helpers, claimer)
@@ -164,6 +170,8 @@ class Worker:
     def _count(self, end: Finished) -> None:
         mine = self.report
         mine.attempts += 1
+        if self._governor is not None:
+            self._governor.saw(end.verdict)
         match end.verdict.kind:
             case VerdictKind.DONE:
                 mine.done += 1

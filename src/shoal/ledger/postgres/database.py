@@ -26,6 +26,7 @@ from shoal.errors import (
     WorkerLost,
     WrongState,
 )
+from shoal.ledger.postgres.tls import tls_trouble
 from shoal.model.redaction import redacted
 
 Record = asyncpg.Record
@@ -106,11 +107,15 @@ class Database:
                 timeout=10,
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
-            raise BadLedgerUrl(f"{self.shown_url} is not a PostgreSQL address: {_text(error)}.") from None
+            raise tls_trouble(error, self.url, self.shown_url) or BadLedgerUrl(
+                f"{self.shown_url} is not a PostgreSQL address: {_text(error)}."
+            ) from None
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
             raise LedgerUnreachable(f"{self.shown_url} refused us: {_text(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise LedgerUnreachable(f"{self.shown_url} does not answer: {_text(error)}.") from None
+            raise tls_trouble(error, self.url, self.shown_url) or LedgerUnreachable(
+                f"{self.shown_url} does not answer: {_text(error)}."
+            ) from None
 
     async def _is_direct(self) -> bool:
         connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=10)

@@ -307,6 +307,36 @@ class ReadsConformance:
         await lab.ledger.runs.cancel(run.id)
         assert await codes() == ["run_cancelled"]
 
+    async def test_why_says_how_it_scaled(self, lab: Lab) -> None:  # S2.20
+        """The newest of each pool or worker, three of them at most, and only what is recent."""
+        run, other = await lab.run(), await lab.run()
+        await lab.put(run, "a")
+
+        async def scaled(subject: str, before: int, after: int, why: str, of: str = run.id) -> None:
+            detail = {"from": before, "to": after, "most": 10, "what": "workers", "why": why}
+            await lab.ledger.runs.tell(of, "scaled", subject, detail, by=subject)
+
+        async def texts() -> list[str]:
+            gates = await lab.ledger.reads.why_run(run.id)
+            return [gate.text for gate in gates if gate.code == "scaled"]
+
+        await scaled("pool of-old", 1, 2, "long ago")
+        await lab.jump(901)
+        assert await texts() == []
+        await scaled("pool north", 2, 4, "9 items are ready")
+        await scaled("pool elsewhere", 2, 4, "that is another run", other.id)
+        await lab.ledger.runs.tell(run.id, "told", "pool north", {})
+        await scaled("pool north", 4, 2, "61 % of the last 140 attempts failed")
+        await lab.jump(180)
+        assert await texts() == [
+            "The pool on north went from 4 to 2 workers 3 min ago: 61 % of the last 140 attempts failed."
+        ]
+        await scaled("worker w-1", 2, 2, "memory is at 88 % of its limit")
+        assert (await texts())[0].startswith("The worker w-1 stayed at 2 of 10 workers 0 s ago: memory is at 88 %")
+        for number in range(2, 5):
+            await scaled(f"worker w-{number}", 1, 2, "more")
+        assert [text.split()[2] for text in await texts()] == ["w-4", "w-3", "w-2"]
+
     async def test_a_sleeper_is_woken_by_new_work(self, lab: Lab) -> None:
         run = await lab.run()
         other = await lab.another()

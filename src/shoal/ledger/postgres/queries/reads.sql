@@ -184,5 +184,15 @@ select x.reason, count(*) as items, min(x.due_at) as first_due
 from (select d.reason, d.due_at from shoal.delayed d where d.run = $1 limit 10001) x
 group by x.reason order by items desc, x.reason
 
+-- name: scalings
+-- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
+select y.subject, y.at, y.detail, extract(epoch from shoal.clock() - y.at)::float8 as seconds_ago
+from (select distinct on (x.subject) x.id, x.subject, x.at, x.detail
+      from (select e.id, e.action, e.subject, e.at, e.detail from shoal.event e
+            where e.run = $1 order by e.id desc limit 200) x
+      where x.action = 'scaled' and x.at > shoal.clock() - interval '15 minutes'
+      order by x.subject, x.id desc) y
+order by y.id desc limit 3
+
 -- name: run_changed_at
 select r.changed_at from shoal.run r where r.no = $1

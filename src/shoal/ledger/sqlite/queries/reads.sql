@@ -177,5 +177,13 @@ select x.reason, count(*) as items, min(x.due_at) as "first_due [moment]"
 from (select d.reason, d.due_at from delayed d where d.run = ?1 limit 10001) x
 group by x.reason order by items desc, x.reason
 
+-- name: scalings
+-- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
+select x.subject, x.at as "at [moment]", x.detail, (shoal_now() - x.at) / 1e6 as seconds_ago, max(x.id) as newest
+from (select e.id, e.action, e.subject, e.at, e.detail from event e
+      where e.run = ?1 order by e.id desc limit 200) x
+where x.action = 'scaled' and x.at > shoal_now() - 900000000
+group by x.subject order by newest desc limit 3
+
 -- name: run_changed_at
 select r.changed_at as "changed_at [moment]" from run r where r.no = ?1

@@ -1,0 +1,152 @@
+"""`shoal run FOLDER`: many small scrapers, each in a process of its own, and what became of every one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+
+from shoal.cli.children import environment_of_children
+from shoal.cli.collection_shown import print_members, print_plan, tell_plan
+from shoal.cli.occasion import OccasionOver
+from shoal.cli.running import Wish, planned, work_off
+from shoal.cli.scrapers import overrule
+from shoal.cli.session import Session
+from shoal.cli.working import INTERRUPTED, TIMED_OUT
+from shoal.collection.limits import Limits
+from shoal.collection.members import Choice, Member, Plan, discover, plan
+from shoal.collection.office import Office, Terms
+from shoal.collection.scraper import collection_scraper
+from shoal.collection.summary import NOT_RUN, Summary, summarize
+from shoal.collection.verdict import Status
+from shoal.config import DeadLimit, Settings
+from shoal.enqueue.begin import Choice as Beginning
+from shoal.errors import UsageError
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import ItemState
+from shoal.model.run import Run
+from shoal.model.views import ItemFilter
+from shoal.notify.sender import check_addresses
+from shoal.observe.words import counted
+from shoal.wiring import opened
+from shoal.worker.options import Ending
+
+FAREWELL_SECONDS = 10.0
+NO_DEAD = DeadLimit(Decimal(0), False)
+
+
+class CollectionWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options asked for. `all`: everything in the folder, which has to be said unless something is chosen."""
+
+    name: str
+    folder: Path
+    all: bool
+    members: Choice
+    failed: bool
+    sequential: bool
+    dry_run: bool
+    logs: Path
+    wish: Wish
+
+
+async def run_collection(session: Session, wanted: CollectionWish, overrides: Mapping[str, object | None]) -> int:
+    """From the plan to the summary; returns the exit code. `overrides` are settings that options gave."""
+    overrule(session, overrides)
+    settings = session.settings.for_scraper(wanted.name)
+    everyone = _discovered(wanted)
+    chosen = plan(everyone, wanted.members)
+    if wanted.dry_run:
+        print_plan(session, chosen, wanted.folder, settings.concurrency)
+        return 0
+    await check_addresses(settings)
+    async with opened(settings) as ledger:
+        environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
+        office = Office(ledger, environment, _terms(wanted, settings))
+        scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)
+        with ExitStack() as held:
+            try:
+                begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
+            except OccasionOver:
+                return 0
+            if begun.run is not None:
+                await _take_up(session, ledger, begun.run, chosen, wanted)
+            tell_plan(session, chosen, settings.concurrency)
+            # Who is told to stop hands the order on to its members at once; they have the time to finish. And one that
+            # failed is one too many, while a member itself may have a few dead items.
+            wish = msgspec.structs.replace(wanted.wish, ahead=False)
+            own = msgspec.structs.replace(settings, drain=0.0, max_dead=NO_DEAD)
+            with _leaving_the_terminal(session, wanted.sequential):
+                run, report = await work_off(session, scraper, own, ledger, begun, wish)
+            await _wait_for(session, office)
+            run = await ledger.runs.get(run.id)
+            summary = await summarize(ledger, run)
+        print_members(session, run, summary, settings, wanted.wish.target)
+        return _exit_code(summary, report.ending)
+
+
+def _discovered(wanted: CollectionWish) -> list[Member]:
+    if not (wanted.all or wanted.failed or wanted.members.says_something):
+        raise UsageError(
+            f"{wanted.folder} is a folder of scrapers.",
+            remedy="Add --all to run them all, or choose with --country, --include and --exclude.",
+        )
+    return discover(wanted.folder)
+
+
+def _terms(wanted: CollectionWish, settings: Settings) -> Terms:
+    return Terms(
+        limits=Limits(
+            timeout=settings.member_timeout,
+            stale=settings.member_stale,
+            memory=settings.member_memory,
+            patience=settings.drain + FAREWELL_SECONDS,
+        ),
+        max_dead=settings.max_dead,
+        logs=wanted.logs,
+        pause=settings.member_pause,
+        in_front=wanted.sequential,
+    )
+
+
+async def _take_up(session: Session, ledger: Ledger, run: Run, chosen: Plan, wanted: CollectionWish) -> None:
+    """With --failed another attempt for those that failed; the run comes back to life with them.
+
+    An unfinished run with other members than those that are chosen now is not taken up by accident.
+    """
+    if wanted.wish.choice is Beginning.AUTO and wanted.wish.occasion is None:
+        has = {member.member for member in (await summarize(ledger, run)).members}
+        if has and has != {member.key for member in chosen.members}:
+            raise UsageError(
+                f"Run {run.id} of this collection is unfinished and has other members than those chosen now.",
+                remedy="--resume goes on with it, --fresh starts a new one.",
+            )
+    if not wanted.failed:
+        return
+    revived = await ledger.steering.retry(run.id, ItemFilter(states=(ItemState.DEAD,)), by="shoal run")
+    session.note(f"{counted(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
+
+
+@contextmanager
+def _leaving_the_terminal(session: Session, sequential: bool) -> Iterator[None]:
+    """One by one, each member has the terminal for itself: nothing of ours comes between."""
+    before, session.quiet = session.quiet, session.quiet or sequential
+    try:
+        yield
+    finally:
+        session.quiet = before
+
+
+async def _wait_for(session: Session, office: Office) -> None:
+    if office.present:
+        session.note(f"Waiting for {counted(office.present, 'scraper')} to finish what runs.")
+        await asyncio.shield(office.all_gone())
+
+
+def _exit_code(summary: Summary, ending: Ending) -> int:
+    if summary.count(NOT_RUN):
+        return TIMED_OUT if ending is Ending.TIMED_OUT else INTERRUPTED
+    return 1 if summary.count(Status.FAILED) else 0

@@ -1,0 +1,110 @@
+"""What `shoal run FOLDER` prints: the plan, and what became of every member."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.cli.scrapers import command_line, ledger_flag
+from shoal.cli.session import BOLD, RED, Session
+from shoal.collection.members import Member, Plan
+from shoal.collection.office import command_of
+from shoal.collection.summary import NOT_RUN, MemberReport, Summary
+from shoal.collection.verdict import Status
+from shoal.observe.words import counted, printable, span, stamp
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.model.run import Run
+
+ICONS = {Status.SUCCESS.value: "+", Status.WARNING.value: "!", Status.FAILED.value: "x", NOT_RUN: "-"}
+
+
+def tell_plan(session: Session, plan: Plan, at_once: int) -> None:
+    """S2.14: what was found, in a line."""
+    session.note(_counts(plan, at_once))
+
+
+def print_plan(session: Session, plan: Plan, folder: Path, at_once: int) -> None:
+    """S2.5: the command of each single, the members of each group in their order."""
+    if session.json:
+        for member in plan.members:
+            session.record({"member": member.key, "group": member.group, "command": _command(member)})
+        return
+    session.data(f"{folder}: {_counts(plan, at_once)}")
+    _list(session, "Singles, side by side", plan.singles)
+    for name, members in plan.groups.items():
+        _list(session, f"Group {name}, one after another", members, numbered=True)
+    session.data("\nNothing was started.")
+
+
+def print_members(session: Session, run: Run, summary: Summary, settings: Settings, target: str) -> None:
+    """S2.13: a line for every member, singles and those of groups alike, and the totals."""
+    if session.json:
+        for member in summary.members:
+            session.record(member)
+        session.record({"run_id": run.id, "at": summary.at, **_totals(summary)})
+        return
+    session.data(session.styled(f"Collection run {run.id}, {stamp(summary.at)}", BOLD))
+    width = max(len(member.member) for member in summary.members)
+    for member in summary.members:
+        line = f"{ICONS[member.status]} {member.member.replace('/', ' / ').ljust(width + 2)}  {_text(member)}"
+        session.data(session.styled(line, RED) if member.status == Status.FAILED else line)
+    totals = _totals(summary)
+    session.data(
+        f"Total {totals['total']} | Success {totals['success']} | Warnings {totals['warnings']} | "
+        f"Failed {totals['failed']}" + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
+    )
+    shoal, flag = command_line(), ledger_flag(settings)
+    if totals["not_run"]:
+        session.note(f"Go on with: {shoal} run {shlex.quote(target)} --resume{flag}")
+    if totals["failed"]:
+        session.note(f"Try those that failed again: {shoal} run {shlex.quote(target)} --failed{flag}")
+
+
+def _counts(plan: Plan, at_once: int) -> str:
+    sizes = [len(members) for members in plan.groups.values()]
+    groups = f"{counted(len(sizes), 'group')} ({', '.join(map(str, sizes))} members)" if sizes else "no groups"
+    return (
+        f"{counted(len(plan.members), 'configuration')}: {counted(len(plan.singles), 'single')}, {groups}; at most "
+        f"{at_once} at once."
+    )
+
+
+def _list(session: Session, title: str, members: tuple[Member, ...], *, numbered: bool = False) -> None:
+    if not members:
+        return
+    session.data("\n" + session.styled(f"{title} ({len(members)})", BOLD))
+    width = max(len(member.key) for member in members)
+    for number, member in enumerate(members, 1):
+        what = f"cannot be used: {member.broken}" if member.broken is not None else _command(member)
+        session.data(f"  {f'{number}. ' if numbered else ''}{member.key.ljust(width)}  {what}")
+
+
+def _command(member: Member) -> str:
+    return shlex.join((command_line(), *command_of(member)))
+
+
+def _text(member: MemberReport) -> str:
+    facts = [member.status]
+    if member.run_id is not None:
+        facts.append(f"{member.done} done, {member.dead} dead, {counted(member.records, 'record')}")
+    if member.seconds is not None:
+        facts.append(span(member.seconds))
+    if member.reason:
+        facts.append(printable(member.reason))
+    return "; ".join(facts)
+
+
+def _totals(summary: Summary) -> dict[str, object]:
+    judged = [member for member in summary.members if member.status != NOT_RUN]
+    worked = summary.count(Status.SUCCESS) + summary.count(Status.WARNING)
+    return {
+        "total": len(summary.members),
+        "success": summary.count(Status.SUCCESS),
+        "warnings": summary.count(Status.WARNING),
+        "failed": summary.count(Status.FAILED),
+        "not_run": summary.count(NOT_RUN),
+        "success_rate": round(worked / len(judged), 4) if judged else None,
+    }

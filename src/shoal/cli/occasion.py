@@ -1,0 +1,80 @@
+"""`--occasion`: a run that is made once for something, such as a slot of a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.session import Session
+from shoal.errors import NotAllowed
+
+if TYPE_CHECKING:
+    from shoal.define.scraper import Scraper
+    from shoal.enqueue.begin import Plan
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
+
+Occasion = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="What the run is made for: made once, then taken up again.")
+]
+
+
+class OccasionOver(Exception):
+    """The run of this occasion has ended: there is nothing to do."""
+
+
+def check_alone(occasion: str | None, *, resume: bool, fresh: bool, dry_run: bool = False) -> None:
+    if occasion is not None and (resume or fresh or dry_run):
+        which = "--resume" if resume else "--fresh" if fresh else "--dry-run"
+        raise typer.BadParameter(f"it excludes {which}.", param_hint="--occasion")
+    if occasion is not None and not occasion.strip():
+        raise typer.BadParameter("it must not be empty.", param_hint="--occasion")
+
+
+async def plan_occasion(
+    session: Session, ledger: Ledger, scraper: Scraper, occasion: str, *, for_workers: bool
+) -> Plan:
+    """The plan, unless the occasion's run has ended: that is told, and OccasionOver raised.
+
+    Raises NotAllowed when another run of the scraper is still going.
+    """
+    from shoal.enqueue.occasion import plan_for, standing
+
+    found = await standing(ledger, scraper.name, occasion, for_workers=for_workers)
+    if found.own is not None and found.is_over:
+        _tell_over(session, found.own)
+        raise OccasionOver
+    if found.going is not None:
+        raise _still_going(session, scraper.name, found.going, own=False)
+    return await plan_for(ledger, scraper, found)
+
+
+async def refused_for(session: Session, ledger: Ledger, scraper: str, occasion: str) -> NotAllowed:
+    """What to say when another process owns the scraper: perhaps it works on this very occasion.
+
+    Raises OccasionOver when that has ended already.
+    """
+    from shoal.enqueue.begin import UNFINISHED
+
+    own = await ledger.runs.of_occasion(occasion)
+    if own is not None and own.state not in UNFINISHED:
+        _tell_over(session, own)
+        raise OccasionOver
+    return _still_going(session, scraper, own or await ledger.runs.latest(scraper), own=own is not None)
+
+
+def _tell_over(session: Session, run: Run) -> None:
+    if session.json:
+        session.record({"run_id": run.id, "scraper": run.scraper, "state": run.state.value, "occasion": run.occasion})
+    else:
+        session.note(f"Run {run.id} of {run.scraper} was made for this occasion and is {run.state.value}.")
+
+
+def _still_going(session: Session, scraper: str, run: Run | None, *, own: bool) -> NotAllowed:
+    if session.json:
+        session.record(
+            {"status": "busy", "scraper": scraper, "run_id": run.id if run is not None else None, "own": own}
+        )
+    what = f"Run {run.id} of {scraper} is still going" if run is not None else f"{scraper} is being run"
+    return NotAllowed(f"{what}, and must not be disturbed.", remedy="Wait until it has ended.")

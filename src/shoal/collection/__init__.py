@@ -1,0 +1,1 @@
+"""Many small scrapers run together: singles side by side, the members of a group one after another."""

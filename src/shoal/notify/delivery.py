@@ -1,0 +1,139 @@
+"""Telling people of alerts that were raised, wherever that was: tried until it works, and given up at some time.
+
+Telling is an errand of its own. It is taken by a process that knows an address, kept while that process tries, and
+finished when the alert was delivered or given up; should the process die, another one takes it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from shoal.config.settings import Settings
+from shoal.config.telling import Addresses
+from shoal.errors import LedgerError
+from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
+from shoal.model.redaction import redacted
+from shoal.notify.alert import RAISED, TOLD, Alert, telling
+from shoal.notify.watch import LISTED, clock
+
+TELLING = "alert-tell"
+KEEP_SECONDS = 60.0
+KEEP_EVERY = 15.0
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0
+MOST_TRIES = 10
+# An alert is news for so long.
+NEWS = dt.timedelta(hours=1)
+DELIVERED, UNDELIVERED = "delivered", "undelivered"
+
+Send = Callable[[tuple[str, ...], Alert], Awaitable[list[str]]]
+
+
+class Deliveries:
+    """Those that this process has in hand. They live on the event loop that they were taken up on."""
+
+    def __init__(self, settings: Settings, send: Send, *, by: str, log: Log) -> None:
+        self._settings = settings
+        self._send = send
+        self._by = by
+        self._log = log
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        told = [settings.notify, *(table.values.get("notify") for table in settings.scrapers.values())]
+        self._knows_somebody = any(told)
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way)
+
+    async def take_turn(self, ledger: Ledger, *, every: float) -> bool:
+        """Take up what there is, unless somebody else did within the time given. Returns whether it was our turn."""
+        if not self._knows_somebody or not await ledger.errands.take(TELLING, self._by, every):
+            return False
+        await self.take_up(ledger)
+        return True
+
+    async def take_up(self, ledger: Ledger) -> None:
+        """Begin to tell of what was raised lately and what nobody tells of, or somebody has begun to and died."""
+        if not self._knows_somebody:
+            return
+        now = await clock(ledger)
+        told = {errand.name for errand in await ledger.errands.list(TOLD, limit=LISTED) if errand.finished_at}
+        for errand in await ledger.errands.list(RAISED, limit=LISTED):
+            if errand.finished_at is None or now - errand.finished_at > NEWS:
+                continue
+            alert = msgspec.convert(errand.value, Alert)
+            name, addresses = telling(alert), self._addresses(alert)
+            if not addresses or name in told or name in self._under_way:
+                continue
+            if await ledger.errands.take(name, self._by, KEEP_SECONDS):
+                left = (NEWS - (now - errand.finished_at)).total_seconds()
+                self._begin(name, self._deliver(ledger, alert, addresses, time.monotonic() + left))
+
+    def _begin(self, name: str, delivery: Coroutine[Any, Any, None]) -> None:
+        task = self._under_way[name] = asyncio.create_task(delivery)
+        task.add_done_callback(lambda _: self._under_way.pop(name, None))
+
+    async def settle(self, seconds: float) -> None:
+        """Let what is under way end, at most for so long; what has not is given up to whoever comes next."""
+        try:
+            if tasks := list(self._under_way.values()):
+                await asyncio.wait(tasks, timeout=seconds)
+        finally:
+            for task in (left := list(self._under_way.values())):
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _addresses(self, alert: Alert) -> Addresses:
+        settings = self._settings.with_table_of(alert.scraper)
+        return settings.notify if alert.kind in settings.notify_on.split() else Addresses()
+
+    async def _deliver(self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float) -> None:
+        name = telling(alert)
+        try:
+            outcome = await self._try_until_told(ledger, alert, addresses, give_up_at)
+            if outcome is not None:
+                await ledger.errands.finish(name, self._by, outcome)
+        except asyncio.CancelledError:
+            await ledger.errands.drop(name, self._by)
+            raise
+        except LedgerError as error:  # whoever takes it up after our time begins again
+            self._log.warning("telling of an alert broke off", run=alert.run, error=error.message)
+
+    async def _try_until_told(
+        self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float
+    ) -> dict[str, object] | None:
+        """What came of it. None: it took us too long, and it is somebody else's now."""
+        left, pause, tries = addresses, FIRST_PAUSE, 0
+        while True:
+            tries += 1
+            reasons = await self._send(left.urls, alert)
+            answers = zip(left.urls, left.shown(), reasons, strict=True)
+            failed = [(url, shown, why) for url, shown, why in answers if why]
+            if not failed:
+                self._log.info("alert delivered", run=alert.run, kind=alert.kind.value, tries=tries)
+                return {"state": DELIVERED, "tries": tries}
+            for _, shown, why in failed:
+                reason = redacted(why, self._settings.secrets())
+                facts = {"run": alert.run, "kind": alert.kind.value, "to": shown, "tries": tries, "reason": reason}
+                self._log.warning("an alert was not delivered", **facts)
+            if tries >= MOST_TRIES or time.monotonic() + pause > give_up_at:
+                self._log.error("an alert is given up: nobody could be told", run=alert.run, kind=alert.kind.value)
+                return {"state": UNDELIVERED, "tries": tries, "to": [shown for _, shown, _ in failed]}
+            left = Addresses(tuple(url for url, _, _ in failed))
+            if not await self._rest(ledger, telling(alert), pause):
+                return None
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _rest(self, ledger: Ledger, name: str, seconds: float) -> bool:
+        """Pause, and keep the errand. False: it is no longer ours."""
+        wake_at = time.monotonic() + seconds
+        while (left := wake_at - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, KEEP_EVERY))
+            if not await ledger.errands.keep(name, self._by, KEEP_SECONDS):
+                return False
+        return True

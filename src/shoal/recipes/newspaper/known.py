@@ -1,0 +1,86 @@
+"""The articles that are there already: exports of earlier runs, or the files of an older system."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import glob
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from shoal.define.declared import Declared
+from shoal.define.typed import wrong
+from shoal.errors import InvalidItem, InvalidScraper
+from shoal.model.urlkey import key_hash, url_key
+from shoal.recipes.newspaper.settings import Newspaper, many
+
+SUFFIXES = (".csv", ".jsonl", ".txt")
+LONGEST_FIELD = 16 << 20
+
+
+class _Line(msgspec.Struct):
+    url: str | None = None
+
+
+class Known:
+    """Read when it is first asked for, and kept. Every process that works on the listing reads it."""
+
+    def __init__(self, declared: Declared, paper: Newspaper) -> None:
+        self._patterns = many(paper.known)
+        self._folder = declared.folder
+        self._keys: frozenset[bytes] | None = None
+        self._reading = asyncio.Lock()
+        for pattern in self._patterns:
+            if not pattern.endswith(SUFFIXES):
+                message = f"known is {pattern!r}; it must end in {', '.join(SUFFIXES)}."
+                raise wrong(declared, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
+
+    async def ready(self) -> None:
+        """Raises InvalidScraper when a file cannot be understood."""
+        async with self._reading:
+            if self._keys is None:
+                self._keys = await asyncio.to_thread(self._read) if self._patterns else frozenset()
+
+    def has(self, url: str) -> bool:
+        assert self._keys is not None, "it must be ready"
+        return bool(self._keys) and _key(url) in self._keys
+
+    def _read(self) -> frozenset[bytes]:
+        found = (glob.glob(pattern, root_dir=self._folder, recursive=True) for pattern in self._patterns)
+        urls = (url for names in found for name in names for url in _urls(self._folder / name))
+        return frozenset(key for url in urls if (key := _key(url)) is not None)
+
+
+def _urls(file: Path) -> Iterator[str]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            if file.suffix == ".csv":
+                yield from _column(file, lines)
+            elif file.suffix == ".jsonl":
+                decode = msgspec.json.Decoder(_Line).decode
+                yield from (url for line in lines if not line.isspace() and (url := decode(line).url))
+            else:
+                yield from (line.strip() for line in lines)
+    except (OSError, ValueError, csv.Error) as problem:
+        raise InvalidScraper(
+            f"{file} cannot be read for the articles that are known: {' '.join(str(problem).split())}.",
+            remedy="Correct the file, or take it out of known.",
+        ) from None
+
+
+def _column(file: Path, lines: TextIO) -> Iterator[str]:
+    csv.field_size_limit(LONGEST_FIELD)
+    rows = csv.DictReader(lines)
+    if "url" not in (rows.fieldnames or ()):
+        raise InvalidScraper(f"{file} has no column url.", remedy="Take it out of known.")
+    yield from (row["url"] for row in rows if row["url"])
+
+
+def _key(url: str) -> bytes | None:
+    try:
+        return key_hash(url_key(url))[:16]
+    except InvalidItem:
+        return None

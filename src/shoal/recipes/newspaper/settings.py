@@ -1,0 +1,209 @@
+"""What a newspaper's YAML file may say, beside the keys that every declared scraper has."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from shoal.define.declared import Declared
+from shoal.define.typed import typed_settings, wrong
+from shoal.errors import InvalidItem
+from shoal.model.urlkey import url_key
+
+OneOrMore = str | tuple[str, ...]
+BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
+Number = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Step = Annotated[int, Meta(ge=1, le=1_000_000)]
+Cap = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file: a key that it does not have is an error."""
+
+
+class Pagination(_Strict, frozen=True, tag_field="type", tag="pagination"):
+    """Numbered pages: `{num}` in the template counts from `start_page` by `step`. `start_url` is visited before."""
+
+    url_template: OneOrMore
+    start_page: Number = 1
+    step: Step = 1
+    batch_size: BatchSize = 5
+    start_url: str | None = None
+    exclude: OneOrMore = ()
+
+
+class Archive(_Strict, frozen=True, tag_field="type", tag="archive"):
+    """A page a day or a month, from `end_date` (today) back to `start_date`: `{year}`, `{month}`, `{day}`."""
+
+    url_template: OneOrMore
+    start_date: dt.date
+    end_date: dt.date | None = None
+    date_format: Literal["monthly", "daily"] = "daily"
+    batch_size: BatchSize = 10
+    exclude: OneOrMore = ()
+
+
+class JsonPaths(_Strict, frozen=True):
+    """Where things stand in an answer: names with dots between, `$` for the answer itself.
+
+    `collection` is the list of articles, `total` how many there are in all; the others are looked for in each article.
+    `fields` are further ones for a record_filter.
+    """
+
+    collection: str
+    url: str
+    title: str | None = None
+    date: str | None = None
+    total: str | None = None
+    fields: dict[str, str] = {}
+
+
+class Api(_Strict, frozen=True, tag_field="type", tag="api"):
+    """JSON: `{offset}` and `{size}`, or `{page}`, count from their start by their step."""
+
+    url_template: OneOrMore
+    pagination_type: Literal["offset", "page"]
+    json_paths: JsonPaths
+    offset_start: Number = 0
+    offset_step: Step = 100
+    page_start: Number = 1
+    page_step: Step = 1
+    batch_size: BatchSize = 5
+    exclude: OneOrMore = ()
+
+
+Listing = Pagination | Archive | Api
+
+
+class Thumbnail(_Strict, frozen=True):
+    """An article on a listing page: `container` selects it, the others look inside."""
+
+    container: OneOrMore
+    url: OneOrMore
+    title: OneOrMore = ()
+    date: OneOrMore = ()
+
+
+class Article(_Strict, frozen=True):
+    """What is read from an article's own page."""
+
+    body: OneOrMore
+    title: OneOrMore = ()
+    date: OneOrMore = ()
+    tags: OneOrMore = ()
+
+
+class Selectors(_Strict, frozen=True):
+    article: Article
+    thumbnail: Thumbnail | None = None
+
+
+class HeaderAuth(_Strict, frozen=True, tag_field="type", tag="header"):
+    """A header whose value is in the environment variable `variable`."""
+
+    variable: str
+    header: str = "Authorization"
+
+
+class BasicAuth(_Strict, frozen=True, tag_field="type", tag="basic"):
+    """A name and a password that are in these environment variables."""
+
+    user_variable: str
+    password_variable: str
+
+
+class Cleaning(_Strict, frozen=True):
+    """Functions that change a field, by name or as module:function, and those that say which records to keep."""
+
+    url: OneOrMore = ()
+    title: OneOrMore = ()
+    date: OneOrMore = ()
+    body: OneOrMore = ()
+    tags: OneOrMore = ()
+    record_filter: OneOrMore = ()
+
+
+class Newspaper(_Strict, frozen=True):
+    """A newspaper.
+
+    `rate_limit`: seconds between two requests to a host. `concurrency`: requests to a host under way at once.
+    `retries`, `retry_seconds`: how often a request that failed is made again, and after how long at least. `known`:
+    files with the articles that are there already. `max_pages`, `max_articles`: where to stop at the latest.
+    """
+
+    base_url: str
+    listing: Listing
+    selectors: Selectors
+    client: Literal["http", "browser"] = "http"
+    concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 10
+    rate_limit: Annotated[float, Meta(ge=0, le=3_600)] = 0.1
+    retries: Annotated[int, Meta(ge=0, le=100)] = 3
+    retry_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
+    headers: dict[str, str] = {}
+    auth: HeaderAuth | BasicAuth | None = None
+    cleaning: Cleaning = Cleaning()
+    known: OneOrMore = ()
+    max_pages: Cap | None = None
+    max_articles: Cap | None = None
+
+
+def many(value: OneOrMore | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else value
+
+
+def read_newspaper(declared: Declared) -> Newspaper:
+    """The file's keys, checked as far as they can be without asking a site. Raises InvalidScraper."""
+    paper = typed_settings(declared, Newspaper)
+    if paper.client == "browser":
+        message = "client is browser, but there are no browsers yet: pages are fetched over HTTP."
+        raise wrong(declared, ["client"], message, remedy="Write client: http.")
+    _check_url(declared, ["base_url"], paper.base_url)
+    _check_listing(declared, paper.listing)
+    if paper.selectors.thumbnail is None and not isinstance(paper.listing, Api):
+        kind = type(paper.listing).__name__.lower()
+        message = f"selectors.thumbnail is missing; a listing of type {kind} needs it."
+        raise wrong(declared, ["selectors"], message, remedy="Add container, title and url below it.")
+    for name, value in paper.headers.items():
+        if not (re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) and value.isascii() and value.isprintable()):
+            raise wrong(declared, ["headers", name], f"headers.{name} cannot be sent as a header.")
+    return paper
+
+
+def _check_listing(declared: Declared, listing: Listing) -> None:
+    templates = many(listing.url_template)
+    if not templates or len(set(templates)) < len(templates):
+        raise wrong(declared, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
+    names = {Pagination: {"num"}, Archive: {"year", "month", "day"}}.get(type(listing), set())
+    if isinstance(listing, Api):
+        names = {"offset", "num"} if listing.pagination_type == "offset" else {"page", "num"}
+    for template in templates:
+        if not names & set(re.findall(r"\{(\w+)(?::d)?\}", template)):
+            wanted = " or ".join(f"{{{name}}}" for name in sorted(names))
+            message = f"listing.url_template is the same for every page: {template!r} has no {wanted}."
+            raise wrong(declared, ["listing", "url_template"], message, remedy=f"Write {wanted} where it changes.")
+        if not template.startswith("/"):
+            _check_url(declared, ["listing", "url_template"], re.sub(r"\{[^}]*\}", "1", template))
+    if isinstance(listing, Pagination) and listing.start_url is not None and not listing.start_url.startswith("/"):
+        _check_url(declared, ["listing", "start_url"], listing.start_url)
+    if isinstance(listing, Archive) and listing.end_date is not None and listing.end_date < listing.start_date:
+        message = f"listing.end_date is {listing.end_date}, which is before start_date."
+        raise wrong(declared, ["listing", "end_date"], message, remedy="Swap the two.")
+    for pattern in many(listing.exclude):
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            message = f"listing.exclude has {pattern!r}, which is no regular expression: {problem}."
+            raise wrong(declared, ["listing", "exclude"], message) from None
+
+
+def _check_url(declared: Declared, keys: list[str], url: str) -> None:
+    try:
+        url_key(url)
+    except InvalidItem as problem:
+        raise wrong(declared, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write a whole address.") from None

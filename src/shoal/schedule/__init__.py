@@ -1,0 +1,1 @@
+"""Schedules: runs that begin by themselves, each slot once, whichever node is there to see it."""

@@ -1,0 +1,96 @@
+"""When a schedule comes due. Pure rules: moments in, moments out, all of them in UTC and to the second.
+
+A cron expression is read in its time zone, as Debian's cron does where clocks change: one that names minutes and hours
+(`30 2 * * *`) runs once a day, also on the day that has this hour twice, and at the end of the gap on the day that does
+not have it; one whose minutes or hours begin with a star (`*/15 * * * *`) goes by the time that really passes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim
+
+from shoal.config.schedules import ScheduleConfig
+
+# A slot is on time when somebody sees it within so many seconds.
+GRACE = dt.timedelta(seconds=60)
+MOST_MADE_UP = 100
+_FIRST_WINDOW = dt.timedelta(minutes=1)
+
+
+class Due(msgspec.Struct, frozen=True):
+    """The slots to be run, the oldest first. `lapsed`: there were more, which nobody will run."""
+
+    slots: tuple[dt.datetime, ...] = ()
+    lapsed: bool = False
+
+
+class Timetable:
+    """Of one schedule. `since`: when it was first seen; nothing comes due before or at that moment."""
+
+    def __init__(self, config: ScheduleConfig, since: dt.datetime) -> None:
+        self._config = config
+        self._since = _whole(since)
+
+    def after(self, moment: dt.datetime) -> Iterator[dt.datetime]:
+        """All slots behind a moment, without end."""
+        start = max(_whole(moment), self._since)
+        return self._steps(start) if self._config.every is not None else self._ticks(start)
+
+    def due(self, behind: dt.datetime | None, now: dt.datetime) -> Due:
+        """What is to be run now, when `behind` is the last slot that was taken (None: none ever was)."""
+        start = self._since if behind is None else max(behind, self._since)
+        most = MOST_MADE_UP if self._config.missed == "all" else 1
+        slots = self._latest(start, now, most + 1)
+        kept = slots[-most:]
+        if self._config.missed == "skip":
+            kept = [slot for slot in kept if now - slot <= GRACE]
+        return Due(tuple(kept), lapsed=len(kept) < len(slots))
+
+    def _latest(self, start: dt.datetime, now: dt.datetime, most: int) -> list[dt.datetime]:
+        """The last slots behind `start` up to now, at most so many.
+
+        Looked for in windows that grow backwards, so that years without anybody cost no more than a minute.
+        """
+        window = _FIRST_WINDOW
+        while True:
+            begin = max(start, now - window)
+            found = list(_until(self.after(begin), now))
+            if begin == start or len(found) >= most:
+                return found[-most:]
+            window *= 8
+
+    def _steps(self, start: dt.datetime) -> Iterator[dt.datetime]:
+        step = dt.timedelta(seconds=self._config.every or 1)
+        number = (start - self._since) // step + 1
+        while True:
+            yield self._since + number * step
+            number += 1
+
+    def _ticks(self, start: dt.datetime) -> Iterator[dt.datetime]:
+        local = start.astimezone(ZoneInfo(self._config.timezone))
+        for tick in CronSim(self._config.cron or "", local):
+            moment = tick.astimezone(dt.UTC)
+            # Begun within the hour that comes twice, the expression would be found in the first of the two again.
+            if moment > start:
+                yield moment
+
+
+def next_slots(table: Timetable, now: dt.datetime, number: int) -> list[dt.datetime]:
+    return list(islice(table.after(now), number))
+
+
+def _until(slots: Iterator[dt.datetime], end: dt.datetime) -> Iterator[dt.datetime]:
+    for slot in slots:
+        if slot > end:
+            return
+        yield slot
+
+
+def _whole(moment: dt.datetime) -> dt.datetime:
+    return moment.astimezone(dt.UTC).replace(microsecond=0)

@@ -1,0 +1,367 @@
+"""Collections, as S2 describes them, with real processes and a site that logs what it saw."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+import time
+
+import pytest
+
+from tests.acceptance.project import Project
+from tests.collection.scene import add, by_member, reports, set_up, slow, span
+from tests.parts.site import Site
+
+SINGLES = [f"{country}/{paper}" for country in ("fiji", "samoa", "tonga") for paper in ("daily", "sun", "star", "post")]
+SINGLES = [f"{key.split('/')[0]}/{key.replace('/', '_')}" for key in SINGLES] + ["nauru/bulletin"]
+WEEKLY = [f"{country}/weekly" for country in ("fiji", "kiribati", "nauru", "palau", "samoa", "tonga", "tuvalu")]
+ISLANDS = [f"{country}/islands" for country in ("fiji", "samoa", "tonga", "vanuatu")]
+
+
+@pytest.mark.slow
+def test_twenty_four_newspapers(project: Project) -> None:
+    """13 singles, groups of 7 and 4; one fails, one has a dead page, all are told.
+
+    S2.2, S2.3, S2.4, S2.7, S2.8, S2.9, S2.10, S2.11, S2.12, S2.13, S2.14, S2.15, S2.17, S2.24
+    """
+    set_up(project)
+    with Site() as site:
+        for number, key in enumerate(SINGLES):
+            add(project, key, *slow(site, key, 0.2 + 0.1 * (number % 3), pages=2))
+        for key in (*WEEKLY, *ISLANDS):
+            add(project, key, *slow(site, key, 0.2))
+        add(project, "fiji/fiji_sun", f"{site.url}/status/404", *slow(site, "fiji/fiji_sun", 0.1))
+        add(project, "samoa/islands", f"{site.url}/status/404", *slow(site, "samoa/islands", 0.1, pages=20))
+        command = project.shoal("run", "configs/", "--all", "--json", "-j", "24", code=1, timeout=120)
+        seen = by_member(site.visits())
+
+    assert "24 configurations: 13 singles, 2 groups (4, 7 members); at most 24 at once." in command.stderr
+    members, totals = reports(command)
+    assert sorted(members) == sorted([*SINGLES, *WEEKLY, *ISLANDS])
+    assert {key: members[key]["group"] for key in (*WEEKLY, *ISLANDS)} == {
+        **dict.fromkeys(WEEKLY, "weekly"),
+        **dict.fromkeys(ISLANDS, "islands"),
+    }
+    assert (totals["total"], totals["success"], totals["warnings"], totals["failed"]) == (24, 22, 1, 1)
+    assert totals["success_rate"] == round(23 / 24, 4)
+    # A failing single stops nobody, a member with a dead page does not stop its group.
+    assert members["fiji/fiji_sun"]["status"] == "failed"
+    assert members["fiji/fiji_sun"]["reason"] == "1 of 2 items dead: permanent, 404 Not Found"
+    assert members["samoa/islands"]["status"] == "warning"
+    assert (members["samoa/islands"]["done"], members["samoa/islands"]["dead"]) == (20, 1)
+
+    # The site's own log: members of a group one after another, with a pause, in their order; groups beside each other.
+    for group in (WEEKLY, ISLANDS):
+        spans = [span(seen[key]) for key in group]
+        assert all(later[0] >= earlier[1] + 0.9 for earlier, later in itertools.pairwise(spans)), spans
+    weekly, islands = (span([v for key in group for v in seen[key]]) for group in (WEEKLY, ISLANDS))
+    assert weekly[0] < islands[1]
+    assert islands[0] < weekly[1]
+    # ... and the groups blocked no single: those were done long before.
+    assert max(span(seen[key])[1] for key in SINGLES) < max(weekly[1], islands[1])
+    # Every page was fetched once.
+    assert len([v for visits in seen.values() for v in visits]) == 12 * 2 + 1 + 7 + 3 + 20
+
+    for key in members:
+        (log,) = (project.folder / "logs" / key).iterdir()
+        assert re.fullmatch(r"\d{8}_\d{6}\.log", log.name)
+        assert f"of {key.replace('/', '.')} begins" in log.read_text()  # its stderr
+        assert "done" in log.read_text()  # its stdout
+
+    # Wall time is that of the longest single or group, whatever the machine's speed: all measured in this run.
+    run = project.run(totals["run_id"])
+    assert run.finished_at is not None
+    wall = (run.finished_at - run.created_at).total_seconds()
+    taken = {key: member["seconds"] for key, member in members.items()}
+    groups = [sum(taken[key] for key in group) + len(group) - 1 for group in (WEEKLY, ISLANDS)]
+    longest = max(*(taken[key] for key in SINGLES), *groups)
+    assert longest <= wall + 1
+    assert wall <= longest + 4
+    assert wall < 0.8 * sum(taken.values())
+    assert project.is_sound()
+
+
+def test_a_plan_runs_nothing(project: Project) -> None:  # S2.5
+    set_up(project)
+    with Site() as site:
+        for key in ("fiji/times", "fiji/islands", "tonga/islands"):
+            add(project, key, *slow(site, key, 0.0))
+        (project.folder / "configs/fiji/bad.yaml").write_text("timeout: soon\n")
+        said = project.shoal("run", "configs/", "--all", "--dry-run").stdout
+        assert site.visits() == []
+    assert "4 configurations: 2 singles, 1 group (2 members)" in said
+    assert re.search(r"fiji/times +\S*shoal run configs/fiji/times.yaml --name fiji.times\n", said)
+    assert re.search(r"Group islands.*\n  1\. fiji/islands .*\n  2\. tonga/islands ", said)
+    assert "fiji/bad    cannot be used: configs/fiji/bad.yaml, line 1: timeout is 'soon'" in said
+    assert not (project.folder / "logs").exists()
+    assert not (project.folder / "ledger.db").exists()
+
+
+def test_each_in_turn_at_the_terminal(project: Project) -> None:  # S2.6
+    set_up(project)
+    with Site() as site:
+        keys = ["fiji/a", "fiji/b", "fiji/islands", "tonga/islands"]
+        for key in keys:
+            add(project, key, *slow(site, key, 0.1))
+        command = project.shoal("run", "configs/", "--all", "--sequential")
+        spans = [span(by_member(site.visits())[key]) for key in keys]
+    assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(spans))
+    # What each says is seen here, in the order in which they ran.
+    begun = re.findall(r"Run \S+ of (\S+) begins", command.stderr)
+    assert begun == ["fiji.a", "fiji.b", "fiji.islands", "tonga.islands"]
+    assert "Total 4 | Success 4 | Warnings 0 | Failed 0" in command.stdout
+
+
+def test_at_most_so_many_at_once(project: Project) -> None:  # S2.18
+    set_up(project)
+    with Site() as site:
+        keys = [f"fiji/paper{number}" for number in range(5)]
+        for key in keys:
+            add(project, key, *slow(site, key, 0.4))
+        project.shoal("run", "configs/", "--all", "-j", "2")
+        spans = sorted(span(visits) for visits in by_member(site.visits()).values())
+    assert len(spans) == 5
+    assert max(sum(start <= other[0] < end for other in spans) for start, end in spans) <= 2
+
+
+def test_those_that_failed_are_tried_again(either: Project) -> None:  # S2.22
+    set_up(either)
+    with Site() as site:
+        add(either, "fiji/good", *slow(site, "fiji/good", 0.0))
+        add(either, "fiji/shaky", *slow(site, "fiji/shaky", 0.0), f"{site.url}/status/500/then-ok/1/x")
+        add(either, "fiji/late", "not a url")
+        command = either.shoal("run", "configs/", "--all", "--json", code=1)
+        members, totals = reports(command)
+        assert {key: member["status"] for key, member in members.items()} == {
+            "fiji/good": "success",
+            "fiji/shaky": "failed",
+            "fiji/late": "failed",
+        }
+        assert "before its run began; its log ends with: Error:" in members["fiji/late"]["reason"]
+        add(either, "fiji/late", *slow(site, "fiji/late", 0.0))
+        command = either.shoal("run", "configs/", "--failed", "--json")
+        again, totals_again = reports(command)
+        visits = by_member(site.visits())
+    assert totals_again["run_id"] == totals["run_id"]
+    assert (totals_again["success"], totals_again["failed"]) == (3, 0)
+    assert again["fiji/shaky"]["run_id"] == members["fiji/shaky"]["run_id"]
+    assert (again["fiji/shaky"]["done"], again["fiji/shaky"]["records"]) == (2, 2)
+    # What was done the first time was not fetched again.
+    assert [len(visits[key]) for key in ("fiji/good", "fiji/shaky", "fiji/late")] == [1, 1, 1]
+    assert either.is_sound()
+
+
+def test_a_failed_one_gets_another_attempt_by_itself(project: Project) -> None:  # S2.22
+    set_up(project)
+    with Site() as site:
+        add(project, "fiji/shaky", f"{site.url}/status/500/then-ok/1/x")
+        command = project.shoal("run", "configs/", "--all", "--json", "--set", "member_retries=1")
+        assert len(site.visits()) == 2
+    members, _ = reports(command)
+    assert members["fiji/shaky"]["status"] == "success"
+    assert len(list((project.folder / "logs/fiji/shaky").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "told"),
+    [
+        ("member_timeout=4", "await asyncio.sleep(60)", "timed out after 4 s"),
+        ("member_stale=1", "await asyncio.sleep(60)", "made no progress for 1 s"),
+        (
+            "member_memory=200",
+            "kept = bytearray(400 << 20); await asyncio.sleep(60)",
+            "MB of memory, more than the 200",
+        ),
+        ("drain=0", "import os; os.kill(os.getpid(), 9)", "it was killed by signal 9"),
+    ],
+)
+def test_limits_end_one_and_not_the_others(project: Project, setting: str, code: str, told: str) -> None:  # S2.11
+    set_up(project)
+    (project.folder / "configs/fiji").mkdir(parents=True)
+    project.write(
+        f"""
+        stuck = Scraper("stuck")
+
+        @stuck.stage(timeout=300)
+        async def item(item: Item):
+            {code}
+
+        stuck.start(item.item(key="x"))
+        """,
+        "configs/fiji/stuck.py",
+    )
+    with Site() as site:
+        add(project, "fiji/good", *slow(site, "fiji/good", 0.1))
+        began = time.monotonic()
+        command = project.shoal("run", "configs/", "--all", "--json", "--set", setting, "--set", "drain=0.5", code=1)
+    members, _ = reports(command)
+    assert time.monotonic() - began < 25
+    assert members["fiji/good"]["status"] == "success"
+    assert members["fiji/stuck"]["status"] == "failed"
+    assert told in members["fiji/stuck"]["reason"]
+    assert "unfinished, 1 item left" in members["fiji/stuck"]["reason"]
+    assert "Failed" not in command.stderr
+
+
+def test_a_members_own_limit_outranks_the_collections(project: Project) -> None:
+    set_up(project)
+    with Site() as site:
+        add(project, "fiji/slow", *slow(site, "fiji/slow", 30.0), timeout=1)
+        command = project.shoal("run", "configs/", "--all", "--json", "--set", "drain=0.5", code=1)
+    assert "timed out after 1 s" in reports(command)[0]["fiji/slow"]["reason"]
+
+
+def test_stopped_and_taken_up_again(either: Project) -> None:
+    """Ctrl-C reaches the members, nobody is left behind, and the next call goes on where it was."""
+    set_up(either)
+    with Site() as site:
+        for key in ("fiji/islands", "tonga/islands"):
+            add(either, key, *slow(site, key, 1.0, pages=3))
+        add(either, "fiji/times", *slow(site, "fiji/times", 0.0))
+        command = either.start("run", "configs/", "--all", "--json")
+        site.wait_until(lambda visits: len(by_member(visits).get("fiji/islands", [])) == 3, timeout=30)
+        command.wait_until_it_says("ended")  # the single
+        command.tell(signal.SIGINT)
+        assert command.wait(30) == 130
+        members, totals = reports(command)
+        assert totals["not_run"] == 2
+        assert members["fiji/times"]["status"] == "success"
+        seen = len(site.visits())
+        command = either.shoal("run", "configs/", "--all", "--json")
+        visits = by_member(site.visits())
+    assert seen == 4  # the three under way were finished, nothing was begun after the order
+    members, again = reports(command)
+    assert (again["run_id"], again["success"], again["not_run"]) == (totals["run_id"], 3, 0)
+    assert {key: len(found) for key, found in visits.items()} == {
+        "fiji/islands": 3,
+        "tonga/islands": 3,
+        "fiji/times": 1,
+    }
+    assert either.is_sound()
+
+
+def test_killed_and_taken_up_again(either: Project) -> None:
+    """kill -9 of the parent: its members leave by themselves, and nothing is lost or stored twice."""
+    set_up(either)
+    with Site() as site:
+        for number in range(3):
+            add(either, f"fiji/paper{number}", *slow(site, f"fiji/paper{number}", 0.5, pages=8))
+        command = either.start("run", "configs/", "--all", "--set", "lease=3")
+        site.wait_until(lambda visits: len(by_member(visits)) == 3, timeout=30)
+        command.kill()
+        command = either.shoal("run", "configs/", "--all", "--json", "--set", "lease=3", timeout=60)
+    members, totals = reports(command)
+    assert totals["success"] == 3
+    for key, member in members.items():
+        records = either.export(member["run_id"])
+        assert len(records) == len({record["url"] for record in records}) == 8, key
+    assert either.is_sound()
+
+
+def test_one_that_outlived_its_parent_is_waited_for(project: Project) -> None:
+    """The parent is killed, its member still finishes a page: the next parent waits, and the page is fetched once."""
+    set_up(project)
+    with Site() as site:
+        add(project, "fiji/slow", *slow(site, "fiji/slow", 4.0))
+        command = project.start("run", "configs/", "--all")
+        site.wait_until(lambda visits: len(visits) == 1, timeout=30)
+        command.kill()
+        command = project.shoal("run", "configs/", "--all", "--json")
+        assert len(site.visits()) == 1
+    assert reports(command)[0]["fiji/slow"]["status"] == "success"
+
+
+def test_its_time_is_up(project: Project) -> None:
+    set_up(project)
+    with Site() as site:
+        add(project, "fiji/slow", *slow(site, "fiji/slow", 2.0))
+        command = project.shoal("run", "configs/", "--all", "--json", "--timeout", "1", code=124)
+        assert reports(command)[1]["not_run"] == 1
+        command = project.shoal("run", "configs/", "--resume", "--json")
+        assert len(site.visits()) == 1
+    assert reports(command)[1]["success"] == 1
+
+
+def test_an_unfinished_run_with_other_members_is_not_taken_up(project: Project) -> None:
+    set_up(project)
+    with Site() as site:
+        add(project, "fiji/a", *slow(site, "fiji/a", 5.0))
+        add(project, "fiji/b", *slow(site, "fiji/b", 0.0))
+        command = project.start("run", "configs/", "--all")
+        site.wait_until(lambda visits: "fiji/a" in by_member(visits), timeout=30)
+        command.kill()
+        said = project.shoal("run", "configs/", "--include", "b", code=2).stderr
+        assert "is unfinished and has other members" in said
+        command = project.shoal("run", "configs/", "--include", "b", "--fresh", "--json")
+    assert set(reports(command)[0]) == {"fiji/b"}
+
+
+def test_two_machines_share_a_collection(fleet: Project) -> None:  # S2.25
+    """The same command a second time, while the first works: they share the members, no one is run by both."""
+    set_up(fleet)
+    with Site() as site:
+        keys = [f"fiji/paper{number}" for number in range(6)]
+        for key in keys:
+            add(fleet, key, *slow(site, key, 0.5))
+        one = fleet.start("run", "configs/", "--all", "--json", "-j", "1")
+        site.wait_until(lambda visits: len(visits) >= 1, timeout=30)
+        two = fleet.start("run", "configs/", "--all", "--json", "-j", "1")
+        assert one.wait(60) == 0
+        assert two.wait(60) == 0
+        visits = by_member(site.visits())
+    assert {key: len(found) for key, found in visits.items()} == dict.fromkeys(keys, 1)
+    assert reports(one)[1]["run_id"] == reports(two)[1]["run_id"]
+    assert reports(two)[1]["success"] == 6
+    done = [int(found) for said in (one.stderr, two.stderr) for found in re.findall(r" done=(\d+) ", said)]
+    assert sum(done) == 6
+    assert all(done)
+
+
+def test_a_collection_may_have_a_name(project: Project) -> None:
+    set_up(project)
+    (project.folder / "shoal.toml").write_text('[scrapers.pacific]\ntarget = "configs/"\nconcurrency = 1\n')
+    with Site() as site:
+        add(project, "fiji/a", *slow(site, "fiji/a", 0.0))
+        said = project.shoal("run", "pacific")
+    assert "at most 1 at once" in said.stderr
+    assert "Total 1 | Success 1" in said.stdout
+    assert project.run().scraper in ("collection.pacific", "fiji.a")
+
+
+def test_a_collection_may_have_a_schedule(project: Project) -> None:
+    set_up(project)
+    (project.folder / "shoal.toml").write_text('[scrapers.pacific]\ntarget = "configs/"\nschedule = "0 2 * * *"\n')
+    with Site() as site:
+        for key in ("fiji/islands", "tonga/islands", "fiji/times"):
+            add(project, key, *slow(site, key, 0.0))
+        slot = json.loads(project.shoal("schedule", "now", "pacific", "--json").stdout)
+        assert {key: len(visits) for key, visits in by_member(site.visits()).items()} == {
+            "fiji/islands": 1,
+            "tonga/islands": 1,
+            "fiji/times": 1,
+        }
+    assert slot["state"] == "done"
+    run = project.run(slot["run_id"])
+    assert run.scraper == "collection.pacific"
+    assert (run.occasion or "").startswith("schedule pacific ")
+    assert project.counts(run.id).done == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("configs/",), "configs is a folder of scrapers. Add --all to run them all"),
+        (("configs/", "--all", "--urls-file", "x"), "configs/ is a folder of scrapers."),
+        (("configs/", "--all", "--country", "tonga"), "No scraper of the folder is chosen."),
+        (("nowhere/", "--all"), "There is no folder nowhere."),
+        (("template.py", "--all"), "template.py is no folder of scrapers."),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(project: Project, arguments: tuple[str, ...], told: str) -> None:
+    set_up(project)
+    add(project, "fiji/a", "http://127.0.0.1:1/")
+    command = project.start("run", *arguments)
+    assert command.wait() in (2, 5)
+    assert told in command.stderr

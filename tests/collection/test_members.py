@@ -1,0 +1,116 @@
+"""Which scrapers a folder holds, which are meant, which belong to a group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.collection.members import Choice, Member, discover, plan
+from shoal.errors import NotFound, UsageError
+
+
+def write(folder: Path, path: str, text: str = "{}") -> None:
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def keys(members: list[Member] | tuple[Member, ...]) -> list[str]:
+    return [member.key for member in members]
+
+
+def test_files_are_found_and_the_others_let_alone(tmp_path: Path) -> None:  # S2.1, S2.16
+    write(tmp_path, "fiji/fijitimes.yaml")
+    write(tmp_path, "tonga/matangi.yml")
+    write(tmp_path, "samoa/observer.py", "from shoal import Scraper\nobserver = Scraper('observer')\n")
+    write(tmp_path, "samoa/common.py", "HOSTS = []\n")
+    write(tmp_path, "samoa/test_observer.py", "Scraper('x')\n")
+    write(tmp_path, "fiji/template.yaml", "name: x")
+    write(tmp_path, "fiji/notes.txt")
+    write(tmp_path, "_old/gone.yaml")
+    write(tmp_path, "fiji/.hidden.yaml")
+    write(tmp_path, "fiji/off.yaml", "enabled: false")
+    assert sorted(keys(discover(tmp_path))) == ["fiji/fijitimes", "samoa/observer", "tonga/matangi"]
+
+
+def test_names_come_from_the_file_unless_it_says_otherwise(tmp_path: Path) -> None:
+    write(tmp_path, "fiji/a.yaml", "name: The Fiji Times\ncountry: Fiji Islands")
+    (member,) = discover(tmp_path)
+    assert (member.key, member.name) == ("fiji_islands/a", "fiji_islands.the_fiji_times")
+
+
+def test_a_file_that_cannot_be_used_is_a_member_too(tmp_path: Path) -> None:  # S2.11
+    write(tmp_path, "fiji/good.yaml")
+    write(tmp_path, "fiji/bad.yaml", "timeout: soon")
+    write(tmp_path, "fiji/worse.py", "Scraper('x'")
+    broken = {member.key: member.broken for member in discover(tmp_path)}
+    assert broken["fiji/good"] is None
+    assert "timeout is 'soon'" in (broken["fiji/bad"] or "")
+    assert broken["fiji/worse"] is None  # its own process will say what is wrong with it
+
+
+def test_two_files_for_one_member_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "fiji/times.yaml")
+    write(tmp_path, "fiji/other.yaml", "name: times")
+    with pytest.raises(UsageError, match=r"other\.yaml and .*times\.yaml are both fiji\.times"):
+        discover(tmp_path)
+
+
+def test_an_empty_folder_and_none_at_all(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="There is no scraper in"):
+        discover(tmp_path)
+    with pytest.raises(NotFound, match="There is no folder"):
+        discover(tmp_path / "nowhere")
+
+
+def test_a_newspaper_in_several_countries_is_a_group(tmp_path: Path) -> None:  # S2.1
+    for country in ("fiji", "tonga", "samoa"):
+        write(tmp_path, f"{country}/islands.yaml")
+    write(tmp_path, "fiji/times.yaml")
+    write(tmp_path, "fiji/a.yaml", "group: one-host")
+    write(tmp_path, "tonga/b.yaml", "group: one-host\npriority: -1")
+    found = plan(discover(tmp_path), Choice())
+    assert keys(found.singles) == ["fiji/times"]
+    assert {name: keys(group) for name, group in found.groups.items()} == {
+        "islands": ["fiji/islands", "samoa/islands", "tonga/islands"],
+        "one-host": ["tonga/b", "fiji/a"],
+    }
+
+
+def test_priority_goes_before_the_name(tmp_path: Path) -> None:  # S2.19
+    write(tmp_path, "fiji/a.yaml", "priority: 5")
+    write(tmp_path, "fiji/b.yaml")
+    write(tmp_path, "fiji/c.yaml", "priority: -5")
+    assert keys(plan(discover(tmp_path), Choice()).singles) == ["fiji/c", "fiji/b", "fiji/a"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen"),
+    [
+        (Choice(countries=["Fiji"]), ["fiji/times", "fiji/islands"]),
+        (Choice(include=["*times"]), ["fiji/times", "tonga/times2"]),
+        (Choice(include=["tonga/*"], exclude=["islands"]), ["tonga/times2"]),
+        (Choice(exclude=["times*"]), ["fiji/islands", "tonga/islands"]),
+    ],
+)
+def test_members_are_chosen(tmp_path: Path, choice: Choice, chosen: list[str]) -> None:
+    for key in ("fiji/times", "tonga/times2", "fiji/islands", "tonga/islands"):
+        write(tmp_path, f"{key}.yaml")
+    if choice.include == ["*times"]:
+        choice = Choice(include=["*times*"])
+    assert sorted(keys(plan(discover(tmp_path), choice).members)) == sorted(chosen)
+
+
+def test_a_group_stays_one_when_few_of_it_are_chosen(tmp_path: Path) -> None:
+    for country in ("fiji", "tonga", "samoa"):
+        write(tmp_path, f"{country}/islands.yaml")
+    found = plan(discover(tmp_path), Choice(countries=["tonga"]))
+    assert {name: keys(group) for name, group in found.groups.items()} == {"islands": ["tonga/islands"]}
+
+
+def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, "fiji/times.yaml")
+    with pytest.raises(UsageError, match="No scraper of the folder is chosen") as caught:
+        plan(discover(tmp_path), Choice(countries=["tonga"]))
+    assert "it has fiji" in caught.value.remedy

@@ -1,0 +1,124 @@
+"""What an elastic pool sees of its run: who is idle, what waits for lanes, and when it must keep still."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from shoal.config import Settings
+from shoal.elastic.machine import Machine
+from shoal.elastic.scaler import Scaler
+from shoal.elastic.signs import Bounds, Limits, Pace
+from shoal.fleet.elastic import Elastic
+from shoal.fleet.pool import Pool
+from shoal.fleet.roll import Roll
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import NewItem
+from shoal.model.lane import LanePolicy
+from shoal.model.run import RunSpec, StageSpec
+from shoal.model.worker import Scope, WorkerSpec
+from shoal.observe.logs import open_logs
+from shoal.wiring import opened
+
+LOG = open_logs(format="console", level="error", file=None, stream=None).log
+AT_ONCE = Pace(grow=0, settle=0, hot=0, quiet=0, remember=0)
+EACH = 4
+
+
+class Places:
+    """In the place of a pool: how many it is told to have, and the process that all its workers have."""
+
+    def __init__(self) -> None:
+        self.size = self.expected = 3
+        self.pids = [os.getpid()]
+        self.why = ""
+
+    async def fit(self, workers: int, why: str) -> None:
+        self.size = self.expected = workers
+        self.why = why
+
+    async def scale(self, workers: int) -> None:
+        await self.fit(workers, "")
+
+
+class Scene:
+    def __init__(self, ledger: Ledger, run_id: str, roll: Roll, nothing: Path) -> None:
+        self.ledger = ledger
+        self.run_id = run_id
+        self.places = Places()
+        machine = Machine(proc=nothing, cgroups=nothing)
+        scaler = Scaler(Bounds(1, 10), AT_ONCE, Limits(), what="workers", log=LOG, machine=machine)
+        self.elastic = Elastic(ledger, run_id, cast("Pool", self.places), roll, scaler, each=EACH)
+
+    async def put(self, count: int, lane: str | None = None) -> None:
+        items = [NewItem(key=f"{lane}-{number}", lane=lane) for number in range(count)]
+        await self.ledger.intake.enqueue(self.run_id, items)
+
+    async def take(self, count: int) -> None:
+        """Workers of the pool have so many items."""
+        scope = Scope(run_ids=(self.run_id,))
+        spec = WorkerSpec(id="w", node=socket.gethostname(), pid=os.getpid(), scope=scope)
+        await self.ledger.workers.register(spec)
+        assert len(await self.ledger.claims.claim("w", scope, count)) == count
+
+    async def look(self) -> int:
+        await self.elastic._look()
+        return self.places.size
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with opened(Settings(ledger=str(tmp_path / "ledger.db")), migrate=True) as ledger:
+        stage = StageSpec(name="one", lane=LanePolicy(limit=1))
+        run = await ledger.runs.create(RunSpec(scraper="books", stages=(stage,)))
+        roll = Roll(ledger, run.id, since=(await ledger.health.examine()).clock)
+        yield Scene(ledger, run.id, roll, tmp_path / "nothing")
+
+
+async def test_when_all_have_their_hands_full_there_are_more(scene: Scene) -> None:
+    await scene.put(100)
+    await scene.take(3 * EACH)
+    assert await scene.look() == 6
+    assert scene.places.why == "88 items are ready and all 3 are busy"
+
+
+async def test_those_who_have_room_take_it_first(scene: Scene) -> None:
+    """One of three has nothing, or has not come yet."""
+    await scene.put(100)
+    await scene.take(2 * EACH)
+    assert await scene.look() == 3
+
+
+async def test_a_worker_that_was_given_up_is_not_waited_for(scene: Scene) -> None:
+    await scene.put(100)
+    await scene.take(2 * EACH)
+    scene.places.expected = 2
+    assert await scene.look() == 6
+
+
+async def test_items_behind_their_lanes_need_fewer_workers(scene: Scene) -> None:
+    await scene.put(50, lane="host")
+    await scene.take(1)
+    assert await scene.look() == 2
+    assert scene.places.why.endswith("49 items wait for their lanes, where more would not help")
+
+
+async def test_a_run_that_is_paused_keeps_its_workers(scene: Scene) -> None:
+    await scene.put(100)
+    await scene.take(3 * EACH)
+    await scene.ledger.runs.pause(scene.run_id)
+    assert await scene.look() == 3
+
+
+async def test_after_a_word_of_a_person_it_keeps_still(scene: Scene) -> None:
+    await scene.put(100)
+    await scene.take(3 * EACH)
+    await scene.elastic.obey(3)
+    assert await scene.look() == 3
+    await scene.elastic.obey(0)
+    assert await scene.look() == 6

@@ -1,0 +1,132 @@
+"""Which alerts hold, by hand-made facts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from shoal.config import DeadLimit
+from shoal.model.run import RunState
+from shoal.model.views import Counts, Gate, Recent
+from shoal.notify.alert import Kind
+from shoal.notify.conditions import Rules, end_sign, has_just_ended, is_excused, signs_under_way
+from tests.observe.moments import NOON, run_like
+
+RULES = Rules(stall_after=600, error_share=DeadLimit(Decimal(50), True), max_dead=DeadLimit(Decimal(10), True))
+LATER = NOON + dt.timedelta(hours=2)
+
+
+def recent(quiet: float = 0.0, **counts: int) -> Recent:
+    """What happened lately, as seen two hours after noon."""
+    known: dict[str, Any] = {"done": 0, "dead": 0, "retried": 0, "throttled": 0, "results": 0, "seconds": 0.0}
+    return Recent(**(known | counts), quiet_since=LATER - dt.timedelta(seconds=quiet))
+
+
+@pytest.mark.parametrize(
+    ("state", "counts", "lately", "kinds"),
+    [
+        (RunState.ACTIVE, Counts(leased=3), recent(599), []),
+        (RunState.ACTIVE, Counts(leased=3), recent(600), [Kind.STALL]),
+        (RunState.ACTIVE, Counts(ready=1, done=99), recent(6_000), [Kind.STALL]),
+        (RunState.ACTIVE, Counts(done=100), recent(6_000), []),  # nothing remains: more items are to come
+        (RunState.PAUSED, Counts(ready=3), recent(6_000), []),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=2, dead=98), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=2, retried=98), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=50, retried=25, dead=25), []),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=49, retried=26, dead=25), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(dead=19), []),  # too few to tell
+        (RunState.ACTIVE, Counts(ready=3), recent(dead=20), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=20, throttled=1_000), []),  # no fault of anybody
+        (RunState.ACTIVE, Counts(ready=3), recent(700, dead=30), [Kind.STALL, Kind.ERRORS]),
+        (RunState.PAUSED, Counts(ready=3), recent(dead=100), []),
+    ],
+)
+def test_what_is_wrong_with_a_run_that_goes_on(
+    state: RunState, counts: Counts, lately: Recent, kinds: list[Kind]
+) -> None:
+    found = signs_under_way(run_like(state=state), counts, lately, LATER, RULES)
+    assert [sign.kind for sign in found] == kinds
+
+
+def test_an_episode_of_a_stall_ends_when_something_moves() -> None:
+    def episode(quiet: float, now: dt.datetime) -> str:
+        (sign,) = signs_under_way(run_like(), Counts(leased=1), recent(quiet), now, RULES)
+        return sign.episode
+
+    assert episode(700, LATER) == episode(700, LATER + dt.timedelta(hours=5))
+    assert episode(700, LATER) != episode(650, LATER)
+
+
+def test_an_episode_of_errors_is_an_hour() -> None:
+    def episode(minutes: int) -> str:
+        now = LATER + dt.timedelta(minutes=minutes)
+        (sign,) = signs_under_way(run_like(), Counts(), recent(dead=50), now, RULES)
+        return sign.episode
+
+    assert episode(0) == episode(59) != episode(60)
+
+
+DUE = NOON + dt.timedelta(hours=3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "gates", "excused"),
+    [
+        (Counts(delayed=5), [Gate(code="delayed_not_before", text="", until=DUE)], True),
+        (Counts(delayed=5), [Gate(code="delayed_retry", text="", until=DUE)], False),
+        (Counts(delayed=5), [Gate(code="delayed_throttled", text="", until=DUE)], False),
+        (
+            Counts(delayed=5),
+            [Gate(code="delayed_not_before", text="", until=DUE), Gate(code="delayed_retry", text="", until=DUE)],
+            False,
+        ),
+        (Counts(delayed=5, leased=1), [Gate(code="delayed_not_before", text="", until=DUE)], False),
+        (Counts(delayed=5, ready=1), [Gate(code="delayed_not_before", text="", until=DUE)], False),
+        (Counts(delayed=1, waiting=9), [Gate(code="delayed_lane", text="", until=DUE)], True),  # one an hour, say
+        (Counts(delayed=5), [Gate(code="delayed_not_before", text="", until=NOON)], False),  # due, and nobody came
+        (Counts(waiting=5), [Gate(code="lane_paused", text="")], False),
+        (Counts(ready=5), [], False),
+    ],
+)
+def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[Gate], excused: bool) -> None:
+    assert is_excused(counts, gates, LATER) is excused
+
+
+@pytest.mark.parametrize(
+    ("state", "counts", "occasion", "kind"),
+    [
+        (RunState.FINISHED, Counts(done=100), None, Kind.FINISH),
+        (RunState.FINISHED, Counts(done=90, dead=10), None, Kind.FINISH),
+        (RunState.FINISHED, Counts(done=89, dead=11), None, Kind.FAILURE),
+        (RunState.CANCELLED, Counts(cancelled=3), None, Kind.FAILURE),
+        (RunState.FINISHED, Counts(done=100), "schedule nightly", Kind.FINISH),
+        (RunState.FINISHED, Counts(done=100), "collection papers", None),  # the collection tells
+        (RunState.FINISHED, Counts(dead=100), "collection papers", Kind.FAILURE),
+    ],
+)
+def test_how_a_run_ended(state: RunState, counts: Counts, occasion: str | None, kind: Kind | None) -> None:
+    sign = end_sign(run_like(state=state, finished_at=LATER, occasion=occasion), counts, RULES)
+    assert (sign and sign.kind) == kind
+
+
+def test_a_run_that_goes_on_has_no_end() -> None:
+    assert end_sign(run_like(), Counts(done=1), RULES) is None
+
+
+@pytest.mark.parametrize(("minutes", "is_news"), [(0, True), (59, True), (60, False)])
+def test_an_end_is_news_for_an_hour(minutes: int, is_news: bool) -> None:
+    run = run_like(state=RunState.FINISHED, finished_at=LATER)
+    assert has_just_ended(run, LATER + dt.timedelta(minutes=minutes)) is is_news
+
+
+def test_a_collection_is_watched_through_its_members() -> None:
+    """Its items may take hours each; but one of them that failed is one too many."""
+    run = run_like(scraper="collection.pacific")
+    assert signs_under_way(run, Counts(leased=3), recent(6_000), LATER, RULES) == []
+    ended = run_like(scraper="collection.pacific", state=RunState.FINISHED, finished_at=LATER)
+    sign = end_sign(ended, Counts(done=23, dead=1), RULES)
+    assert sign is not None
+    assert sign.kind is Kind.FAILURE

@@ -1,0 +1,266 @@
+"""Raising and telling on real ledgers whose clock the test moves: once over all watchers, until it has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import Settings, load_settings
+from shoal.ledger.protocols import Ledger
+from shoal.model.views import Event
+from shoal.notify import delivery
+from shoal.notify.alert import Alert
+from shoal.notify.delivery import Deliveries
+from shoal.notify.history import raised_alerts
+from shoal.notify.watch import RAISE_SECONDS, Watch
+from shoal.testing.lab import Lab, dead, retry
+
+NOBODY = Settings()
+
+
+class Diary:
+    """A log that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def _note(self, event: str, **facts: Any) -> None:
+        self.lines.append(f"{event} {facts}")
+
+    debug = info = warning = error = _note
+
+    def bind(self, **facts: Any) -> Diary:
+        return self
+
+
+class Courier:
+    """Sends, or does not: `trouble` is what it answers until it is lifted."""
+
+    def __init__(self, trouble: str = "") -> None:
+        self.trouble = trouble
+        self.tried = asyncio.Event()
+        self.sent: list[tuple[str, str]] = []
+
+    async def __call__(self, urls: tuple[str, ...], alert: Alert) -> list[str]:
+        self.tried.set()
+        if not self.trouble:
+            self.sent += [(url, alert.kind.value) for url in urls]
+        return [self.trouble] * len(urls)
+
+
+def settings(**given: str) -> Settings:
+    return load_settings({"notify": "json://one.example/hook", **given}, environ={}, folder=Path("/nonexistent"))
+
+
+def watch(by: str, chosen: Settings = NOBODY) -> Watch:
+    return Watch(chosen, by=by, log=Diary())
+
+
+async def alerts(ledger: Ledger, run_id: str) -> list[str]:
+    return [event.subject for event in await _events(ledger, run_id)]
+
+
+async def _events(ledger: Ledger, run_id: str) -> list[Event]:
+    """Those of alerts, the oldest first."""
+    found = (await ledger.reads.events(run_id=run_id)).rows
+    return [event for event in reversed(found) if event.action == "alert"]
+
+
+async def test_a_stall_is_raised_once_and_again_only_after_it_moved(either_lab: Lab) -> None:
+    lab = either_lab
+    run, worker = await lab.run(), await lab.worker(lease_seconds=86_400)
+    await lab.put(run, "a", "b", "c")
+    claimed = await lab.claim(worker)
+    await watch("one").look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == []
+    await lab.jump(601)
+    for by in ("one", "two", "one"):
+        await watch(by).look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == ["stall"]
+    await lab.finish(worker, claimed[:1])
+    await watch("two").look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == ["stall"]
+    await lab.jump(601)
+    await watch("two").look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == ["stall", "stall"]
+    await lab.check()
+
+
+async def test_a_stall_says_what_a_person_needs(either_lab: Lab) -> None:
+    lab = either_lab
+    run = await lab.run()
+    await lab.put(run, "a", "b")
+    await lab.jump(700)
+    await watch("one").look(lab.ledger)
+    (raised,) = await raised_alerts(lab.ledger)
+    assert raised.alert.title == f"Shoal: shop stalled (run {run.id})"
+    body = raised.alert.body
+    assert body.startswith("Nothing has ended for 12m, and 2 items remain.\n")
+    assert "It waits for a worker. No live worker serves the stage page of shop." in body
+    assert f"shoal status {run.id}" in body
+    assert raised.told == "not sent"
+
+
+async def test_what_waits_for_its_time_does_not_stall(either_lab: Lab) -> None:
+    lab = either_lab
+    run = await lab.run()
+    await lab.put(run, "a", delay=3_600.0)
+    await lab.jump(700)
+    await watch("one").look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == []
+    await lab.jump(3_000)
+    await lab.ledger.upkeep.tend()
+    await watch("one").look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == ["stall"]
+
+
+async def test_a_run_that_fails_is_told_of_while_it_goes(either_lab: Lab) -> None:
+    """S3: a service that failed 98 % of its jobs raised no alarm."""
+    lab = either_lab
+    run, worker = await lab.run(max_attempts=9), await lab.worker()
+    await lab.put(run, *(f"item-{n}" for n in range(100)))
+    claimed = await lab.claim(worker)
+    await lab.finish(worker, claimed[:2])
+    await lab.commit(worker, *(retry(one, error="500 Internal Server Error") for one in claimed[2:]))
+    await watch("one").look(lab.ledger)
+    (raised,) = await raised_alerts(lab.ledger, run.id)
+    assert raised.alert.kind == "errors"
+    assert raised.alert.body.startswith("98% of 100 attempts in the last 5 minutes failed.\n")
+    assert "Most that failed (98): transient, 500 Internal Server Error" in raised.alert.body
+
+
+async def test_how_a_run_ended_is_told_after_each_end(either_lab: Lab) -> None:
+    lab = either_lab
+    run, worker = await lab.run(), await lab.worker()
+    await lab.put(run, "a")
+    await lab.ledger.runs.seal(run.id)
+    await lab.commit(worker, *(dead(one) for one in await lab.claim(worker)))
+    await lab.ledger.upkeep.tend()
+    for by in ("one", "two"):
+        await watch(by).look_at(lab.ledger, [run.id, "no such run"])
+    assert await alerts(lab.ledger, run.id) == ["failure"]
+    await lab.ledger.runs.resume(run.id)
+    await lab.ledger.runs.cancel(run.id)
+    await watch("two").look(lab.ledger)
+    assert await alerts(lab.ledger, run.id) == ["failure", "failure"]
+
+
+async def test_of_many_watchers_one_looks_at_a_time(either_lab: Lab) -> None:
+    lab = either_lab
+    assert await watch("one").take_turn(lab.ledger, every=10)
+    assert not await watch("two").take_turn(lab.ledger, every=10)
+    await lab.jump(11)
+    assert await watch("two").take_turn(lab.ledger, every=10)
+
+
+async def test_an_event_is_left_once_though_its_watcher_died_before_it_said_so(
+    either_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = either_lab
+    run = await lab.run()
+    await lab.put(run, "a")
+    await lab.jump(700)
+    dying = await lab.another()
+
+    async def die(*_: object) -> bool:
+        raise ConnectionAbortedError
+
+    monkeypatch.setattr(dying.errands, "finish", die)
+    with pytest.raises(ConnectionAbortedError):
+        await watch("one").look(dying)
+    assert await raised_alerts(lab.ledger) == []
+    await lab.jump(RAISE_SECONDS + 1)
+    await watch("two").look(lab.ledger)
+    assert [raised.alert.kind for raised in await raised_alerts(lab.ledger)] == ["stall"]
+    assert await alerts(lab.ledger, run.id) == ["stall"]
+
+
+async def _stalled(lab: Lab) -> str:
+    run = await lab.run()
+    await lab.put(run, "a")
+    await lab.jump(700)
+    await watch("one").look(lab.ledger)
+    return run.id
+
+
+async def test_what_one_raised_another_tells(either_lab: Lab) -> None:
+    """A process that knows no address raises alerts too, and leaves the telling to those that know one."""
+    run_id = await _stalled(either_lab)
+    courier = Courier()
+    deaf = Deliveries(NOBODY, courier, by="one", log=Diary())
+    await deaf.take_up(either_lab.ledger)
+    for by in ("two", "three"):
+        deliveries = Deliveries(settings(), courier, by=by, log=Diary())
+        await deliveries.take_up(either_lab.ledger)
+        await deliveries.settle(10)
+    assert courier.sent == [("json://one.example/hook", "stall")]
+    assert [raised.told for raised in await raised_alerts(either_lab.ledger, run_id)] == ["delivered"]
+
+
+async def test_only_what_was_asked_for_is_told(either_lab: Lab) -> None:
+    run_id = await _stalled(either_lab)
+    courier = Courier()
+    deliveries = Deliveries(settings(notify_on="finish failure"), courier, by="one", log=Diary())
+    await deliveries.take_up(either_lab.ledger)
+    await deliveries.settle(10)
+    assert courier.sent == []
+    assert [raised.told for raised in await raised_alerts(either_lab.ledger, run_id)] == ["not sent"]
+
+
+async def test_what_a_dead_process_was_telling_is_told_by_another(either_lab: Lab) -> None:
+    run_id = await _stalled(either_lab)
+    lab, stuck, courier = either_lab, Courier("no route to host"), Courier()
+    first = Deliveries(settings(), stuck, by="one", log=Diary())
+    await first.take_up(lab.ledger)
+    await stuck.tried.wait()
+    second = Deliveries(settings(), courier, by="two", log=Diary())
+    await second.take_up(lab.ledger)
+    assert not second
+    assert [raised.told for raised in await raised_alerts(lab.ledger, run_id)] == ["being sent"]
+    await lab.jump(delivery.KEEP_SECONDS + 1)
+    await second.take_up(lab.ledger)
+    await second.settle(10)
+    assert courier.sent == [("json://one.example/hook", "stall")]
+    await first.settle(0)
+    assert [raised.told for raised in await raised_alerts(lab.ledger, run_id)] == ["delivered"]
+
+
+async def test_a_process_that_leaves_hands_over_at_once(either_lab: Lab) -> None:
+    run_id = await _stalled(either_lab)
+    lab, stuck, courier = either_lab, Courier("no route to host"), Courier()
+    first = Deliveries(settings(), stuck, by="one", log=Diary())
+    await first.take_up(lab.ledger)
+    await stuck.tried.wait()
+    await first.settle(0)
+    assert [raised.told for raised in await raised_alerts(lab.ledger, run_id)] == ["waits for somebody who sends"]
+    second = Deliveries(settings(), courier, by="two", log=Diary())
+    await second.take_up(lab.ledger)
+    await second.settle(10)
+    assert courier.sent == [("json://one.example/hook", "stall")]
+
+
+async def test_it_is_given_up_after_some_tries(either_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = await _stalled(either_lab)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.0)
+    diary = Diary()
+    secret = "json://user:sesame@one.example/hook"
+    deliveries = Deliveries(settings(notify=secret), Courier(f"{secret} refused sesame"), by="one", log=diary)
+    await deliveries.take_up(either_lab.ledger)
+    await deliveries.settle(20)
+    assert [raised.told for raised in await raised_alerts(either_lab.ledger, run_id)] == ["undelivered"]
+    assert len([line for line in diary.lines if line.startswith("an alert was not delivered")]) == delivery.MOST_TRIES
+    assert "sesame" not in "".join(diary.lines)
+    await deliveries.take_up(either_lab.ledger)
+    assert not deliveries
+
+
+async def test_old_alerts_are_no_news(either_lab: Lab) -> None:
+    await _stalled(either_lab)
+    courier = Courier()
+    await either_lab.jump(3_601)
+    deliveries = Deliveries(settings(), courier, by="one", log=Diary())
+    await deliveries.take_up(either_lab.ledger)
+    assert not deliveries

@@ -1,0 +1,113 @@
+"""What a newspaper's file can have wrong: one sentence with the file, the line and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.define.load import load_scraper
+from shoal.errors import InvalidScraper
+from tests.acceptance.project import Project
+
+GOOD = """\
+base_url: https://paper.example
+listing:
+  type: pagination
+  url_template: https://paper.example/news/{num}
+selectors:
+  thumbnail:
+    container: .card
+    url: h2 a
+  article:
+    body: .text
+"""
+API = "type: api\n  pagination_type: offset\n  json_paths: {collection: posts, url: link}"
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def test_the_smallest_file(tmp_path: Path) -> None:
+    folder = tmp_path / "fiji"
+    folder.mkdir()
+    (folder / "times.yml").write_text(GOOD)
+    scraper = load_scraper("fiji/times.yml", {}, tmp_path)
+    assert scraper.name == "fiji.times"
+    assert list(scraper.stages) == ["listing", "article"]
+    version = scraper.code_version
+    (folder / "times.yml").write_text(GOOD + "# changed\n")
+    assert load_scraper("fiji/times.yml", {}, tmp_path).code_version != version
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (GOOD + "rate_limt: 2\n", 11, "there is no key rate_limt; did you mean rate_limit?"),
+        (GOOD + "enabeld: false\n", 11, "there is no key enabeld; did you mean enabled?"),
+        (GOOD + "batch_size: 3\n", 11, "there is no key batch_size; did you mean listing.batch_size?"),
+        (changed("    url: h2 a", "    ulr: h2 a"), 8, "there is no key selectors.thumbnail.ulr; did you mean"),
+        (changed("base_url: https://paper.example\n", ""), 1, "base_url is missing."),
+        (changed("    body: .text", "    tags: .tag"), 9, "selectors.article.body is missing."),
+        (changed("type: pagination", "type: pages"), 3, "listing.type must be pagination or archive or api."),
+        (changed("  type: pagination\n", ""), 2, "listing.type is missing."),
+        (GOOD + "rate_limit: fast\n", 11, "rate_limit is not right: it must be a number, not a text."),
+        (GOOD + "concurrency: 0\n", 11, "concurrency is not right: it must be a whole number >= 1."),
+        (GOOD + "client: browser\n", 11, "client is browser, but there are no browsers yet"),
+        (GOOD + "client: curl\n", 11, "client must be browser or http."),
+        (changed("https://paper.example\n", "paper.example\n"), 1, "base_url: 'paper.example' is not a valid absolute"),
+        (changed("/news/{num}", "/news"), 4, "the same for every page: 'https://paper.example/news' has no {num}."),
+        (changed("/news/{num}", "/news#{num}"), 4, "listing.url_template leads to the same page twice"),
+        (
+            changed("type: pagination", API).replace("{num}", "{page}"),
+            6,
+            "'https://paper.example/news/{page}' has no {num} or {offset}.",
+        ),
+        (changed("type: pagination", "type: archive\n  start_date: 2024-02-31"), 4, "listing.start_date is not right"),
+        (
+            changed("type: pagination", "type: archive\n  start_date: 2024-02-01\n  end_date: 2024-01-01").replace(
+                "{num}", "{year}{month:d}"
+            ),
+            5,
+            "listing.end_date is 2024-01-01, which is before start_date.",
+        ),
+        (changed(".card", "'.card['"), 7, "selectors.thumbnail.container is '.card[', which is no CSS selector"),
+        (changed("  thumbnail:\n    container: .card\n    url: h2 a\n", ""), 5, "selectors.thumbnail is missing"),
+        (changed("{num}\n", "{num}\n  exclude: '('\n"), 5, "listing.exclude has '(', which is no regular expression"),
+        (
+            GOOD + "cleaning: {date: mont_first}\n",
+            11,
+            "cleaning.date has no function 'mont_first'; did you mean month_first?",
+        ),
+        (GOOD + "cleaning:\n  body: nowhere:tidy\n", 12, "cleaning.body: There is no module 'nowhere'."),
+        (
+            GOOD + "auth: {type: header, variable: NO_SUCH_SECRET}\n",
+            11,
+            "auth.variable is NO_SUCH_SECRET, but there is no",
+        ),
+        (GOOD + "auth: {type: header, token: abc}\n", 11, "there is no key auth.token"),
+        (GOOD + "headers: {'X Y': a}\n", 11, "headers.X Y cannot be sent as a header."),
+        (GOOD + "known: data/*.parquet\n", 11, "known is 'data/*.parquet'; it must end in .csv, .jsonl, .txt."),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, text: str, line: int, words: str) -> None:
+    (tmp_path / "paper.yaml").write_text(text)
+    with pytest.raises(InvalidScraper) as refused:
+        load_scraper("paper.yaml", {}, tmp_path)
+    message = refused.value.message
+    assert message.startswith(f"{tmp_path / 'paper.yaml'}, line {line}: ")
+    assert words in message
+    assert "\n" not in message
+    assert refused.value.remedy
+    assert refused.value.exit_code == 2
+
+
+def test_the_command_line_says_it_and_starts_nothing(project: Project) -> None:
+    (project.folder / "paper.yaml").write_text(GOOD + "max_page: 2\n")
+    refused = project.shoal("run", "paper.yaml", code=2)
+    assert (
+        "paper.yaml, line 11: there is no key max_page; did you mean max_pages? Correct or remove it." in refused.stderr
+    )
+    assert not Path(project.ledger).exists()

@@ -1,0 +1,179 @@
+"""Newspapers declared in YAML, run as a user runs them, against sites that keep a log."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from shoal.define.declared import read_declared
+from shoal.define.http import Http
+from shoal.errors import Transient
+from shoal.fetch.page import Page
+from shoal.recipes.newspaper import Press
+from tests.acceptance.project import Project
+from tests.parts.site import Site, closest_starts
+from tests.recipes.papers import SELECTORS, cards, paged, paths, story, write_paper
+
+PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
+
+
+def by_url(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {record["url"].rpartition("/")[2]: record for record in records}
+
+
+def test_numbered_pages_become_articles(project: Project) -> None:
+    stories = {
+        "/story/1": story(1, tags=["Sea", "Reef", "Sea"]),
+        "/story/2": story(2, day="2024-06-03T23:30:00+12:00"),
+    }
+    with Site(extra={**paged(3), **stories, "/latest": cards([1, 2])}) as site:
+        listing = {**PAGES, "url_template": site.url + "/news/{num}", "start_url": site.url + "/latest"}
+        paper = write_paper(project.folder, site.url, listing, name="Fiji Times")
+        project.shoal("run", paper)
+        records = by_url(project.export())
+    assert sorted(records) == ["1", "2", "3", "4", "5", "6"]
+    assert records["1"] == {
+        "url": f"{site.url}/story/1",
+        "title": "Story 1",
+        "date": "2024-06-05",
+        "body": "Story 1 begins.\nIt ends\nhere.",
+        "tags": ["Sea", "Reef"],
+        "source": "Fiji Times",
+        "country": "fiji",
+    }
+    assert records["2"]["date"] == "2024-06-03", "the article's own date counts for more than the listing's"
+    assert project.run().scraper == "fiji.fiji_times"
+    assert project.run().settings["rate_limit"] == 0
+    assert paths(site, "/latest") + paths(site, "/news/")[:3] == ["/latest", "/news/1", "/news/2", "/news/3"]
+    assert len(paths(site, "/story/")) == 6, "each article once, though two pages show it"
+    assert project.counts().dead == 0, "pages behind the last one are no failures"
+
+
+def test_an_archive_is_read_from_its_end_to_its_start(project: Project) -> None:
+    months = {"/2024/02/": cards([1]), "/2024/01/": cards([2]), "/2023/12/": cards([3]), "/2023/11/": cards([4])}
+    stories = {f"/story/{number}": story(number) for number in range(1, 5)}
+    with Site(extra={**months, **stories}) as site:
+        listing = {
+            "type": "archive",
+            "url_template": "/{year}/{month}/",
+            "start_date": "2023-12-15",
+            "end_date": "2024-02-29",
+            "date_format": "monthly",
+        }
+        project.shoal("run", write_paper(project.folder, site.url, listing))
+        assert sorted(by_url(project.export())) == ["1", "2", "3"]
+    assert paths(site, "/20") == ["/2024/02/", "/2024/01/", "/2023/12/"]
+
+
+def test_a_daily_archive_without_an_end_begins_today(project: Project) -> None:
+    today = dt.datetime.now(dt.UTC).date()
+    days = {f"/{today - dt.timedelta(days=n):%Y/%m/%d}": cards([n + 1]) for n in range(3)}
+    with Site(extra={**days, **{f"/story/{n}": story(n) for n in (1, 2, 3)}}) as site:
+        start = (today - dt.timedelta(days=1)).isoformat()
+        listing = {"type": "archive", "url_template": "/{year}/{month}/{day}", "start_date": start}
+        project.shoal("run", write_paper(project.folder, site.url, listing))
+        # The day may have changed since it was asked for; then there is one page less.
+        assert set(by_url(project.export())) in ({"1", "2"}, {"1"})
+
+
+def test_an_api_is_read_by_its_paths(project: Project) -> None:
+    def answer(*numbers: int) -> str:
+        posts = [
+            {"link": f"/story/{n}", "title": {"rendered": f"News &amp; {n}"}, "when": 1_717_600_000 + n, "kind": kind}
+            for n in numbers
+            for kind in ["video" if n == 3 else "text"]
+        ]
+        return json.dumps({"data": {"posts": posts, "count": 5}})
+
+    answers = {"/api/0/2": answer(1, 2), "/api/2/2": answer(3, 4), "/api/4/2": answer(5), "/api/6/2": answer(6)}
+    with Site(extra={**answers, **{f"/story/{n}": story(n) for n in range(1, 7)}}) as site:
+        listing = {
+            "type": "api",
+            "pagination_type": "offset",
+            "offset_step": 2,
+            "url_template": "/api/{offset}/{size}",
+            "exclude": "/story/2$",
+            "json_paths": {
+                "collection": "data.posts",
+                "total": "data.count",
+                "url": "link",
+                "title": "title.rendered",
+                "date": "when",
+                "fields": {"kind": "kind"},
+            },
+        }
+        (project.folder / "own.py").write_text("def is_text(record):\n    return record['kind'] == 'text'\n")
+        cleaning = {"record_filter": ["has_date", "own:is_text"], "title": "plain_text"}
+        selectors = {"article": SELECTORS["article"]}
+        project.shoal("run", write_paper(project.folder, site.url, listing, cleaning=cleaning, selectors=selectors))
+        records = by_url(project.export())
+    assert paths(site, "/api/") == ["/api/0/2", "/api/2/2", "/api/4/2"], "the site says that there are five"
+    assert sorted(records) == ["1", "4", "5"]
+    assert (records["1"]["title"], records["1"]["date"]) == ("News & 1", "2024-06-05")
+    assert "kind" not in records["1"]
+    assert "/story/2" not in paths(site, "/story/"), "what is excluded is not even fetched"
+
+
+def test_it_goes_on_where_it_was_interrupted(project: Project) -> None:
+    with Site(extra=paged(4)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "--limit", "3")
+        project.shoal("run", paper)
+        assert len(project.export()) == 8
+    visited = paths(site, "/news/") + paths(site, "/story/")
+    assert len(visited) == len(set(visited)), "nothing is fetched twice"
+
+
+def test_robots_txt_the_pace_and_the_login_are_kept_to(project: Project) -> None:
+    robots = "User-agent: *\nDisallow: /story/2\n"
+    with Site(extra={"/story/9": story(9)}) as elsewhere:
+        away = cards([4]).replace(
+            "<ul>", f'<ul><li class="card"><h2><a href="{elsewhere.url}/story/9">Away</a></h2></li>'
+        )
+        with Site(extra={**paged(2), "/news/2": away}, robots=robots) as site:
+            paper = write_paper(
+                project.folder,
+                site.url,
+                PAGES,
+                rate_limit=0.05,
+                headers={"Accept-Language": "fj"},
+                auth={"type": "basic", "user_variable": "PAPER_USER", "password_variable": "PAPER_WORD"},
+            )
+            project.shoal("run", paper, PAPER_USER="reader", PAPER_WORD="open sesame", code=1)
+            assert sorted(by_url(project.export())) == ["1", "4", "9"]
+    assert "/story/2" not in paths(site, "/story/")
+    assert closest_starts(site.visits()) >= 0.045
+    [own] = [visit for visit in site.visits() if visit.path == "/story/1"]
+    [other] = [visit for visit in elsewhere.visits() if visit.path == "/story/9"]
+    assert base64.b64decode(own.headers["authorization"].removeprefix("Basic ")) == b"reader:open sesame"
+    assert own.headers["accept-language"] == other.headers["accept-language"] == "fj"
+    assert "authorization" not in other.headers, "another host's business is not ours to log in to"
+    assert "open sesame" not in (project.folder / "ledger.db").read_bytes().decode("latin-1")
+
+
+def test_try_shows_what_one_page_gives(project: Project) -> None:
+    with Site(extra=paged(2)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        listing = project.shoal("try", paper, f"{site.url}/news/2", "--json")
+        lines = [json.loads(line) for line in listing.stdout.splitlines()]
+        items = [line["url"] for line in lines if line["kind"] == "item"]
+        assert items == [f"{site.url}/story/3", f"{site.url}/story/4"], "a page tried alone leads to no next page"
+        article = project.shoal("try", f"{paper}:article", f"{site.url}/story/3")
+        assert json.loads(article.stdout)["body"].startswith("Story 3 begins.")
+
+
+async def test_a_request_that_failed_waits_at_least_as_long_as_the_file_says(tmp_path: Path) -> None:
+    class Failing:
+        async def get(self, url: str, **options: Any) -> Page:
+            raise Transient("reset", retry_after=1.0)
+
+    file = write_paper(tmp_path, "https://paper.example", PAGES, retry_seconds=7)
+    access = Press(read_declared(tmp_path / file)).access
+    with pytest.raises(Transient) as ended:
+        await access.get(cast("Http", Failing()), "https://paper.example/news/1")
+    assert ended.value.retry_after == 7

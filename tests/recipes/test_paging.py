@@ -1,0 +1,117 @@
+"""When a listing stops, as its site's log tells it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.model.item import ItemState
+from tests.acceptance.project import Project
+from tests.parts.site import Site
+from tests.recipes.papers import cards, paged, paths, story, write_paper
+
+PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
+
+
+def pages_visited(project: Project, extra: dict[str, str], *, code: int = 0, why: str = "", **more: Any) -> list[str]:
+    """Run a newspaper on these pages; the numbers of the listing pages in the order of the visits."""
+    with Site(extra=extra) as site:
+        listing = more.pop("listing", PAGES)
+        done = project.shoal("run", write_paper(project.folder, site.url, listing, retries=0, **more), code=code)
+    assert why in done.stderr
+    return [path.removeprefix("/news/") for path in paths(site, "/news/")]
+
+
+def test_a_batch_that_failed_ends_it_and_a_hole_before_is_told(project: Project) -> None:
+    extra = paged(5)
+    del extra["/news/2"]
+    # Batches are 1+2, 3+4, 5+6, 7+8; only the last of them fails as a whole.
+    visited = pages_visited(project, extra, why='why="every page of a batch failed"')
+    assert sorted(visited, key=int) == ["1", "2", "2", "3", "4", "5", "6", "7", "8"]
+    [dead] = [item for item in project.items() if item.state is ItemState.DEAD]
+    assert dead.url is not None
+    assert dead.url.endswith("/news/2"), "6, 7 and 8 are only the end"
+
+
+def test_an_empty_batch_ends_it(project: Project) -> None:
+    extra = {**paged(3), "/news/4": cards([]), "/news/5": cards([]), "/news/6": cards([]), "/news/7": cards([7])}
+    assert pages_visited(project, extra, why='why="a batch had no article"') == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_a_batch_that_is_repeated_ends_it(project: Project) -> None:
+    """Many sites show their last page under every number after it."""
+    extra = {**paged(3), **{f"/news/{number}": cards([5, 6]) for number in range(4, 12)}}
+    why = 'why="a batch was the same as the one before"'
+    assert pages_visited(project, extra, why=why) == ["1", "2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_batch_that_is_known_ends_it_and_only_the_new_is_fetched(project: Project, form: str) -> None:
+    extra = paged(6)
+    with Site(extra=extra) as site:
+        known = [f"{site.url}/story/{number}" for number in (2, 5, 6, 7, 8, 9)]
+        old = project.folder / f"data/2024/news.{form}"
+        old.parent.mkdir(parents=True)
+        lines = ["title,url", *(f'"a, b",{url}' for url in known)]
+        old.write_text("\n".join(lines if form == "csv" else [json.dumps({"url": url, "body": "x"}) for url in known]))
+        project.shoal("run", write_paper(project.folder, site.url, PAGES, known=[f"data/**/*.{form}"]))
+    assert paths(site, "/news/") == ["/news/1", "/news/2", "/news/3", "/news/4"], "3 and 4 are known as a whole"
+    assert sorted(paths(site, "/story/")) == ["/story/1", "/story/3", "/story/4"]
+
+
+def test_the_most_pages_and_the_most_articles(project: Project) -> None:
+    templates = {**PAGES, "url_template": ["/news/{num}", "/other/{num}"]}
+    with Site(extra={**paged(3), "/other/1": cards([1, 2])}) as site:
+        project.shoal("run", write_paper(project.folder, site.url, templates, max_pages=2))
+        assert paths(site, "/news/") + paths(site, "/other/") == ["/news/1", "/news/2"]
+        project.shoal("run", write_paper(project.folder, site.url, templates, "configs/fiji/b.yaml", max_articles=3))
+        assert sorted(record["url"][-1] for record in project.export()) == ["1", "2", "3"]
+
+
+def test_several_templates_one_after_another(project: Project) -> None:
+    extra = {**paged(1), "/other/1": cards([3]), "/other/3": cards([4]), "/story/3": story(3), "/story/4": story(4)}
+    with Site(extra=extra) as site:
+        listing = {"type": "pagination", "url_template": ["/news/{num}", "/other/{num}"], "start_page": 1, "step": 2}
+        project.shoal("run", write_paper(project.folder, site.url, {**listing, "batch_size": 3}))
+        assert len(project.export()) == 4
+    assert paths(site, "/news/") == ["/news/1", "/news/3", "/news/5", "/news/7", "/news/9", "/news/11"]
+    assert paths(site, "/other/")[:3] == ["/other/1", "/other/3", "/other/5"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"/news/1": "<p>Nothing</p>", "/news/2": "<p>Nothing</p>"}, "check selectors.thumbnail"),
+        ({}, "404 Not Found"),
+    ],
+)
+def test_a_listing_without_an_article_is_a_failure(project: Project, extra: dict[str, str], words: str) -> None:
+    visited = pages_visited(project, extra, code=1)
+    assert set(visited) == {"1", "2"}
+    errors = [attempt.error or "" for tries in project.attempts().values() for attempt in tries if attempt.error]
+    assert errors
+    assert all(words in error for error in errors)
+
+
+def test_an_article_without_a_body_is_a_failure_and_says_so(project: Project) -> None:
+    extra = {**paged(1), "/story/2": story(2, body="<div>only a picture</div>")}
+    pages_visited(project, extra, code=1)
+    assert [record["title"] for record in project.export()] == ["Story 1"]
+    [failed] = project.attempts()["/story/2"]
+    assert failed.error == "selectors.article.body finds no text on the page"
+
+
+def test_a_start_that_is_one_of_the_pages_does_not_end_it(project: Project) -> None:
+    assert pages_visited(project, paged(3), listing={**PAGES, "start_url": "/news/2"})[:4] == ["2", "1", "2", "3"]
+    assert len(project.export()) == 6
+
+
+def test_a_page_that_cannot_be_had_now_does_not_end_it(project: Project) -> None:
+    listing = {**PAGES, "start_url": "/status/500"}
+    assert pages_visited(project, paged(2), listing=listing) == ["1", "2", "3", "4", "5"]
+    assert len(project.export()) == 4
+    [dead] = [item for item in project.items() if item.state is ItemState.DEAD]
+    assert dead.url is not None
+    assert dead.url.endswith("/status/500")
