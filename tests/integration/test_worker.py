@@ -19,7 +19,7 @@ from shoal.model.views import CommitReport, ItemFilter
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
-from shoal.worker import committer as committing
+from shoal.worker import space
 from shoal.worker.committer import Committer
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.worker import Worker
@@ -247,7 +247,7 @@ def ended(number: int) -> Finished:
 async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, int], held: int) -> None:
     """Backpressure by items and by bytes: what is not stored yet never outgrows the bound."""
     ledger = SlowLedger()
-    committer = Committer(ledger.commit, log=LOG, patience=1, **limits)
+    committer = Committer(ledger.commit, **limits)
     running = asyncio.create_task(committer.run())
 
     async def work() -> None:
@@ -268,18 +268,14 @@ async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, i
 
 @pytest.mark.parametrize(("times", "survives"), [(2, True), (1_000, False)])
 async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times: int, survives: bool) -> None:
-    monkeypatch.setattr(committing, "FULL_NAP_SECONDS", 0.02)
+    monkeypatch.setattr(space, "NAP_SECONDS", 0.02)
     ledger = SlowLedger()
     ledger.full = times
     ledger.open.set()
-    committer = Committer(ledger.commit, log=LOG, patience=0.3)
-    running = asyncio.create_task(committer.run())
-    await committer.put(ended(1), 1)
+    patient = space.Space(0.3, LOG)
     if survives:
-        async with asyncio.timeout(5):
-            await committer.flushed()
+        await patient.wait_for(lambda: ledger.commit([ended(1)]))
         assert ledger.batches == [1]
-        running.cancel()
     else:
         with pytest.raises(LedgerFull):
-            await running
+            await patient.wait_for(lambda: ledger.commit([ended(1)]))

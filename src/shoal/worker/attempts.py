@@ -11,7 +11,7 @@ from typing import Any
 from shoal.define.blame import sentence
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, Permanent, StoreFailed, Throttled, Transient
+from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
@@ -61,7 +61,7 @@ class Attempts:
     async def make(self, claimed: Claimed, claimed_at: float) -> tuple[Finished, int]:
         """The end of one attempt, and about how many bytes it holds.
 
-        Raises NotNow for an item that should go back, StoreFailed when this machine can work on none.
+        Raises NotNow for an item that should go back; StoreFailed or LedgerError when none can be worked on.
         """
         began = time.monotonic()
         stage = self.scraper.stages.get(claimed.stage)
@@ -71,7 +71,7 @@ class Attempts:
         run = self._current[lease] = Attempt(self, stage, claimed, claimed_at)
         try:
             output = await run.through()
-        except (NotNow, StoreFailed):
+        except (NotNow, StoreFailed, LedgerError):
             raise
         except AttemptEnded as ended:
             return self._ended(claimed, ended, run.page, began), 0

@@ -106,7 +106,7 @@ class Claimer:
     async def _idle(self, seconds: float) -> bool:
         """Nothing was claimable: wait a little. False when nothing will come any more."""
         if not self._hold.leases and not self._options.forever and not self._membership.lost:
-            await self._ledger.upkeep.tend()
+            await self._membership.tend()
             if self._options.leave_when_idle or not await anything_left(self._ledger, self._options.scope):
                 return False
         due = await self._ledger.upkeep.next_due()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from shoal.errors import LedgerFull
-from shoal.model.log import Log
 from shoal.model.outcome import Finished
 from shoal.model.views import CommitReport
 
@@ -17,7 +14,6 @@ BATCH_ITEMS = 500
 BATCH_BYTES = 8 << 20
 HELD_ITEMS = 2_000
 HELD_BYTES = 64 << 20
-FULL_NAP_SECONDS = 2.0
 LINGER_SECONDS = 0.01
 
 Commit = Callable[[Sequence[Finished]], Awaitable[CommitReport]]
@@ -28,22 +24,18 @@ class Committer:
 
     A batch is whatever came in while the last commit was under way, so that a slow ledger gets larger batches and a
     fast one answers at once. Items that nobody waits for are collected a moment longer; measured, that saves a tenth of
-    the time per page. `patience`: how long a full disk is waited for.
+    the time per page.
     """
 
     def __init__(
         self,
         commit: Commit,
         *,
-        log: Log,
-        patience: float,
         batch_items: int = BATCH_ITEMS,
         held_items: int = HELD_ITEMS,
         held_bytes: int = HELD_BYTES,
     ) -> None:
         self._commit = commit
-        self._log = log
-        self._patience = patience
         self._batch_items = batch_items
         self._held_items = held_items
         self._held_bytes = held_bytes
@@ -91,7 +83,7 @@ class Committer:
                         await self._hurry.wait()
             self._hurry.clear()
             batch, size = self._batch()
-            await self._commit_patiently(batch)
+            await self._commit(batch)
             self._bytes -= size
             self._count -= len(batch)
             if self._count < self._held_items and self._bytes < self._held_bytes:
@@ -109,15 +101,3 @@ class Committer:
             batch.append(finished)
             size += bytes_
         return batch, size
-
-    async def _commit_patiently(self, batch: Sequence[Finished]) -> None:
-        since = time.monotonic()
-        while True:
-            try:
-                await self._commit(batch)
-                return
-            except LedgerFull as error:
-                if time.monotonic() - since > self._patience:
-                    raise
-                self._log.warning("the ledger's disk is full; waiting for space", error=error.message)
-                await asyncio.sleep(FULL_NAP_SECONDS)

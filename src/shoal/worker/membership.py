@@ -14,6 +14,7 @@ from shoal.model.views import CommitReport
 from shoal.model.worker import WorkerSpec, new_worker_id
 from shoal.worker.options import WorkerOptions
 from shoal.worker.signs import Signs
+from shoal.worker.space import Space
 
 
 class Membership:
@@ -23,8 +24,9 @@ class Membership:
     worker joins again under a new id.
     """
 
-    def __init__(self, ledger: Ledger, options: WorkerOptions, signs: Signs) -> None:
+    def __init__(self, ledger: Ledger, options: WorkerOptions, signs: Signs, space: Space) -> None:
         self._ledger = ledger
+        self._space = space
         self.options = options
         self.signs = signs
         self.id = ""
@@ -56,7 +58,7 @@ class Membership:
     async def claim(self, limit: int) -> list[Claimed]:
         worker = self.id
         try:
-            return await self._ledger.claims.claim(worker, self.options.scope, limit)
+            return await self._space.wait_for(lambda: self._ledger.claims.claim(worker, self.options.scope, limit))
         except WorkerLost:
             self.mark_lost(worker)
             return []
@@ -65,7 +67,7 @@ class Membership:
         """Returns those that are gone."""
         worker = self.id
         try:
-            lost = await self._ledger.claims.started(worker, leases)
+            lost = await self._space.wait_for(lambda: self._ledger.claims.started(worker, leases))
         except WorkerLost:
             self.mark_lost(worker)
             return list(leases)
@@ -73,8 +75,10 @@ class Membership:
 
     async def give_back(self, leases: Sequence[Lease]) -> int:
         worker = self.id
+        if not leases:
+            return 0
         try:
-            return await self._ledger.claims.give_back(worker, leases) if leases else 0
+            return await self._space.wait_for(lambda: self._ledger.claims.give_back(worker, leases))
         except WorkerLost:
             self.mark_lost(worker)
             return 0
@@ -82,18 +86,22 @@ class Membership:
     async def reconcile(self, known: Sequence[Lease]) -> None:
         worker = self.id
         try:
-            await self._ledger.claims.reconcile(worker, known)
+            await self._space.wait_for(lambda: self._ledger.claims.reconcile(worker, known))
         except WorkerLost:
             self.mark_lost(worker)
 
     async def commit(self, batch: Sequence[Finished]) -> CommitReport:
         worker = self.id
         try:
-            return await self._ledger.commits.commit(worker, batch)
+            return await self._space.wait_for(lambda: self._ledger.commits.commit(worker, batch))
         except WorkerLost:
             self.mark_lost(worker)
             everything = tuple(end.lease.item for end in batch)
             return CommitReport(committed=0, lost=everything, repeated=(), enqueued=0, duplicates=0)
+
+    async def tend(self) -> None:
+        """The upkeep that any worker does now and then."""
+        await self._space.wait_for(self._ledger.upkeep.tend)
 
     async def leave(self) -> None:
         """Say goodbye; what is still held goes back at once."""

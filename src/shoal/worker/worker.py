@@ -29,6 +29,7 @@ from shoal.worker.membership import Membership
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.signs import Signs
 from shoal.worker.slots import Slots
+from shoal.worker.space import Space
 from shoal.worker.starter import Starter
 
 LOOK_SECONDS = 0.5
@@ -57,7 +58,7 @@ class Worker:
         self.report = WorkReport()
         self._signs = Signs()
         self._hold = Hold()
-        self._membership = Membership(ledger, options, self._signs)
+        self._membership = Membership(ledger, options, self._signs, Space(options.patience, log))
         self._heart = Heart(
             open_heart,
             lease=options.lease,
@@ -67,7 +68,7 @@ class Worker:
             on_tending=self._hear,
             on_lost=self._membership.mark_lost,
         )
-        self._committer = Committer(self._commit, log=log, patience=options.patience)
+        self._committer = Committer(self._commit)
         self._slots = Slots(
             attempts,
             self._membership,
