@@ -46,16 +46,21 @@ APT_INSTALL = apt_install() { \
 	elif [ "$$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then echo "apt-get needs root"; fi; \
 	}
 
-parts: ## install the system parts of the tests (pgbouncer), when allowed to
+parts: ## install the system parts of the tests (pgbouncer, iproute2), when allowed to
 	@$(APT_INSTALL); \
-	PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer >/dev/null && exit 0; \
+	has() { PATH="$$PATH:/usr/sbin:/usr/local/sbin:/sbin" command -v "$$1" >/dev/null; }; \
+	missing=; \
+	has pgbouncer || missing="pgbouncer"; \
+	{ has ip && has tc; } || missing="$$missing iproute2"; \
+	{ has unshare && has nsenter; } || missing="$$missing util-linux"; \
+	[ -n "$$missing" ] || exit 0; \
 	why=$$(why_no_apt); \
 	if [ -z "$$why" ]; then \
-		echo "installing pgbouncer"; \
-		log=$$(apt_install pgbouncer </dev/null 2>&1) && exit 0; \
+		echo "installing $$missing"; \
+		log=$$(apt_install $$missing </dev/null 2>&1) && exit 0; \
 		echo "$$log" >&2; why="apt-get failed"; \
 	fi; \
-	echo "skipped: pgbouncer and its tests, because it is not installed and $$why" >&2; \
+	echo "skipped: tests that need $$missing, because it is not installed and $$why" >&2; \
 	[ -z "$$CI" ]
 
 .venv/bin/python:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
@@ -115,3 +117,40 @@ def test_a_page_that_cannot_be_had_now_does_not_end_it(project: Project) -> None
     [dead] = [item for item in project.items() if item.state is ItemState.DEAD]
     assert dead.url is not None
     assert dead.url.endswith("/status/500")
+
+
+class Shaky(BaseHTTPRequestHandler):
+    """A site that can be down for a while."""
+
+    pages: ClassVar[dict[str, str]] = {}
+    down: ClassVar[set[str]] = set()
+
+    def do_GET(self) -> None:
+        body = self.pages.get(self.path, "").encode()
+        self.send_response(503 if self.path in self.down else 200 if body else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None: ...
+
+
+@pytest.mark.parametrize("down", [{"/news/1", "/news/2"}, {"/news/3", "/news/4"}])
+def test_a_listing_that_an_outage_ended_goes_on_when_it_is_tried_again(project: Project, down: set[str]) -> None:
+    """Otherwise the rest of the listing would be missing, and nobody would know."""
+    Shaky.pages, Shaky.down = paged(6), down
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Shaky)
+    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+    serving.start()
+    try:
+        paper = write_paper(project.folder, f"http://127.0.0.1:{server.server_port}", PAGES, retries=0)
+        project.shoal("run", paper, "--set", "robots=false", "--set", "max_dead=1", code=1)
+        assert len(project.export()) < 12
+        Shaky.down = set()
+        project.shoal("items", "retry", "latest", "--yes")
+        project.shoal("run", paper, "--resume", "--set", "robots=false")
+        assert len(project.export()) == 12
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+    assert project.counts().dead == 0

@@ -62,7 +62,4 @@ async def plan_for(ledger: Ledger, scraper: Scraper, found: Standing) -> Plan:
 
 
 def _is_served(run: Run, workers: Sequence[WorkerView]) -> bool:
-    return any(
-        run.id in worker.scope.run_ids or (not worker.scope.run_ids and worker.scope.scraper in (None, run.scraper))
-        for worker in workers
-    )
+    return any(worker.scope.takes_from(run.id, run.scraper) for worker in workers)

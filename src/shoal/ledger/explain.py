@@ -208,11 +208,7 @@ def _worker_gates(run: Run, stage: str, partition: str | None, workers: Iterable
 
 def _serves(worker: WorkerView, run: Run, stage: str) -> bool:
     scope = worker.scope
-    return (
-        scope.scraper in (None, run.scraper)
-        and (not scope.run_ids or run.id in scope.run_ids)
-        and (not scope.stages or stage in scope.stages)
-    )
+    return scope.takes_from(run.id, run.scraper) and (not scope.stages or stage in scope.stages)
 
 
 def _items(count: int) -> str:

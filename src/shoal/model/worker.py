@@ -29,6 +29,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[str, ...] = ()
     steal: bool = True
 
+    def takes_from(self, run_id: str, scraper: str) -> bool:
+        """Whether items of this run are among its work."""
+        return self.scraper in (None, scraper) and (not self.run_ids or run_id in self.run_ids)
+
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Who registers. `lease_seconds`: after so long without a heartbeat its work goes to others.

@@ -40,11 +40,7 @@ def skew(workers: Iterable[WorkerView]) -> Skew:
 
 def workers_of(workers: Sequence[WorkerView], run: Run) -> list[WorkerView]:
     """Those that take items of this run."""
-    return [
-        worker
-        for worker in workers
-        if worker.scope.scraper in (None, run.scraper) and (not worker.scope.run_ids or run.id in worker.scope.run_ids)
-    ]
+    return [worker for worker in workers if worker.scope.takes_from(run.id, run.scraper)]
 
 
 def counted_kinds(kinds: dict[str, int]) -> str:

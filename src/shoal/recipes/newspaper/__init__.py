@@ -10,6 +10,8 @@ import datetime as dt
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
+
 from shoal.define.declared import Declared
 from shoal.define.http import Http
 from shoal.define.item import Item
@@ -119,9 +121,13 @@ def _page_item(listing: AnyStage, press: Press, paging: Paging) -> NewItem:
     return listing.item(url, key=key, payload=paging.payload(), priority=FIRST)
 
 
-def _alone(listing: AnyStage, url: str) -> NewItem:
-    """A page that failed while others did not, by itself: it ends well, or dead where everybody sees it."""
-    return listing.item(url, key=f"again {url}", priority=FIRST)
+def _alone(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
+    """A page that failed, by itself: it ends well, or dead where everybody sees it.
+
+    With `paging` it is the one that ended its series. Whenever it is had after all, perhaps days later, it goes on.
+    """
+    payload = None if paging is None else msgspec.structs.replace(paging, again=True).payload()
+    return listing.item(url, key=f"again {url}", payload=payload, priority=FIRST)
 
 
 async def _turn(press: Press, scraper: Scraper, item: Item, http: Http, log: Log) -> list[NewItem]:
@@ -139,10 +145,13 @@ async def _turn(press: Press, scraper: Scraper, item: Item, http: Http, log: Log
         gone = isinstance(ended, Permanent)
         if isinstance(ended, Throttled) or not (gone or item.tries >= listing.policy.retries):
             raise
+        if paging.again and not gone:
+            raise
+        after = paging.after_failure(item.url if gone else None)
         if not gone:
             log.warning("a page of the listing failed", why=ended.message)
-            new.append(_alone(listing, item.url or ""))
-        after = paging.after_failure(item.url if gone else None)
+            ends = after.batch_failed(press.paper.listing.batch_size)
+            new.append(_alone(listing, item.url or "", paging if ends else None))
     else:
         taken = list(_articles(press, scraper, listed, press.room(paging)))
         if listed.urls:

@@ -16,7 +16,8 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `part` and `index` say which page comes next, `pages` and `articles` how much there was so far. Of the series:
     `listed` articles, and whether there were `ever` any; `missing` are the pages that did not exist since the last one
     that did. Of the batch: how many pages `batch` had, how many `failed`, whether an article was `fresh`, and `seen`,
-    a digest of what was on each. `before` are those of the batch before.
+    a digest of what was on each. `before` are those of the batch before. `again`: this page ended the series because it
+    failed with all of its batch; should it be had after all, the series goes on from it.
     """
 
     newest: dt.date
@@ -32,6 +33,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fresh: bool = False
     seen: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    again: bool = False
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> Paging | None:
@@ -63,13 +65,16 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Why the series ends here, None if it does not. Only a whole batch tells."""
         if self.batch < batch_size:
             return None
-        if self.failed == self.batch:
+        if self.batch_failed(batch_size):
             return "every page of a batch failed"
         if not self.seen:
             return "a batch had no article"
         if set(self.seen) <= set(self.before):
             return "a batch was the same as the one before"
         return None if self.fresh else "all articles of a batch are known"
+
+    def batch_failed(self, batch_size: int) -> bool:
+        return self.batch >= batch_size and self.failed == self.batch
 
     def next_page(self, batch_size: int) -> Paging:
         if self.batch < batch_size:
@@ -80,7 +85,9 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Paging(newest=self.newest, part=self.part + 1, pages=self.pages, articles=self.articles)
 
     def _turned(self) -> Paging:
-        return msgspec.structs.replace(self, index=self.index + 1, pages=self.pages + 1, batch=self.batch + 1)
+        return msgspec.structs.replace(
+            self, index=self.index + 1, pages=self.pages + 1, batch=self.batch + 1, again=False
+        )
 
 
 def _digest(urls: Sequence[str]) -> str:
