@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shlex
 import subprocess
 import time
 from urllib.parse import urlsplit
@@ -76,6 +77,14 @@ def test_the_answer_of_enqueue(fleet: Project) -> None:
     assert re.fullmatch(r"\d{8}_\d{6}\w*", answer["run_id"])
     assert f"--run-id {answer['run_id']}" in answer["worker_command"]
     assert answer["worker_command"].split()[1:3] == ["worker", "shop.py"]
+    # Pasted into another terminal, where the ledger is unknown but the password is set, it finds the run.
+    arguments = shlex.split(answer["worker_command"])[1:]
+    other = clean_environment(fleet.folder, PGPASSWORD=secret)
+    pasted = subprocess.run([*COMMAND, *arguments, "--limit", "1"], cwd=fleet.folder, env=other, check=False)
+    assert pasted.returncode == 0
+    assert "set PGPASSWORD" in said.stderr
+    named_by_variable = json.loads(fleet.shoal("enqueue", "shop.py", "--urls-file", urls).stdout)["worker_command"]
+    assert named_by_variable == answer["worker_command"]
     # The same list again is all duplicates and the same run; --fresh is a new run.
     again = json.loads(fleet.shoal("enqueue", "shop.py", "--urls-file", urls, "--resume").stdout)
     assert (again["run_id"], again["enqueued"], again["duplicates"]) == (answer["run_id"], 0, 2)

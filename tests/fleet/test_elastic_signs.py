@@ -20,7 +20,7 @@ from shoal.fleet.roll import Roll
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
-from shoal.model.run import RunSpec, StageSpec
+from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import opened
@@ -47,13 +47,13 @@ class Places:
 
 
 class Scene:
-    def __init__(self, ledger: Ledger, run_id: str, roll: Roll, nothing: Path) -> None:
+    def __init__(self, ledger: Ledger, run: Run, roll: Roll, nothing: Path) -> None:
         self.ledger = ledger
-        self.run_id = run_id
+        self.run_id = run.id
         self.places = Places()
         machine = Machine(proc=nothing, cgroups=nothing)
         scaler = Scaler(Bounds(1, 10), AT_ONCE, Limits(), what="workers", log=LOG, machine=machine)
-        self.elastic = Elastic(ledger, run_id, cast("Pool", self.places), roll, scaler, each=EACH)
+        self.elastic = Elastic(ledger, run, cast("Pool", self.places), roll, scaler, each=EACH)
 
     async def put(self, count: int, lane: str | None = None) -> None:
         items = [NewItem(key=f"{lane}-{number}", lane=lane) for number in range(count)]
@@ -77,7 +77,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         stage = StageSpec(name="one", lane=LanePolicy(limit=1))
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(stage,)))
         roll = Roll(ledger, run.id, since=(await ledger.health.examine()).clock)
-        yield Scene(ledger, run.id, roll, tmp_path / "nothing")
+        yield Scene(ledger, run, roll, tmp_path / "nothing")
 
 
 async def test_when_all_have_their_hands_full_there_are_more(scene: Scene) -> None:

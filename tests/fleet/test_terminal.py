@@ -58,13 +58,14 @@ def at_terminal(project: Project) -> Iterator[Terminal]:
 
 
 def test_it_asks_before_it_starts(project: Project) -> None:
-    """S3.7: no is the default; then nothing runs, but the run is stored."""
+    """S3.7: no is the default; then nothing runs, and nothing is left behind."""
     with at_terminal(project) as terminal:
         terminal.wait_for(b"1 worker will work on run")
         terminal.type("\n")
+        terminal.wait_for(b"Nothing was started.")
         assert terminal.process.wait(PATIENCE) == 1
     assert workers(project) == []
-    assert project.counts().ready == 30
+    assert project.shoal("runs", "ls", "--json").stdout == ""
     open_gate(project)
     with at_terminal(project) as terminal:
         terminal.wait_for(b"Go on? [y/N]")

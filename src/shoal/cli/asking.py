@@ -15,11 +15,14 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 def confirm(session: Session, what: str, *, yes: bool) -> None:
     """Go on only after a yes. With --no-input, or without a terminal, nobody can give one: refused with exit code 2."""
-    if yes:
-        return
+    if not (yes or says_yes(session, what)):
+        session.complain("Nothing was changed.")
+        raise typer.Exit(1)
+
+
+def says_yes(session: Session, what: str) -> bool:
+    """As `confirm`, for who has to tidy up after a no."""
     if session.no_input or not sys.stdin.isatty():
         raise UsageError(f"{what} Nobody is there to confirm it.", remedy="Add --yes to do it without asking.")
     print(session.redacted(f"{what} Go on? [y/N] "), end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        session.complain("Nothing was changed.")
-        raise typer.Exit(1)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -18,12 +18,14 @@ from shoal.cli.scrapers import (
     check_can_resume,
     choice_of,
     command_line,
+    ledger_flag,
     load,
     tell_complaints,
     url_file,
 )
 from shoal.cli.session import Session
 from shoal.errors import ShoalError
+from shoal.model.redaction import secrets_of
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -63,6 +65,8 @@ def enqueue(
     except OccasionOver:
         return
     session.record(_answer(found, settings, run, filled, scraper))
+    if secrets_of(settings.ledger):
+        session.note("The password is not in the command: set PGPASSWORD, or DB_PASSWORD_FILE, where the workers run.")
 
 
 async def _enqueue(
@@ -115,9 +119,7 @@ async def _enqueue(
 
 def _answer(scraper: Scraper, settings: Settings, run: Run, filled: Filled, target: str) -> dict[str, Any]:
     """S1.5: what an orchestrator needs to know."""
-    origin = settings.origins["ledger"]
-    ledger = settings.shown()["ledger"]
-    flag = f" --ledger {shlex.quote(ledger)}" if origin.kind == "flag" else ""
+    flag = ledger_flag(settings, elsewhere=True)
     return {
         "status": "queued",
         "mode": settings.mode,

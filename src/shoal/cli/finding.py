@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import getpass
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -15,6 +15,7 @@ from shoal.cli.session import Session
 from shoal.errors import NotFound
 
 if TYPE_CHECKING:
+    from shoal.config import Settings
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.model.views import ItemView
@@ -46,9 +47,21 @@ def ask(session: Session, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T
         from shoal.wiring import opened
 
         async with opened(session.settings, migrate=False) as ledger:
-            return await work(ledger)
+            with naming_the_ledger(session.settings):
+                return await work(ledger)
 
     return session.wait(asking())
+
+
+@contextmanager
+def naming_the_ledger(settings: Settings) -> Iterator[None]:
+    """What is not found was looked for in a place, and it may be the wrong one."""
+    try:
+        yield
+    except NotFound as error:
+        place = f"{settings.shown()['ledger']} (from {settings.origins['ledger']})"
+        error.message = f"{error.message.removesuffix('.')}; the ledger is {place}."
+        raise
 
 
 async def find_run(ledger: Ledger, name: str) -> Run:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.cli.finding import naming_the_ledger
 from shoal.cli.session import Session
 from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for, settle_memory
@@ -38,8 +39,9 @@ async def help_out(
 ) -> WorkReport:
     await check_addresses(settings)
     async with opened(settings) as ledger:
-        for run_id in scope.run_ids:
-            await ledger.runs.get(run_id)
+        with naming_the_ledger(settings):
+            for run_id in scope.run_ids:
+                await ledger.runs.get(run_id)
         if sqlite_path(settings.ledger) is not None:
             await bury_dead_neighbours(ledger)
         fetcher = build_fetcher(settings)

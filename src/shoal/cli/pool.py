@@ -15,7 +15,7 @@ from shoal.cli.asking import Yes
 from shoal.cli.options import with_options
 from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load
 from shoal.cli.session import Session
-from shoal.errors import UsageError
+from shoal.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -134,8 +134,13 @@ async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     from shoal.wiring import opened
 
     async with opened(settings, migrate=False) as ledger:
+        present = sum(worker.scope.scraper == scraper for worker in await ledger.workers.list())
+        if not present:
+            raise NotFound(
+                f"No worker of {scraper} is there, so no pool would hear it.", remedy="Start one with `shoal pool`."
+            )
         await put_wish(ledger, scraper, workers, by=operator())
-        return sum(worker.scope.scraper == scraper for worker in await ledger.workers.list())
+        return present
 
 
 def _workers(text: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from shoal.cli.asking import confirm
+from shoal.cli.asking import says_yes
 from shoal.cli.pool_shown import how_many, print_check, print_plan
 from shoal.cli.pool_work import Start, work_off
 from shoal.cli.scrapers import load, tell_complaints, url_file
@@ -94,7 +94,7 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
         with _check(session, "run") as say:
             if (file := sqlite_path(settings.ledger)) is not None:
                 held.enter_context(owning(scraper.name, file))
-            run = await _run_with_items(session, scraper, settings, ledger, urls, wish)
+            run, is_new = await _run_with_items(session, scraper, settings, ledger, urls, wish)
             outlook = await outlook_on(ledger, run.id)
             _check_there_are_items(outlook, run.id)
             say(f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
@@ -106,8 +106,11 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
         )
         shares = await _dealt(session, dealer, outlook)
         print_plan(session, plan_workers(outlook, shares), outlook, wish.bounds)
-        if wish.asks:
-            confirm(session, f"{how_many(len(shares), wish.bounds)} will work on run {run.id}.", yes=False)
+        if wish.asks and not says_yes(session, f"{how_many(len(shares), wish.bounds)} will work on run {run.id}."):
+            if is_new:
+                await ledger.runs.remove(run.id, by=BY)
+            session.complain("Nothing was started." if is_new else f"Nothing was started; run {run.id} is as it was.")
+            return 1
         start = Start(
             target=wish.target,
             shares=shares,
@@ -141,7 +144,8 @@ async def _dealt(session: Session, dealer: Dealer, outlook: Outlook) -> Shares:
 
 async def _run_with_items(
     session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, urls: UrlFile | None, wish: PoolWish
-) -> Run:
+) -> tuple[Run, bool]:
+    """The run, and whether it was made for this pool."""
     plan = await _planned(ledger, scraper, wish)
     if wish.run_id is None:
         check_there_is_a_start(scraper, urls, plan)
@@ -150,7 +154,7 @@ async def _run_with_items(
     await make_room(session, settings, ledger, run, by=BY)
     if wish.run_id is None:
         await _fill(session, scraper, settings, ledger, plan, run, urls, wish)
-    return run
+    return run, plan.run is None
 
 
 async def _planned(ledger: Ledger, scraper: Scraper, wish: PoolWish) -> Plan:

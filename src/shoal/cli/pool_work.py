@@ -110,7 +110,7 @@ def _elastic(
         return None
     limits = Limits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100)
     scaler = Scaler(bounds, PACE, limits, what=WHAT, log=log, machine=Machine())
-    return Elastic(ledger, run.id, pool, roll, scaler, each=settings.concurrency)
+    return Elastic(ledger, run, pool, roll, scaler, each=settings.concurrency)
 
 
 async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | None, shares: Shares, show: Show) -> None:

@@ -167,11 +167,17 @@ def _tell(session: Session, report: IntakeReport, where: str, what: str, complai
         session.note(f"  {complaint(position, message)}")
 
 
-def ledger_flag(settings: Settings) -> str:
-    """What a suggested command needs to find the same ledger, when a flag named it."""
-    if settings.origins["ledger"].kind != "flag":
-        return ""
-    return f" --ledger {shlex.quote(settings.shown()['ledger'])}"
+def ledger_flag(settings: Settings, *, elsewhere: bool = False) -> str:
+    """What a suggested command needs to find the same ledger, when a flag named it. Its password is left out.
+
+    `elsewhere`: the command may be typed in another terminal, where a variable of this one is not set.
+    """
+    from shoal.model.redaction import without_password
+
+    origin = settings.origins["ledger"]
+    if origin.kind == "flag" or (elsewhere and origin.kind == "environment"):
+        return f" --ledger {shlex.quote(without_password(settings.ledger))}"
+    return ""
 
 
 def command_line() -> str:

@@ -19,6 +19,7 @@ PART_VARIABLES = {
 }
 PASSWORD_VARIABLES = ("PGPASSWORD", "DB_PASSWORD")
 PASSWORD_FILE_VARIABLES = ("DB_PASSWORD_FILE",)
+HIDDEN = "***"
 # The driver reads these from the environment by itself, but not from `.env`: there they would be ignored in silence.
 TLS_VARIABLES = {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
 
@@ -69,6 +70,11 @@ class Parts:
         address = address._replace(query=self._with_tls(address.query))
         login, at, host = address.netloc.rpartition("@")
         user, colon, password = login.partition(":")
+        if unquote(password) == HIDDEN:
+            raise InvalidSetting(
+                f"The password in {ledger} is {HIDDEN}, which stands for one that was not printed.",
+                remedy="Leave it out of the address, and set PGPASSWORD or DB_PASSWORD_FILE.",
+            )
         if not colon and "password=" not in address.query:
             password = quote(self.password(), safe="")
         if not at and not password:

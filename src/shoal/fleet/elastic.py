@@ -19,6 +19,7 @@ from shoal.fleet.pool import Pool
 from shoal.fleet.roll import Roll
 from shoal.fleet.wish import AUTO
 from shoal.ledger.protocols import Ledger
+from shoal.model.run import Run
 from shoal.model.worker import Scope
 
 LOOK_SECONDS = 2.0
@@ -32,9 +33,10 @@ MINUTES = 2
 class Elastic:
     """Moves a pool within the scaler's bounds. `each`: items that one worker works on at once."""
 
-    def __init__(self, ledger: Ledger, run_id: str, pool: Pool, roll: Roll, scaler: Scaler, *, each: int) -> None:
+    def __init__(self, ledger: Ledger, run: Run, pool: Pool, roll: Roll, scaler: Scaler, *, each: int) -> None:
         self._ledger = ledger
-        self._run_id = run_id
+        self._run_id = run.id
+        self._scraper = run.scraper
         self._pool = pool
         self._roll = roll
         self._scaler = scaler
@@ -45,11 +47,12 @@ class Elastic:
     async def obey(self, workers: int) -> None:
         """A person asked for so many, or for the rule to decide again. Raises LedgerError."""
         self._resting = workers != AUTO
-        if not self._resting:
-            return
         before = self._pool.size
-        await self._pool.scale(workers)
-        why = "a person asked for it; the elastic rule rests until `shoal pool scale SCRAPER auto`"
+        if self._resting:
+            await self._pool.scale(workers)
+            why = f"a person asked for it; the elastic rule rests until `shoal pool scale {self._scraper} auto`"
+        else:
+            why = "a person let the elastic rule decide again"
         most = self._scaler.bounds.most
         detail = {"from": before, "to": self._pool.size, "most": most, "what": WHAT, "why": why}
         await self._ledger.runs.tell(self._run_id, ACTION, self._subject, detail, by=self._subject)

@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 _URL_PASSWORD = re.compile(r"(://[^:/?#\s]*):\S*@")
+# With what follows it, so that what stands before it stays joined to the rest.
+_QUERY_SECRET = re.compile(r"([?&])(?:ssl)?password=[^&\s]*&?")
 _QUERY_PASSWORD = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 
 
@@ -16,6 +18,11 @@ def redacted(text: str, secrets: tuple[str, ...] = ()) -> str:
     for secret in secrets:
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return text
+
+
+def without_password(address: str) -> str:
+    """An address to be pasted: whoever pastes it has the password elsewhere."""
+    return _QUERY_SECRET.sub(r"\1", _URL_PASSWORD.sub(r"\1@", address)).rstrip("?&")
 
 
 def secrets_of(ledger: str) -> tuple[str, ...]:
