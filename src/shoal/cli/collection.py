@@ -14,7 +14,7 @@ from shoal.cli.children import environment_of_children
 from shoal.cli.collection_shown import print_members, print_plan, tell_plan
 from shoal.cli.occasion import OccasionOver
 from shoal.cli.running import Wish, planned, work_off
-from shoal.cli.scrapers import overrule
+from shoal.cli.scrapers import command_line, overrule
 from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.collection.limits import Limits
@@ -24,8 +24,10 @@ from shoal.collection.scraper import collection_scraper
 from shoal.collection.summary import NOT_RUN, Summary, summarize
 from shoal.collection.verdict import Status
 from shoal.config import DeadLimit, Settings
-from shoal.enqueue.begin import Choice as Beginning
-from shoal.errors import UsageError
+from shoal.define.load import load_scraper
+from shoal.enqueue.begin import Choice as Which
+from shoal.enqueue.begin import Plan as Beginning
+from shoal.errors import NotFound, ShoalError, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
@@ -60,8 +62,9 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
     everyone = _discovered(wanted)
     chosen = plan(everyone, wanted.members)
     if wanted.dry_run:
-        print_plan(session, chosen, wanted.folder, settings.concurrency)
-        return 0
+        checked = plan([_checked(member) for member in everyone], wanted.members)
+        print_plan(session, checked, wanted.folder, settings.concurrency)
+        return 1 if any(member.broken for member in checked.members) else 0
     await check_addresses(settings)
     async with opened(settings) as ledger:
         environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
@@ -72,9 +75,13 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
                 begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
             except OccasionOver:
                 return 0
+            except NotFound as error:
+                error.remedy = f"Run it first: {command_line()} run {wanted.wish.target} --all"
+                raise
             if begun.run is not None:
-                await _take_up(session, ledger, begun.run, chosen, wanted)
-            tell_plan(session, chosen, settings.concurrency)
+                begun = await _taken_up(session, ledger, begun, begun.run, chosen, wanted)
+            if not wanted.failed:
+                tell_plan(session, chosen, settings.concurrency)
             # Who is told to stop hands the order on to its members at once; they have the time to finish. And one that
             # failed is one too many, while a member itself may have a few dead items.
             wish = msgspec.structs.replace(wanted.wish, ahead=False)
@@ -97,6 +104,15 @@ def _discovered(wanted: CollectionWish) -> list[Member]:
     return discover(wanted.folder)
 
 
+def _checked(member: Member) -> Member:
+    """With what is wrong with its code, if anything is."""
+    try:
+        load_scraper(str(member.path), {}, Path.cwd())
+    except ShoalError as error:
+        return msgspec.structs.replace(member, broken=member.broken or error.message)
+    return member
+
+
 def _terms(wanted: CollectionWish, settings: Settings) -> Terms:
     return Terms(
         limits=Limits(
@@ -112,22 +128,24 @@ def _terms(wanted: CollectionWish, settings: Settings) -> Terms:
     )
 
 
-async def _take_up(session: Session, ledger: Ledger, run: Run, chosen: Plan, wanted: CollectionWish) -> None:
+async def _taken_up(
+    session: Session, ledger: Ledger, begun: Beginning, run: Run, chosen: Plan, wanted: CollectionWish
+) -> Beginning:
     """With --failed another attempt for those that failed; the run comes back to life with them.
 
     An unfinished run with other members than those that are chosen now is not taken up by accident.
     """
-    if wanted.wish.choice is Beginning.AUTO and wanted.wish.occasion is None:
+    if wanted.wish.choice is Which.AUTO and wanted.wish.occasion is None:
         has = {member.member for member in (await summarize(ledger, run)).members}
         if has and has != {member.key for member in chosen.members}:
             raise UsageError(
                 f"Run {run.id} of this collection is unfinished and has other members than those chosen now.",
                 remedy="--resume goes on with it, --fresh starts a new one.",
             )
-    if not wanted.failed:
-        return
-    revived = await ledger.steering.retry(run.id, ItemFilter(states=(ItemState.DEAD,)), by="shoal run")
-    session.note(f"{counted(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
+    if wanted.failed:
+        revived = await ledger.steering.retry(run.id, ItemFilter(states=(ItemState.DEAD,)), by="shoal run")
+        session.note(f"{counted(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
+    return msgspec.structs.replace(begun, left=(await ledger.reads.stats(run.id)).remaining)
 
 
 @contextmanager

@@ -40,19 +40,22 @@ def print_plan(session: Session, plan: Plan, folder: Path, at_once: int) -> None
 
 
 def print_members(session: Session, run: Run, summary: Summary, settings: Settings, target: str) -> None:
-    """S2.13: a line for every member, singles and those of groups alike, and the totals."""
+    """S2.13: a line for every member, singles and those of groups alike, and the totals.
+
+    With --json the lines go to stderr, so that the log of a schedule has them.
+    """
+    totals = _totals(summary)
     if session.json:
         for member in summary.members:
             session.record(member)
-        session.record({"run_id": run.id, "at": summary.at, **_totals(summary)})
-        return
-    session.data(session.styled(f"Collection run {run.id}, {stamp(summary.at)}", BOLD))
+        session.record({"run_id": run.id, "at": summary.at, **totals})
+    say = session.note if session.json else session.data
+    say(session.styled(f"Collection run {run.id}, {stamp(summary.at)}", BOLD))
     width = max(len(member.member) for member in summary.members)
     for member in summary.members:
         line = f"{ICONS[member.status]} {member.member.replace('/', ' / ').ljust(width + 2)}  {_text(member)}"
-        session.data(session.styled(line, RED) if member.status == Status.FAILED else line)
-    totals = _totals(summary)
-    session.data(
+        say(session.styled(line, RED) if member.status == Status.FAILED else line)
+    say(
         f"Total {totals['total']} | Success {totals['success']} | Warnings {totals['warnings']} | "
         f"Failed {totals['failed']}" + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
     )
@@ -92,6 +95,8 @@ def _text(member: MemberReport) -> str:
         facts.append(f"{member.done} done, {member.dead} dead, {counted(member.records, 'record')}")
     if member.seconds is not None:
         facts.append(span(member.seconds))
+    if member.run_id is not None:
+        facts.append(f"run {member.run_id}")
     if member.reason:
         facts.append(printable(member.reason))
     return "; ".join(facts)

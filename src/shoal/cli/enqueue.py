@@ -21,6 +21,7 @@ from shoal.cli.scrapers import (
     ledger_flag,
     load,
     tell_complaints,
+    tell_paused,
     url_file,
 )
 from shoal.cli.session import Session
@@ -101,6 +102,7 @@ async def _enqueue(
         check_there_is_a_start(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
         run = await open_run(ledger, scraper, plan, spec, by=BY)
+        tell_paused(session, plan)
         logs = open_logs_for(session, settings, run.id, session.note)
         try:
             await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))

@@ -14,7 +14,7 @@ import typer
 from shoal.cli.asking import says_yes
 from shoal.cli.pool_shown import how_many, print_check, print_plan
 from shoal.cli.pool_work import Start, work_off
-from shoal.cli.scrapers import load, tell_complaints, url_file
+from shoal.cli.scrapers import load, tell_complaints, tell_paused, url_file
 from shoal.cli.session import Session
 from shoal.cli.working import make_room
 from shoal.config import Settings
@@ -151,6 +151,7 @@ async def _run_with_items(
         check_there_is_a_start(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+    tell_paused(session, plan)
     await make_room(session, settings, ledger, run, by=BY)
     if wish.run_id is None:
         await _fill(session, scraper, settings, ledger, plan, run, urls, wish)

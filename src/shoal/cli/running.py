@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from shoal.cli.occasion import OccasionOver, plan_occasion, refused_for
-from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints
+from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints, tell_paused
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
 from shoal.cli.watching import tell_end, watched
@@ -187,12 +187,7 @@ async def _fill(session: Session, ledger: Ledger, run: Run, scraper: Scraper, wi
 def _tell_beginning(session: Session, scraper: Scraper, plan: Plan, run: Run) -> None:
     if plan.run is None:
         session.note(f"Run {run.id} of {scraper.name} begins.")
-        if plan.unfinished is not None:
-            program = command_line()
-            session.note(
-                f"Run {plan.unfinished.id} is unfinished and was paused; `{program} runs resume {plan.unfinished.id}` "
-                f"takes it up again."
-            )
+        tell_paused(session, plan)
     else:
         left = f"{counted(plan.left, 'item')} {'is' if plan.left == 1 else 'are'} left"
         session.note(f"Run {run.id} of {scraper.name} goes on: {left}. --fresh starts a new one.")

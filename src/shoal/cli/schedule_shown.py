@@ -92,7 +92,8 @@ async def _look(ledger: Ledger, name: str, config: ScheduleConfig) -> Shown:
     now = (await ledger.health.examine()).clock
     sight = await known_sight(ledger, name, config)
     known = await look_up(ledger.errands, name)
-    last = known.slots[0] if known.slots else None
+    # One that is going says more than those that were skipped for it.
+    last = known.going[0] if known.going else known.slots[0] if known.slots else None
     run_id = None
     if last is not None:
         run = await ledger.runs.of_occasion(last[0].occasion)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
-    from shoal.enqueue.begin import Filled
+    from shoal.enqueue.begin import Filled, Plan
     from shoal.enqueue.urlfile import UrlFile
     from shoal.model.item import NewItem
     from shoal.model.views import IntakeReport
@@ -158,6 +158,15 @@ def tell_complaints(session: Session, urls: UrlFile | None, filled: Filled) -> N
         _tell(session, filled.listed, f"of {urls.name}", "line", urls.complaint)
     if filled.seeds is not None and filled.seeds.invalid:
         _tell(session, filled.seeds, "to start from", "item", lambda position, text: f"number {position + 1}: {text}")
+
+
+def tell_paused(session: Session, plan: Plan) -> None:
+    """A new run sets an unfinished one aside: whoever works on that one should know."""
+    if plan.run is None and plan.unfinished is not None:
+        aside = plan.unfinished.id
+        session.note(
+            f"Run {aside} is unfinished and was paused; `{command_line()} runs resume {aside}` takes it up again."
+        )
 
 
 def _tell(session: Session, report: IntakeReport, where: str, what: str, complaint: Callable[[int, str], str]) -> None:

@@ -47,9 +47,8 @@ def end_sign(run: Run, counts: Counts, rules: Rules) -> Sign | None:
         text = f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}."
     else:
         kind, text = Kind.FINISH, f"It has finished after {took}: {counts.done} done, {counts.dead} dead."
-    # How the members of a collection ended is told by the collection, once for all.
-    if kind is Kind.FINISH and (run.occasion or "").startswith(OF_A_COLLECTION):
-        return None
+    if (run.occasion or "").startswith(OF_A_COLLECTION):
+        return None  # how the members of a collection ended is told by the collection, once for all
     return Sign(kind=kind, episode=_stamp(run.finished_at), text=text)
 
 

@@ -63,7 +63,8 @@ class Deliveries:
             return
         now = await clock(ledger)
         told = {errand.name for errand in await ledger.errands.list(TOLD, limit=LISTED) if errand.finished_at}
-        for errand in await ledger.errands.list(RAISED, limit=LISTED):
+        raised = [errand for errand in await ledger.errands.list(RAISED, limit=LISTED) if errand.finished_at]
+        for errand in sorted(raised, key=lambda errand: errand.finished_at or now):  # in the order it happened
             if errand.finished_at is None or now - errand.finished_at > NEWS:
                 continue
             alert = msgspec.convert(errand.value, Alert)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
-from shoal.model.run import RunState
+from shoal.model.run import COLLECTION, RunState
 from shoal.model.views import FailedItem, ItemFilter
 from shoal.notify.alert import Alert, Kind, Sign
 from shoal.observe.failures import FailureGroup, failures, grouped
@@ -16,16 +16,18 @@ from shoal.observe.words import per_minute, printable, stamp
 
 DEAD_LOOKED_AT = 2_000
 DELAYED_LOOKED_AT = 200
+MEMBERS_NAMED = 50
 _SHORT = {Kind.FINISH: "finished", Kind.FAILURE: "failed", Kind.STALL: "stalled", Kind.ERRORS: "keeps failing"}
 
 
 async def put_into_words(ledger: Ledger, run_id: str, sign: Sign, secrets: tuple[str, ...]) -> Alert:
     moment = await look(ledger, run_id)
+    now = (await ledger.health.examine()).clock
     lines = [
-        sign.text,
+        f"{stamp(now)}: {sign.text}",
         _standing(moment, await recent_rate(ledger, moment)),
         *_reason(moment),
-        *([_told(group)] if (group := await _largest_failure(ledger, moment)) else []),
+        *await _failures(ledger, moment),
         *_commands(moment),
     ]
     return Alert(
@@ -80,6 +82,15 @@ async def _largest_failure(ledger: Ledger, moment: Moment) -> FailureGroup | Non
     else:
         groups = ()
     return groups[0] if groups else None
+
+
+async def _failures(ledger: Ledger, moment: Moment) -> list[str]:
+    """What failed: of a collection every member by its name, of other runs the largest group."""
+    if moment.run.scraper.startswith(COLLECTION):
+        dead = (await ledger.reads.failed(moment.run.id, limit=MEMBERS_NAMED)).rows
+        return [f"{item.url}: {item.error_message}" for item in dead]
+    group = await _largest_failure(ledger, moment)
+    return [_told(group)] if group is not None else []
 
 
 def _told(group: FailureGroup) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from shoal.model.run import RunState
 from shoal.model.views import Counts
 from shoal.observe.holdup import Holdup, holdup
 from shoal.observe.moment import Moment
@@ -147,6 +148,8 @@ class Meter:
     def _eta(self, moment: Moment) -> tuple[float, float] | None:
         """From the best recent speed and nothing new, to the worst one and new items coming as they did so far."""
         remaining = moment.counts.remaining
+        if moment.run.state is RunState.PAUSED:
+            return None
         if moment.ended or (remaining == 0 and moment.run.sealed):
             return 0.0, 0.0
         speeds = [speed for window in (SHORT_WINDOW, WINDOW) if (speed := self._speed(window)) is not None]
