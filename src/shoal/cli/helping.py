@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,14 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
 from shoal.notify.sender import check_addresses
+from shoal.observe.progress import follow, showing
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
+from shoal.worker.worker import Worker
+
+# Every worker of a fleet asks the ledger: seldom enough for many, often enough for a person.
+FOLLOW_SECONDS = 2.0
 
 
 def exit_code_of(report: WorkReport) -> int:
@@ -53,8 +59,7 @@ async def help_out(
         settle_memory()
         try:
             async with watched(settings, logs.log) as tower:
-                with obeying_signals(worker, session.note):
-                    report = await worker.work()
+                report = await _work(session, ledger, scraper, scope, worker)
                 logs.log.info("the worker leaves", **msgspec.to_builtins(report))
                 run_ids = await _its_runs(scraper, ledger, scope)
                 await _finish(scraper, ledger, run_ids, logs.log)
@@ -64,6 +69,24 @@ async def help_out(
             logs.close()
     _tell_end(session, report)
     return report
+
+
+async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope, worker: Worker) -> WorkReport:
+    """Somebody who looks at the terminal sees that it works; of one run, how far that is."""
+    what = f"run {', '.join(scope.run_ids)}" if scope.run_ids else "the runs"
+    session.note(f"Working on {what} of {scraper.name}; Ctrl-C stops.")
+    if len(scope.run_ids) != 1 or not sys.stderr.isatty():
+        with obeying_signals(worker, session.note):
+            return await worker.work()
+    (run_id,) = scope.run_ids
+    with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run_id}") as show:
+        following = asyncio.create_task(follow(ledger, run_id, show, every=FOLLOW_SECONDS))
+        try:
+            with obeying_signals(worker, show.tell):
+                return await worker.work()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 async def _its_runs(scraper: Scraper, ledger: Ledger, scope: Scope) -> Sequence[str]:

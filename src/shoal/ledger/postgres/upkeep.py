@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.idle import settle_idle
 from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE, SWEEP_AT_ONCE
 from shoal.ledger.postgres.work import tending
 from shoal.ledger.upkeep import AuditedUpkeep
@@ -31,6 +32,7 @@ class PostgresUpkeep(AuditedUpkeep):
         if await self._due("reap", REAP_SECONDS):
             reaped = tending(await self._db.row(self._sql["reap"], []))
         if await self._due("lanes", LANES_SECONDS):
+            await settle_idle(self._db, self._sql)
             await self._db.fetch(self._sql["sweep_lanes"], SWEEP_AT_ONCE, None)
         if await self._due("fold", FOLD_SECONDS):
             await self._db.fetch(self._sql["fold_counts"], FOLD_AT_ONCE)

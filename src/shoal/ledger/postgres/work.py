@@ -17,10 +17,12 @@ from shoal.ledger.fairness import QueueRow
 from shoal.ledger.intake import ChunkedIntake, Placed, placed_follow_ups
 from shoal.ledger.postgres.columns import as_columns
 from shoal.ledger.postgres.database import ClaimOutOfDate, ConnectionBroke, Database, Record
+from shoal.ledger.postgres.idle import settle_idle
 from shoal.ledger.workers import RegisteredWorkers
 from shoal.model.item import Lease
 from shoal.model.outcome import DONE, Finished
 from shoal.model.views import CommitReport, Tending
+from shoal.model.worker import WorkerSpec
 
 
 class PostgresIntake(ChunkedIntake):
@@ -163,6 +165,10 @@ class PostgresWorkers(RegisteredWorkers):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, claims: PostgresClaims) -> None:
         super().__init__(db, queries, catalog, claims)
         self._db = db
+
+    async def register(self, spec: WorkerSpec) -> None:
+        await super().register(spec)
+        await settle_idle(self._db, self._sql)
 
     async def drain(self, worker: str, *, by: str = "") -> None:
         rows = await self._db.fetch(self._sql["drain"], worker, by)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.runs import NOT_REMOVED, FoundRuns, check_change
-from shoal.ledger.sqlite.admit import admit, admit_to
+from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.clock import moment
 from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.idle import yield_lanes
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import empty_if_alone, purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
@@ -45,7 +46,7 @@ class SqliteRuns(FoundRuns):
 
         def work(tx: Transaction) -> None:
             _set_state(tx, no, run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
-            _yield_lanes(tx, no)
+            yield_lanes(tx, no)
 
         await self._db.write(work)
 
@@ -122,16 +123,3 @@ def _set_state(tx: Transaction, no: int, run_id: str, wanted: RunState, allowed:
         tx.run("change_run_state", no, wanted.value, tx.now)
         tx.note(no, by, f"run.{wanted.value}", run_id, {"from": was})
         tx.wakes = True
-
-
-def _yield_lanes(tx: Transaction, no: int) -> None:
-    """A paused run must not sit on places in lanes that other runs share: put what it has let out back in line."""
-    if tx.run("yield_pick_ready", no) + tx.run("yield_pick_delayed", no):
-        tx.run("yield_leave_ready")
-        tx.run("yield_leave_delayed")
-        tx.run("yield_waiting", no, tx.now)
-        tx.run("yield_lanes")
-        tx.run("yield_touch")
-        tx.run("yield_counts")
-        tx.run("yield_end")
-        admit(tx)

@@ -9,6 +9,7 @@ from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.claims import promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.idle import settle_idle
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
@@ -40,6 +41,7 @@ class SqliteUpkeep(AuditedUpkeep):
                 case "reap":
                     reaped = await self._db.write(_reap)
                 case "lanes" if await self._db.write(lambda tx: _take(tx, "lanes")):
+                    await settle_idle(self._db, self._sql)
                     await self._sweep_lanes()
                 case "tidy" if await self._db.write(_tidy):
                     await self._take_up()

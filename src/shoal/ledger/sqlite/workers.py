@@ -8,16 +8,22 @@ from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.idle import settle_idle
 from shoal.ledger.sqlite.transaction import Transaction
 from shoal.ledger.sqlite.unlease import reap, stop_worker
 from shoal.ledger.workers import RegisteredWorkers
 from shoal.model.views import Tending
+from shoal.model.worker import WorkerSpec
 
 
 class SqliteWorkers(RegisteredWorkers):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, claims: SqliteClaims) -> None:
         super().__init__(db, queries, catalog, claims)
         self._db = db
+
+    async def register(self, spec: WorkerSpec) -> None:
+        await super().register(spec)
+        await settle_idle(self._db, self._sql)
 
     async def drain(self, worker: str, *, by: str = "") -> None:
         def work(tx: Transaction) -> bool:

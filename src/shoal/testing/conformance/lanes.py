@@ -8,6 +8,7 @@ from shoal.errors import InvalidSetting, NotFound
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunSpec, StageSpec
+from shoal.model.worker import Scope
 from shoal.testing.lab import Lab, dead, done, retry, throttled
 
 POLITE = LanePolicy(limit=4, delay_min=10, delay_max=20)
@@ -15,6 +16,38 @@ GROUP = LanePolicy(limit=1, ordered=True, shared=False)
 
 
 class LanesConformance:
+    @pytest.mark.parametrize("policy", [LanePolicy(limit=2), LanePolicy(limit=2, delay_min=1, delay_max=1)])
+    async def test_a_run_that_nobody_serves_holds_no_place(self, lab: Lab, policy: LanePolicy) -> None:
+        """Enqueued tonight, worked on tomorrow: until then it must not stand in the way of others on the same host."""
+        later = await lab.run(scraper="later", lane=policy)
+        await lab.put(later, "a", "b", "c", lane="host")
+        now = await lab.run(scraper="now", lane=policy)
+        await lab.put(now, "x", "y", "z", lane="host")
+        worker = await lab.worker(scope=Scope(scraper="now"))
+        done_keys: list[str] = []
+        for _ in range(40):
+            await lab.ledger.upkeep.tend()
+            for claimed in await lab.claim(worker, scope=Scope(scraper="now")):
+                await lab.ledger.claims.started(worker, [claimed.lease])
+                await lab.finish(worker, [claimed])
+                done_keys.append(claimed.name)
+            await lab.jump(1)
+            await lab.ledger.workers.beat(worker)
+        assert sorted(done_keys) == ["x", "y", "z"]
+        assert (await lab.ledger.reads.why_run(later.id))[0].code == "no_worker"
+        await lab.check()
+        # Somebody comes for it: it has its places at once.
+        helper = await lab.worker(scope=Scope(run_ids=(later.id,)))
+        assert await lab.claim(helper, scope=Scope(run_ids=(later.id,)))
+        await lab.check()
+
+    async def test_without_any_worker_runs_stand_as_they_stood(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=1))
+        await lab.put(run, "a", "b", lane="host")
+        await lab.jump(10)
+        await lab.ledger.upkeep.tend()
+        assert await lab.state(run, "a") == "ready"
+
     async def test_the_stricter_of_two_runs_under_way_holds(self, lab: Lab) -> None:
         """Whoever starts last must not lift what another scraper promised to the same host."""
         slow = await lab.run(scraper="slow", lane=LanePolicy(limit=1, delay_min=5, delay_max=7))

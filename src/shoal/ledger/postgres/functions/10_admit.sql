@@ -2,7 +2,7 @@
 -- EARLIER statement: this one then has a fresh snapshot and sees what other transactions put behind those lanes.
 --
 -- A lane with a delay has at most one unstarted item outside, so that a late claim or a full buffer cannot bunch starts.
--- Where several runs wait behind one lane they take turns; a paused run's rows are not looked at.
+-- Where several runs wait behind one lane they take turns; the rows of paused and of idle runs are not looked at.
 create or replace function shoal.admit(lanes bigint[], t timestamptz) returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -15,7 +15,7 @@ begin
         return 0;
     end if;
     -- With a handful of active runs, ask each lane for each of them; with many, ask each lane who waits behind it.
-    runs := array(select r.no from shoal.run r where r.state = 'active' limit 9);
+    runs := array(select r.no from shoal.run r where r.state = 'active' and not r.idle limit 9);
     if cardinality(runs) < 9 then
         runs := array(
             select distinct r.no
@@ -38,7 +38,7 @@ begin
                     from x where x.run is not null)
                 select x.run from x
             ) x
-            join shoal.run r on r.no = x.run and r.state = 'active'
+            join shoal.run r on r.no = x.run and r.state = 'active' and not r.idle
             where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
     end if;
     if runs = '{}' then
@@ -62,7 +62,7 @@ begin
                 order by w.priority, w.item
                 limit shoal.lane_allowance(l)
             ) h
-            where r.no = any (runs) and r.state = 'active'
+            where r.no = any (runs) and r.state = 'active' and not r.idle
             order by h.turn, random()
             limit shoal.lane_allowance(l)
         ) w

@@ -189,7 +189,7 @@ begin
     perform shoal.admit(lanes, shoal.clock());
 end $$;
 
--- A paused run must not sit on places in lanes that other runs share: put what it has let out back in line.
+-- A paused or idle run must not sit on places in lanes that other runs share: put what it has let out back in line.
 create or replace function shoal.yield_lanes(run_no int) returns int
 language plpgsql as $$
 declare
@@ -209,7 +209,7 @@ begin
     perform shoal.lock_lanes(lanes);
     t := shoal.clock();
     -- Resumed meanwhile? Then there is nothing to give up.
-    if not exists (select 1 from shoal.run r where r.no = run_no and r.state = 'paused') then
+    if not exists (select 1 from shoal.run r where r.no = run_no and (r.state = 'paused' or r.idle)) then
         return 0;
     end if;
     with from_ready as (
@@ -270,7 +270,7 @@ begin
                       select (select w.run from shoal.waiting w where w.lane = l.id and w.run > x.run
                               order by w.run limit 1)
                       from x where x.run is not null)
-                  select 1 from x join shoal.run r on r.no = x.run and r.state = 'active')
+                  select 1 from x join shoal.run r on r.no = x.run and r.state = 'active' and not r.idle)
             limit most);
     end if;
     if lanes = '{}' then
@@ -278,6 +278,39 @@ begin
     end if;
     perform shoal.lock_lanes(lanes);
     return shoal.admit(lanes, shoal.clock());
+end $$;
+
+-- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items.
+create or replace function shoal.idle_changes() returns table (run_no int, now_idle boolean)
+language sql stable as $$
+    with live as materialized (select w.scope from shoal.worker w where w.state = 'live'),
+    judged as (
+        select r.no, r.idle, exists (select 1 from live) and not exists (
+            select 1 from live v
+            where coalesce(v.scope ->> 'scraper', r.scraper) = r.scraper
+              and (json_array_length(v.scope -> 'run_ids') = 0
+                   or r.id in (select json_array_elements_text(v.scope -> 'run_ids')))) as now_idle
+        from shoal.run r where r.state = 'active'
+    )
+    select j.no, j.now_idle from judged j where j.idle <> j.now_idle
+    union all
+    -- What was let out just before it became idle, or came back from a worker that died.
+    select j.no, true from judged j
+    where j.idle and j.now_idle
+      and exists (select 1 from shoal.queue k join shoal.ready y on y.queue = k.id
+                  where k.run = j.no and y.lane is not null)
+$$;
+
+create or replace function shoal.set_idle(run_number int, wanted boolean) returns void
+language plpgsql as $$
+begin
+    update shoal.run r set idle = wanted where r.no = run_number and r.idle <> wanted;
+    if wanted then
+        perform shoal.yield_lanes(run_number);
+    else
+        while shoal.sweep_lanes(1000, run_number) > 0 loop
+        end loop;
+    end if;
 end $$;
 
 -- Fold count deltas into totals and per-minute figures.

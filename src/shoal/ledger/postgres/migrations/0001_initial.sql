@@ -1,4 +1,4 @@
--- functions: 41f3753a3b141fa4
+-- functions: 8bb8ce77fdaf0b4a
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -18,7 +18,9 @@ create table shoal.run (
     created_at   timestamptz not null,
     changed_at   timestamptz not null,
     finished_at  timestamptz,
-    occasion     text
+    occasion     text,
+    -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
+    idle         boolean not null default false
 );
 create index run_active on shoal.run (no) where state = 'active';
 -- One run for one occasion: a slot of a schedule, a member of a collection.

@@ -128,6 +128,12 @@ select shoal.tick_due($1, $2::float8)
 -- name: fold_counts
 select shoal.fold_counts($1::int)
 
+-- name: idle_changes
+select * from shoal.idle_changes()
+
+-- name: set_idle
+select shoal.set_idle($1::int, $2::boolean)
+
 -- name: sweep_lanes
 select shoal.sweep_lanes($1::int, $2::int)
 

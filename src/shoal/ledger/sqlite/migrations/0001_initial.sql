@@ -20,7 +20,9 @@ create table run (
     created_at   integer not null,
     changed_at   integer not null,
     finished_at  integer,
-    occasion     text
+    occasion     text,
+    -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
+    idle         integer not null default 0
 ) strict;
 create index run_active on run (no) where state = 'active';
 -- One run for one occasion: a slot of a schedule, a member of a collection.

@@ -1,6 +1,6 @@
 -- name: admit_pick
 -- Let as many items out of `waiting` as the touched lanes allow. A lane with a delay has at most one unstarted item
--- outside. Where several runs wait behind one lane they take turns; a paused run's rows are not looked at.
+-- outside. Where several runs wait behind one lane they take turns; paused and idle runs' rows are not looked at.
 -- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, as far as the allowance goes. The plus in
 -- +k.item takes the type off the value: only then does SQLite use the whole key to find the next row.
 insert into temp.admitted (item, lane, run, queue, priority, epoch, tries, rescues, due)
@@ -9,13 +9,13 @@ open as materialized (
     select o.id as lane, r.no as run, o.allowance, o.due
     from temp.touched t
     cross join lane_room o on o.id = t.lane
-    cross join run r indexed by run_active on r.state = 'active'
+    cross join run r indexed by run_active on r.state = 'active' and not r.idle
     where o.allowance > 0 and o.run = 0
     union all
     select o.id, r.no, o.allowance, o.due
     from temp.touched t
     cross join lane_room o on o.id = t.lane
-    cross join run r on r.no = o.run and r.state = 'active'
+    cross join run r on r.no = o.run and r.state = 'active' and not r.idle
     where o.allowance > 0
 ),
 walk (lane, run, priority, item, turn, allowance, due) as (
@@ -84,7 +84,7 @@ insert or ignore into temp.touched (lane) select value from json_each(?1)
 select json_group_array(l.id) from (
     select l.id from lane_room l
     where l.allowance > 0
-      and exists (select 1 from run r where r.state = 'active' and (l.run = 0 or l.run = r.no)
+      and exists (select 1 from run r where r.state = 'active' and not r.idle and (l.run = 0 or l.run = r.no)
                     and exists (select 1 from waiting w where w.lane = l.id and w.run = r.no))
     limit ?1) l
 

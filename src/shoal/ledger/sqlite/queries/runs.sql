@@ -54,6 +54,27 @@ where no = ?1
 -- name: note_event
 insert into event (at, run, actor, action, subject, detail) values (shoal_now(), ?1, ?2, ?3, ?4, ?5)
 
+-- name: idle_changes
+-- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items. And those that
+-- are idle and hold a place: what was let out just before, or came back from a worker that died.
+with live as materialized (select w.scope from worker w where w.state = 'live'),
+judged as materialized (
+    select r.no, r.idle, exists (select 1 from live) and not exists (
+        select 1 from live v
+        where coalesce(v.scope ->> '$.scraper', r.scraper) = r.scraper
+          and (json_array_length(v.scope, '$.run_ids') = 0
+               or exists (select 1 from json_each(v.scope, '$.run_ids') j where j.value = r.id))) as now_idle
+    from run r where r.state = 'active'
+)
+select j.no, j.now_idle from judged j where j.idle <> j.now_idle
+union all
+select j.no, 1 from judged j
+where j.idle and j.now_idle
+  and exists (select 1 from queue k join ready y on y.queue = k.id where k.run = j.no and y.lane is not null)
+
+-- name: set_idle
+update run set idle = ?2 where no = ?1
+
 -- name: take_errand
 -- Free, or its taker's time is up, or taken by the same one: then it is the caller's, and a row says so.
 insert into errand (name, taken_by, taken_at, until) values (?1, ?2, shoal_now(), shoal_now() + cast(?3 * 1000000 as integer))
