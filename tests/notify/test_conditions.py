@@ -104,7 +104,7 @@ def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[Gate], e
         (RunState.CANCELLED, Counts(cancelled=3), None, Kind.FAILURE),
         (RunState.FINISHED, Counts(done=100), "schedule nightly", Kind.FINISH),
         (RunState.FINISHED, Counts(done=100), "collection papers", None),  # the collection tells
-        (RunState.FINISHED, Counts(dead=100), "collection papers", Kind.FAILURE),
+        (RunState.FINISHED, Counts(dead=100), "collection papers", None),
     ],
 )
 def test_how_a_run_ended(state: RunState, counts: Counts, occasion: str | None, kind: Kind | None) -> None:

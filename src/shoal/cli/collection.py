@@ -125,6 +125,7 @@ def _terms(wanted: CollectionWish, settings: Settings) -> Terms:
         logs=wanted.logs,
         pause=settings.member_pause,
         in_front=wanted.sequential,
+        output=Path(settings.member_output).expanduser() if settings.member_output else None,
     )
 
 

@@ -13,6 +13,7 @@ import typer
 
 from shoal.cli.session import Session
 from shoal.errors import NotFound
+from shoal.model.run import OF_A_COLLECTION
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -65,12 +66,15 @@ def naming_the_ledger(settings: Settings) -> Iterator[None]:
 
 
 async def find_run(ledger: Ledger, name: str) -> Run:
-    """A run by its id, the newest (`latest`), or the newest of a scraper (`latest:SCRAPER`)."""
+    """A run by its id, the newest (`latest`), or the newest of a scraper (`latest:SCRAPER`).
+
+    The newest is never a member of a collection: whoever runs a collection means that.
+    """
     if name == LATEST:
-        newest = await ledger.runs.list(limit=1)
-        if not newest.rows:
+        newest = (await ledger.runs.list(limit=NEAR_RUNS)).rows
+        if not newest:
             raise NotFound("The ledger has no runs yet.", remedy="Start one with `shoal run`.")
-        return newest.rows[0]
+        return next((run for run in newest if not is_member(run)), newest[0])
     if name.startswith(f"{LATEST}:"):
         scraper = name.partition(":")[2]
         run = await ledger.runs.latest(scraper)
@@ -81,6 +85,11 @@ async def find_run(ledger: Ledger, name: str) -> Run:
         return await ledger.runs.get(name)
     except NotFound as error:
         raise NotFound(error.message, remedy=await _near(ledger, name)) from None
+
+
+def is_member(run: Run) -> bool:
+    """Whether the run is one of a collection's members."""
+    return (run.occasion or "").startswith(OF_A_COLLECTION)
 
 
 async def find_item(ledger: Ledger, run: Run, item: int | None, key: str | None, stage: str | None = None) -> ItemView:

@@ -22,6 +22,7 @@ from shoal.model.log import Log
 from shoal.model.worker import Scope
 from shoal.notify.sender import check_addresses
 from shoal.observe.progress import follow, showing
+from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
@@ -110,6 +111,6 @@ def _tell_end(session: Session, report: WorkReport) -> None:
         session.note("No more records to claim.")  # S0.22
     session.note(
         f"{report.worker} leaves ({report.ending.value}): {report.done} done, {report.dead} dead, "
-        f"{report.retried} to be tried again, {report.given_back} given back, {report.records} records "
+        f"{report.retried} to be tried again, {report.given_back} given back, {counted(report.records, 'record')} "
         f"in {report.seconds:.1f} s."
     )

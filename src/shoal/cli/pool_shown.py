@@ -39,7 +39,7 @@ def print_plan(
         return
     session.data("")
     session.table(
-        ["WORKER", "PARTITIONS", "WAITING", "ETA", "FIRST"],
+        ["WORKER", "PARTITIONS", "WAITING", "ETA", "OWN"],
         [(w.number, len(w.partitions), w.waiting, _eta(w.eta), _named(w.partitions)) for w in workers],
     )
     left = sum(worker.waiting for worker in workers)

@@ -49,7 +49,7 @@ def run(
     store: Annotated[str | None, typer.Option(help="Keep pages in this folder; ask only for changed ones.")] = None,
     from_store: Annotated[bool, typer.Option("--from-store", help="Parse kept pages again, fetch nothing.")] = False,
     max_dead: Annotated[str | None, typer.Option(help="More dead items than this: exit 1 (1%, 25).")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Export to this file at the end.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="Export to this file, or folder.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     name: Annotated[str | None, typer.Option(help="Run under this name instead of the scraper's own.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of a folder: run all that is in it.")] = False,
@@ -84,9 +84,9 @@ def run(
         output=output,
         name=name,
     )
-    overrides = {"concurrency": most or jobs, "max_dead": max_dead}
+    overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
-    for_one |= {"--from-store": from_store, "--output": output}
+    for_one |= {"--from-store": from_store}
     for_many = {"--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
     if (collection := folder_meant(session, target)) is None:
         _refuse({"--all": everything, **for_many}, f"{target} is no folder of scrapers.")
@@ -107,6 +107,7 @@ def run(
             logs=log_dir.expanduser(),
             wish=wish,
         )
+        overrides["member_output"] = output
         code = session.wait(run_collection(session, wanted, overrides), fast=True)
     if code:
         raise typer.Exit(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.finding import ask, find_run
+from shoal.cli.finding import ask, find_run, is_member
 from shoal.cli.options import with_options
 from shoal.cli.records import STATES, gate_text, per_state, reading_record
 from shoal.cli.session import BOLD, Session
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shoal.observe.skew import Skew
 
 NEWEST = 10
+LOOKED_AT = 200
 MOST_PARTITIONS = 30
 MOST_WORKERS = 10
 MOST_FAILURES = 10
@@ -44,7 +45,8 @@ def status(
 
 
 async def _newest(ledger: Ledger, settings: Settings) -> list[tuple[Reading, list[Sign]]]:
-    runs = (await ledger.runs.list(limit=NEWEST)).rows
+    # A collection stands for its members, which would fill the screen.
+    runs = [run for run in (await ledger.runs.list(limit=LOOKED_AT)).rows if not is_member(run)][:NEWEST]
     return [(await _reading(ledger, run.id), await _signs(ledger, settings, run)) for run in runs]
 
 

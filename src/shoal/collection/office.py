@@ -16,7 +16,8 @@ from shoal.collection.limits import Ended, Limits, watch
 from shoal.collection.members import Member
 from shoal.collection.verdict import Status, Verdict, verdict_on
 from shoal.config.deadlimit import DeadLimit
-from shoal.errors import LedgerError, NotAllowed, Permanent, Transient, UsageError
+from shoal.errors import LedgerError, NotAllowed, Permanent, ShoalError, Transient, UsageError
+from shoal.export import export_run
 from shoal.fleet.child import Child, start_here, start_tied
 from shoal.fleet.roll import Roll
 from shoal.ledger.protocols import Ledger
@@ -33,6 +34,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for every member that does not say otherwise.
 
     `pause`: seconds between two members of a group. `in_front`: children have the terminal, instead of a log file.
+    `output`: the folder that records are exported to, if they are.
     """
 
     limits: Limits
@@ -40,6 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     logs: Path
     pause: float
     in_front: bool
+    output: Path | None
 
 
 class Office:
@@ -65,7 +68,7 @@ class Office:
         if run is not None and run.state is RunState.FINISHED:
             verdict = await verdict_on(self._ledger, run, self._terms.max_dead)
             if verdict.status is not Status.FAILED:  # whoever ran it died before it could say so
-                return _record(member, verdict, run, file, 0.0)
+                return await self._reported(member, verdict, run, file, 0.0)
             await self._ledger.steering.retry(run.id, _DEAD, by="shoal run")
         ended = await self._process(member, occasion, file, log, began)
         while ended.code == NotAllowed.exit_code and await self._seconds_since(began) < self._limits_of(member).timeout:
@@ -78,7 +81,7 @@ class Office:
         log.info("ended", status=verdict.status.value, seconds=round(seconds, 1))
         if verdict.status is Status.FAILED:
             raise (Permanent if ended.code == UsageError.exit_code and run is None else Transient)(verdict.reason)
-        return _record(member, verdict, run, file, seconds)
+        return await self._reported(member, verdict, run, file, seconds)
 
     async def pause(self) -> None:
         """Between two members of a group."""
@@ -99,6 +102,21 @@ class Office:
     @property
     def present(self) -> int:
         return len(self._present)
+
+    async def _reported(
+        self, member: Member, verdict: Verdict, run: Run | None, file: Path, seconds: float
+    ) -> dict[str, Any]:
+        """What is stored about a member that did not fail; its records are exported first."""
+        if self._terms.output is not None and run is not None and verdict.counts.results:
+            path = self._terms.output / member.country / member.newspaper / f"{run.id}.jsonl"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                await export_run(self._ledger, run.id, path)
+            except OSError as error:
+                raise Transient(f"its records cannot be exported to {path}: {error.strerror}") from None
+            except ShoalError as error:
+                raise Transient(f"its records are not exported: {error.message}") from None
+        return _record(member, verdict, run, file, seconds)
 
     async def _process(self, member: Member, occasion: str, file: Path, log: Log, began: dt.datetime) -> Ended:
         arguments = (*command_of(member), "--occasion", occasion)

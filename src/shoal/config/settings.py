@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     For the members of a collection: `member_timeout`, seconds that one may take; `member_stale`, that it may be without
     progress; `member_memory`, megabytes; `member_pause`, seconds between two of a group; `member_retries`, further
-    attempts when one failed.
+    attempts when one failed; `member_output`, the folder that its records are exported to, empty for none.
 
     `notify`: who is told of alerts, `notify_on`: of which kinds. `stall_after`: seconds without the end of an attempt
     after which a run counts as stalled. `error_share`: of the attempts of the last minutes, more that failed than this
@@ -74,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     member_memory: int = 1_024
     member_pause: float = 1.0
     member_retries: int = 0
+    member_output: str = ""
     notify: Addresses = Addresses()
     notify_on: str = " ".join(ALERT_KINDS)
     stall_after: float = 600.0
@@ -150,6 +151,7 @@ VALUES: dict[str, Value] = {
     "member_memory": Number(int, 16, 1 << 20, "megabytes"),
     "member_pause": Number(float, 0, 3_600, "seconds"),
     "member_retries": Number(int, 0, 100),
+    "member_output": Text("the path of a folder, or empty for no exports", empty=True),
     "notify": AddressList(),
     "notify_on": Kinds(ALERT_KINDS),
     "stall_after": Number(float, 1, 31_536_000, "seconds"),

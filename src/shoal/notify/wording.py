@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
@@ -24,8 +26,8 @@ async def put_into_words(ledger: Ledger, run_id: str, sign: Sign, secrets: tuple
     moment = await look(ledger, run_id)
     now = (await ledger.health.examine()).clock
     lines = [
-        f"{stamp(now)}: {sign.text}",
-        _standing(moment, await recent_rate(ledger, moment)),
+        sign.text,
+        _standing(moment, await recent_rate(ledger, moment), now),
         *_reason(moment),
         *await _failures(ledger, moment),
         *_commands(moment),
@@ -40,11 +42,11 @@ async def put_into_words(ledger: Ledger, run_id: str, sign: Sign, secrets: tuple
     )
 
 
-def _standing(moment: Moment, rate: float | None) -> str:
+def _standing(moment: Moment, rate: float | None, now: dt.datetime) -> str:
     run, counts = moment.run, moment.counts
     return (
-        f"Run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}: {counts.done} done, "
-        f"{counts.dead} dead, {counts.remaining} left ({counts.leased} being worked on), {counts.results} records, "
+        f"{stamp(now)}: run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}: "
+        f"{counts.done} done, {counts.dead} dead, {counts.remaining} left ({counts.leased} being worked on), {counts.results} records, "
         f"{per_minute(rate)}."
     )
 

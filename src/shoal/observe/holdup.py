@@ -21,6 +21,7 @@ _FULL_STOPS = {
     "unsealed": "more items",
     "nothing_left": "nothing",
 }
+_NOTHING_TO_DO = ("unsealed", "nothing_left")
 _LANE_STOPS = {
     "lane_paused": "paused lane",
     "lane_blocked": "blocked host",
@@ -50,6 +51,8 @@ def holdup(counts: Counts, gates: Sequence[Gate]) -> Holdup:
     for gate in gates:
         by_code.setdefault(gate.code, gate)
     for code, cause in _FULL_STOPS.items():
+        if counts.remaining and code in _NOTHING_TO_DO:
+            continue  # the gates are a moment older than the counts
         if code in by_code:
             return Holdup(cause, text=by_code[code].text)
     if counts.remaining == 0:
