@@ -4,8 +4,8 @@ PYTHON =
 BIN = .venv/bin
 PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PYTEST = $(BIN)/python -m pytest
-# One real PostgreSQL per process: four are enough to keep a large machine busy.
-PYTEST_ARGS = -n auto --maxprocesses 4
+# Many tests wait more than they work: three processes keep two cores busy. Each has a real PostgreSQL.
+PYTEST_ARGS = -n 3
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
