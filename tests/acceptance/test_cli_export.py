@@ -126,7 +126,7 @@ def test_notes_about_what_is_exported(shoal: Shoal, sqlite_path: Path) -> None:
         (["latest", "-o", "out.jsonl", "--bom"], 2, "are for CSV"),
         (["latest", "-o", "out.csv", "--columns", "a,,b"], 2, "empty name"),
         (["latest", "-o", "out.csv", "--stage", "nope"], 2, "it has page, review"),
-        (["latest:nobody", "-o", "out.csv"], 5, "There is no run of 'nobody'."),
+        (["latest:nobody", "-o", "out.csv"], 5, "There is no run of 'nobody'"),
         (["20010101_000000", "-o", "out.csv"], 5, "There is no run"),
     ],
 )

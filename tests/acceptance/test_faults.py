@@ -1,12 +1,14 @@
 """Handlers and servers that do what they should not: the right outcome, a clear message, and nobody else harmed."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from shoal.model.item import ItemState
 from shoal.model.views import AttemptView
 from tests.acceptance.project import Project
+from tests.fleet.scene import until
 from tests.parts.site import Site, per_path
 
 BYSTANDERS = 5
@@ -313,3 +315,27 @@ def test_a_scraper_that_is_not_there(project: Project, name: str) -> None:
     assert said.wait() in (2, 5)
     assert name in said.stderr
     assert "Traceback" not in said.stderr
+
+
+def test_a_ledger_that_is_removed_meanwhile_is_no_success(project: Project) -> None:
+    project.write(
+        """
+        from pathlib import Path
+        shop = Scraper("shop")
+
+        @shop.stage
+        async def item(item: Item):
+            Path("begun").touch()
+            while not Path("go").exists():
+                await asyncio.sleep(0.02)
+            yield {"key": item.key}
+
+        shop.start(item.item(key="x"))
+        """
+    )
+    command = project.start("run", "shop.py")
+    until((project.folder / "begun").exists, bool, "it does not begin")
+    Path(project.ledger).unlink()
+    (project.folder / "go").touch()
+    assert command.wait() == 3
+    assert "was removed or replaced while it was in use" in command.stderr.splitlines()[-1]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.project import Project
 from tests.collection.scene import add, by_member, reports, set_up, slow, span
+from tests.fleet.scene import is_alive, until
 from tests.parts.site import Site
 
 SINGLES = [f"{country}/{paper}" for country in ("fiji", "samoa", "tonga") for paper in ("daily", "sun", "star", "post")]
@@ -89,11 +90,11 @@ def test_a_plan_runs_nothing(project: Project) -> None:  # S2.5
         for key in ("fiji/times", "fiji/islands", "tonga/islands"):
             add(project, key, *slow(site, key, 0.0))
         (project.folder / "configs/fiji/bad.yaml").write_text("timeout: soon\n")
-        (project.folder / "configs/tonga/broken.py").write_text("from shoal import Scraper\nScraper(1 / 0)\n")
+        (project.folder / "configs/tonga/broken.py").write_text("from shoal import Scraper\nScraper(\n")
         said = project.shoal("run", "configs/", "--all", "--dry-run", code=1).stdout
         assert site.visits() == []
     assert "5 configurations: 3 singles, 1 group (2 members)" in said
-    assert "fails when it is loaded (line 2): ZeroDivisionError" in said
+    assert "cannot be used: it is not valid Python: '(' was never closed" in said
     assert re.search(r"fiji/times +\S*shoal run configs/fiji/times.yaml --name fiji.times\n", said)
     assert re.search(r"Group islands.*\n  1\. fiji/islands .*\n  2\. tonga/islands ", said)
     assert "fiji/bad      cannot be used: configs/fiji/bad.yaml, line 1: timeout is 'soon'" in said
@@ -112,7 +113,7 @@ def test_each_in_turn_at_the_terminal(project: Project) -> None:  # S2.6
     assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(spans))
     # What each says is seen here, in the order in which they ran.
     begun = re.findall(r"Run \S+ of (\S+) begins", command.stderr)
-    assert begun == ["fiji.a", "fiji.b", "fiji.islands", "tonga.islands"]
+    assert begun == ["collection.configs", "fiji.a", "fiji.b", "fiji.islands", "tonga.islands"]
     assert "Total 4 | Success 4 | Warnings 0 | Failed 0" in command.stdout
 
 
@@ -169,8 +170,8 @@ def test_a_failed_one_gets_another_attempt_by_itself(project: Project) -> None: 
 @pytest.mark.parametrize(
     ("setting", "code", "told"),
     [
-        ("member_timeout=4", "await asyncio.sleep(60)", "timed out after 4 s"),
-        ("member_stale=1", "await asyncio.sleep(60)", "made no progress for 1 s"),
+        ("member_timeout=6", "await asyncio.sleep(60)", "timed out after 6 s"),
+        ("member_stale=5", "await asyncio.sleep(60)", "made no progress for 5 s"),
         (
             "member_memory=200",
             "kept = bytearray(400 << 20); await asyncio.sleep(60)",
@@ -195,7 +196,7 @@ def test_limits_end_one_and_not_the_others(project: Project, setting: str, code:
         "configs/fiji/stuck.py",
     )
     with Site() as site:
-        add(project, "fiji/good", *slow(site, "fiji/good", 0.1))
+        add(project, "fiji/good", *slow(site, "fiji/good", 0.1), timeout=60, stale=60, memory=1024)
         began = time.monotonic()
         command = project.shoal("run", "configs/", "--all", "--json", "--set", setting, "--set", "drain=0.5", code=1)
     members, _ = reports(command)
@@ -223,7 +224,9 @@ def test_stopped_and_taken_up_again(either: Project) -> None:
         add(either, "fiji/times", *slow(site, "fiji/times", 0.0))
         command = either.start("run", "configs/", "--all", "--json")
         site.wait_until(lambda visits: len(by_member(visits).get("fiji/islands", [])) == 3, timeout=30)
-        command.wait_until_it_says("ended")  # the single
+        command.wait_until_it_says("of collection.configs begins")
+        (run_id,) = re.findall(r"Run (\S+) of collection.configs begins", command.stderr)
+        until(lambda: either.counts(run_id).done, lambda done: done == 1, "the single is not done")
         command.tell(signal.SIGINT)
         assert command.wait(30) == 130
         members, totals = reports(command)
@@ -318,6 +321,76 @@ def test_two_machines_share_a_collection(fleet: Project) -> None:  # S2.25
     done = [int(found) for said in (one.stderr, two.stderr) for found in re.findall(r" done=(\d+) ", said)]
     assert sum(done) == 6
     assert all(done)
+
+
+def test_begun_twice_at_the_same_moment_it_is_one_run(fleet: Project) -> None:
+    set_up(fleet)
+    with Site() as site:
+        keys = [f"fiji/paper{number}" for number in range(4)]
+        for key in keys:
+            add(fleet, key, *slow(site, key, 0.3))
+        commands = [fleet.start("run", "configs/", "--all", "--json", "-j", "2") for _ in range(2)]
+        assert [command.wait(60) for command in commands] == [0, 0]
+        visits = by_member(site.visits())
+    assert len({reports(command)[1]["run_id"] for command in commands}) == 1
+    assert {key: len(found) for key, found in visits.items()} == dict.fromkeys(keys, 1)
+
+
+def test_given_up_at_once(project: Project) -> None:
+    """A second Ctrl-C: members give back what runs, one that hangs is killed with its children, and all are told of."""
+    set_up(project)
+    (project.folder / "configs/fiji").mkdir(parents=True)
+    project.write(
+        """
+        import subprocess
+        from pathlib import Path
+        hung = Scraper("hung")
+
+        @hung.stage(timeout=300)
+        async def item(item: Item):
+            child = subprocess.Popen(["sleep", "300"])
+            Path("hangs").write_text(str(child.pid))
+            time.sleep(300)
+
+        hung.start(item.item(key="x"))
+        """,
+        "configs/fiji/hung.py",
+    )
+    command = project.start("run", "configs/", "--all", "--json")
+    until((project.folder / "hangs").exists, bool, "the member does not begin")
+    command.tell(signal.SIGINT)
+    command.wait_until_it_says("Waiting for 1 scraper")
+    command.tell(signal.SIGINT)
+    assert command.wait(30) == 130
+    assert reports(command)[1]["not_run"] == 1
+    pid = int((project.folder / "hangs").read_text())
+    until(lambda: is_alive(pid), lambda alive: not alive, "the member's child lives on")
+
+
+def test_one_that_hangs_does_not_outlive_its_parent_for_long(project: Project) -> None:
+    set_up(project)
+    (project.folder / "configs/fiji").mkdir(parents=True)
+    project.write(
+        """
+        import os
+        from pathlib import Path
+        hung = Scraper("hung")
+
+        @hung.stage(timeout=300)
+        async def item(item: Item):
+            Path("hangs.part").write_text(str(os.getpid()))
+            Path("hangs.part").rename("hangs")
+            time.sleep(300)
+
+        hung.start(item.item(key="x"))
+        """,
+        "configs/fiji/hung.py",
+    )
+    command = project.start("run", "configs/", "--all", "--set", "drain=0")
+    until((project.folder / "hangs").exists, bool, "the member does not begin")
+    command.kill()
+    pid = int((project.folder / "hangs").read_text())
+    until(lambda: is_alive(pid), lambda alive: not alive, "the member lives on")
 
 
 def test_a_collection_may_have_a_name(project: Project) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 
 from shoal.cli.session import Session
@@ -13,6 +13,7 @@ from shoal.cli.working import INTERRUPTED
 from shoal.config.settings import ENV_PREFIX, NAMES
 
 _STDERR = 2
+GIVING_BACK = "Giving back what runs."
 
 
 def environment_of_children(session: Session, *, ledger: str | None, own: Container[str] = ()) -> dict[str, str]:
@@ -41,20 +42,10 @@ def passing_signals_on(
     """The first SIGINT or SIGTERM drains, the second gives back what runs: `stop` is called for each. A third ends this
     process where it stands. SIGHUP calls `reload`, unless it says that the terminal is gone: then it is a `stop`.
     """
-    loop = asyncio.get_running_loop()
-    count, on_terminal = 0, os.isatty(_STDERR)
-
-    def on_stop() -> None:
-        nonlocal count
-        count += 1
-        if count == 1:
-            tell("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.")
-        elif count == 2:
-            tell("Giving back what runs.")
-        else:
-            # Those that we have started see that we are gone, and leave.
-            os._exit(INTERRUPTED)
-        stop()
+    orders = iter(
+        ("Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once.", GIVING_BACK)
+    )
+    on_terminal = os.isatty(_STDERR)
 
     def on_hangup() -> None:
         if reload is None or (on_terminal and not os.isatty(_STDERR)):
@@ -62,7 +53,34 @@ def passing_signals_on(
         else:
             reload()
 
-    handlers = {signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}
+    on_stop = _telling(orders, stop, tell)
+    with _handling({signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}):
+        yield
+
+
+@contextmanager
+def giving_up_on_signals(hurry: Callable[[], None], tell: Callable[[str], None]) -> Iterator[None]:
+    """While those that were told to stop are waited for: one more SIGINT or SIGTERM calls `hurry`, the next ends us."""
+    on_stop = _telling(iter((GIVING_BACK,)), hurry, tell)
+    with _handling({signal.SIGINT: on_stop, signal.SIGTERM: on_stop}):
+        yield
+
+
+def _telling(orders: Iterator[str], obey: Callable[[], None], tell: Callable[[str], None]) -> Callable[[], None]:
+    def on_stop() -> None:
+        text = next(orders, None)
+        if text is None:
+            # Those that we have started see that we are gone, and leave.
+            os._exit(INTERRUPTED)
+        tell(text)
+        obey()
+
+    return on_stop
+
+
+@contextmanager
+def _handling(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:

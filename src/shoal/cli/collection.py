@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.cli.children import environment_of_children
+from shoal.cli.children import environment_of_children, giving_up_on_signals
 from shoal.cli.collection_shown import print_members, print_plan, tell_plan
 from shoal.cli.occasion import OccasionOver
-from shoal.cli.running import Wish, planned, work_off
+from shoal.cli.running import Wish, begin_run, beginning, planned, work_off
 from shoal.cli.scrapers import command_line, overrule
 from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
@@ -24,6 +23,7 @@ from shoal.collection.scraper import collection_scraper
 from shoal.collection.summary import NOT_RUN, Summary, summarize
 from shoal.collection.verdict import Status
 from shoal.config import DeadLimit, Settings
+from shoal.define.declared import is_declared
 from shoal.define.load import load_scraper
 from shoal.enqueue.begin import Choice as Which
 from shoal.enqueue.begin import Plan as Beginning
@@ -38,6 +38,7 @@ from shoal.wiring import opened
 from shoal.worker.options import Ending
 
 FAREWELL_SECONDS = 10.0
+MOST_MEMBERS = 1_000
 NO_DEAD = DeadLimit(Decimal(0), False)
 
 
@@ -71,23 +72,25 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         office = Office(ledger, environment, _terms(wanted, settings))
         scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)
         with ExitStack() as held:
-            try:
-                begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
-            except OccasionOver:
-                return 0
-            except NotFound as error:
-                error.remedy = f"Run it first: {command_line()} run {wanted.wish.target} --all"
-                raise
-            if begun.run is not None:
-                begun = await _taken_up(session, ledger, begun, begun.run, chosen, wanted)
-            if not wanted.failed:
-                tell_plan(session, chosen, settings.concurrency)
+            async with beginning(ledger, settings, scraper.name):
+                try:
+                    begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
+                except OccasionOver:
+                    return 0
+                except NotFound as error:
+                    error.remedy = f"Run it first: {command_line()} run {wanted.wish.target} --all"
+                    raise
+                if begun.run is not None:
+                    begun = await _taken_up(session, ledger, begun, begun.run, chosen, wanted)
+                if not wanted.failed:
+                    tell_plan(session, chosen, settings.concurrency)
+                run = await begin_run(session, scraper, ledger, begun, wanted.wish)
             # Who is told to stop hands the order on to its members at once; they have the time to finish. And one that
             # failed is one too many, while a member itself may have a few dead items.
             wish = msgspec.structs.replace(wanted.wish, ahead=False)
             own = msgspec.structs.replace(settings, drain=0.0, max_dead=NO_DEAD)
             with _leaving_the_terminal(session, wanted.sequential):
-                run, report = await work_off(session, scraper, own, ledger, begun, wish)
+                report = await work_off(session, scraper, own, ledger, begun, run, wish)
             await _wait_for(session, office)
             run = await ledger.runs.get(run.id)
             summary = await summarize(ledger, run)
@@ -105,11 +108,16 @@ def _discovered(wanted: CollectionWish) -> list[Member]:
 
 
 def _checked(member: Member) -> Member:
-    """With what is wrong with its code, if anything is."""
+    """With what is wrong with it, as far as that is seen without running its code."""
     try:
-        load_scraper(str(member.path), {}, Path.cwd())
+        if is_declared(member.path.name):
+            load_scraper(str(member.path), {}, Path.cwd())
+        else:
+            compile(member.path.read_bytes(), member.path, "exec", dont_inherit=True)
     except ShoalError as error:
         return msgspec.structs.replace(member, broken=member.broken or error.message)
+    except (SyntaxError, ValueError, OSError) as error:
+        return msgspec.structs.replace(member, broken=f"it is not valid Python: {error}")
     return member
 
 
@@ -144,7 +152,10 @@ async def _taken_up(
                 remedy="--resume goes on with it, --fresh starts a new one.",
             )
     if wanted.failed:
-        revived = await ledger.steering.retry(run.id, ItemFilter(states=(ItemState.DEAD,)), by="shoal run")
+        keys = {member.key for member in chosen.members}
+        dead = (await ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)), limit=MOST_MEMBERS)).rows
+        ids = tuple(item.id for item in dead if item.key in keys)
+        revived = await ledger.steering.retry(run.id, ItemFilter(ids=ids), by="shoal run") if ids else 0
         session.note(f"{counted(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
     return msgspec.structs.replace(begun, left=(await ledger.reads.stats(run.id)).remaining)
 
@@ -162,7 +173,8 @@ def _leaving_the_terminal(session: Session, sequential: bool) -> Iterator[None]:
 async def _wait_for(session: Session, office: Office) -> None:
     if office.present:
         session.note(f"Waiting for {counted(office.present, 'scraper')} to finish what runs.")
-        await asyncio.shield(office.all_gone())
+        with giving_up_on_signals(office.hurry, session.note):
+            await office.all_gone()
 
 
 def _exit_code(summary: Summary, ending: Ending) -> int:

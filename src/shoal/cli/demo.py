@@ -50,7 +50,7 @@ def _demo_settings(settings: Settings) -> Settings:
 
 
 async def _demo(session: Session, settings: Settings) -> int:
-    from shoal.cli.running import Wish, work_off
+    from shoal.cli.running import Wish, begin_run, work_off
     from shoal.cli.summary import exit_code, print_summary
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
@@ -63,7 +63,9 @@ async def _demo(session: Session, settings: Settings) -> int:
             _introduce(session, settings, shop)
             scraper = shop_scraper(shop.url)
             plan = await plan_run(ledger, scraper, Choice.FRESH)
-            run, report = await work_off(session, scraper, settings, ledger, plan, Wish(target="shop"))
+            wish = Wish(target="shop")
+            run = await begin_run(session, scraper, ledger, plan, wish)
+            report = await work_off(session, scraper, settings, ledger, plan, run, wish)
             run = await ledger.runs.get(run.id)
             counts = await ledger.reads.stats(run.id)
             records = await _records(ledger, run.id)

@@ -27,7 +27,7 @@ from shoal.fleet.child import Launcher
 from shoal.fleet.elastic import PACE, WHAT, Elastic
 from shoal.fleet.place import Ended
 from shoal.fleet.plan import Dealer
-from shoal.fleet.pool import Pool, PoolOptions
+from shoal.fleet.pool import FAREWELL_SECONDS, Pool, PoolOptions
 from shoal.fleet.roll import Roll
 from shoal.fleet.shares import Shares
 from shoal.fleet.wish import AUTO, follow_wishes, newest_wish
@@ -61,7 +61,9 @@ async def work_off(
     roll = Roll(ledger, run.id, since=(await ledger.health.examine()).clock)
     # It is the pool that tells people of alerts: it is there from the first worker to after the last.
     environment = {**environment_of_children(session, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
-    launcher = Launcher(start.target, run.id, environment, start.logs, scraper.name)
+    launcher = Launcher(
+        start.target, run.id, environment, start.logs, scraper.name, patience=settings.drain + FAREWELL_SECONDS
+    )
     logs = open_logs(
         format=settings.log_format,
         level=settings.log_level,

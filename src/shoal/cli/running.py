@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -34,7 +35,7 @@ from shoal.enqueue.urlfile import UrlFile
 from shoal.errors import NotAllowed, ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
-from shoal.model.worker import Scope
+from shoal.model.worker import Scope, new_worker_id
 from shoal.notify.sender import check_addresses
 from shoal.observe.moment import Moment
 from shoal.observe.progress import Show, follow, showing
@@ -46,6 +47,8 @@ from shoal.worker.options import Ending, WorkReport
 from shoal.worker.worker import Worker
 
 BY = "shoal run"
+BEGIN_SECONDS = 30.0
+BEGIN_NAP_SECONDS = 0.1
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +81,16 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
     await check_addresses(settings)
     async with opened(settings) as ledger:
         with ExitStack() as held:
-            try:
-                plan = await planned(session, scraper, settings, ledger, wish, held)
-            except OccasionOver:
-                return 0
-            check_there_is_a_start(scraper, wish.urls, plan)
-            await check_list_is_complete(ledger, plan, wish.urls)
-            run, report = await work_off(session, scraper, settings, ledger, plan, wish)
+            async with beginning(ledger, settings, scraper.name):
+                try:
+                    plan = await planned(session, scraper, settings, ledger, wish, held)
+                except OccasionOver:
+                    return 0
+                check_there_is_a_start(scraper, wish.urls, plan)
+                await check_list_is_complete(ledger, plan, wish.urls)
+                run = await begin_run(session, scraper, ledger, plan, wish)
+            report = await work_off(session, scraper, settings, ledger, plan, run, wish)
+            await ledger.health.examine()  # never a success in a file that is gone
             run = await ledger.runs.get(run.id)
             failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
             exported = wish.output is not None
@@ -92,6 +98,31 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
             if failure is not None:
                 raise failure
             return exit_code(run, await ledger.reads.stats(run.id), report, settings)
+
+
+@asynccontextmanager
+async def beginning(ledger: Ledger, settings: Settings, scraper: str) -> AsyncIterator[None]:
+    """Of several processes that begin with a scraper at the same moment, one makes the run and the others find it."""
+    if sqlite_path(settings.ledger) is not None:  # there one process owns the scraper
+        yield
+        return
+    errand, me = f"begin:{scraper}", new_worker_id()
+    while True:
+        if await ledger.errands.take(errand, me, BEGIN_SECONDS):
+            break
+        await asyncio.sleep(BEGIN_NAP_SECONDS)
+    try:
+        yield
+    finally:
+        await ledger.errands.drop(errand, me)
+
+
+async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: Plan, wish: Wish) -> Run:
+    """The run of the plan, made or taken up again, and told."""
+    spec = msgspec.structs.replace(scraper.run_spec(), occasion=wish.occasion)
+    run = await open_run(ledger, scraper, plan, spec, by=BY)
+    _tell_beginning(session, scraper, plan, run)
+    return run
 
 
 async def planned(
@@ -114,13 +145,10 @@ async def planned(
 
 
 async def work_off(
-    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, wish: Wish
-) -> tuple[Run, WorkReport]:
-    """Open the run of the plan, fill it and work on it, with its progress shown, until it ends or is stopped."""
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, run: Run, wish: Wish
+) -> WorkReport:
+    """Fill the run and work on it, with its progress shown, until it ends or is stopped."""
     fetcher = build_fetcher(settings, from_store=wish.from_store)
-    spec = msgspec.structs.replace(scraper.run_spec(), occasion=wish.occasion)
-    run = await open_run(ledger, scraper, plan, spec, by=BY)
-    _tell_beginning(session, scraper, plan, run)
     await make_room(session, settings, ledger, run, by=BY)
     with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
         logs = open_logs_for(session, settings, run.id, show.tell)
@@ -148,7 +176,7 @@ async def work_off(
         finally:
             await fetcher.close()
             logs.close()
-    return run, report
+    return report
 
 
 async def _supervise(

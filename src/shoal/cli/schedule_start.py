@@ -93,7 +93,12 @@ async def _taken(ledger: Ledger, name: str, ways: Ways) -> Slot:
     going = (await look_up(ledger.errands, name)).going
     slot = Slot(name, now.replace(microsecond=0), by_hand=True)
     if going or not await ledger.errands.take(slot.errand, ways.me, ways.lease):
-        other = going[0][0] if going else slot
+        other, errand = going[0] if going else (slot, None)
+        if errand is not None and errand.until <= now:
+            raise NotAllowed(
+                f"{name}: the slot of {other.name} was left unfinished by its node.",
+                remedy="`shoal schedule start` goes on with it.",
+            )
         raise NotAllowed(
             f"{name}: the slot of {other.name} is still going.", remedy="Wait until it has ended and try again."
         )

@@ -8,6 +8,7 @@ name another group.
 from __future__ import annotations
 
 import ast
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
@@ -124,12 +125,18 @@ def plan(members: Iterable[Member], choice: Choice) -> Plan:
 def _files(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise NotFound(f"There is no folder {folder}.", remedy="Check the path.")
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder).parts
-        if any(part.startswith((".", "_")) for part in inside) or path.name in TEMPLATES or not path.is_file():
+    seen: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()  # a link that leads back
             continue
-        if path.suffix in SUFFIXES or (path.suffix == PYTHON and not _is_test(path)):
-            yield path
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        for path in sorted(Path(place) / name for name in files):
+            if path.name.startswith((".", "_")) or path.name in TEMPLATES or not path.is_file():
+                continue
+            if path.suffix in SUFFIXES or (path.suffix == PYTHON and not _is_test(path)):
+                yield path
 
 
 def _is_test(path: Path) -> bool:
@@ -137,13 +144,13 @@ def _is_test(path: Path) -> bool:
 
 
 def _member(path: Path) -> Member | None:
-    country, newspaper = slug(path.resolve().parent.name) or "x", slug(path.stem) or "x"
+    country, newspaper = slug(path.absolute().parent.name) or "x", slug(path.stem) or "x"
     plain = Member(path=path, country=country, newspaper=newspaper, name=f"{country}.{newspaper}")
     if path.suffix == PYTHON:
         return plain if _makes_a_scraper(path) else None
     try:
         declared = read_declared(path)
-    except InvalidScraper as error:
+    except (InvalidScraper, NotFound) as error:
         return msgspec.structs.replace(plain, broken=error.message)
     return _of_declared(declared, newspaper) if declared.enabled else None
 

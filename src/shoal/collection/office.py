@@ -26,7 +26,8 @@ from shoal.model.log import Log
 from shoal.model.run import OF_A_COLLECTION, Run, RunState
 from shoal.model.views import ItemFilter
 
-BUSY_SECONDS = 2.0
+BUSY_SECONDS = 3.0
+HURRY_SECONDS = 3.0
 _DEAD = ItemFilter(states=(ItemState.DEAD,))
 
 
@@ -87,6 +88,16 @@ class Office:
         """Between two members of a group."""
         await asyncio.sleep(self._terms.pause)
 
+    def hurry(self) -> None:
+        """Those that were told to leave give back what runs; who does not even do that is killed."""
+        for child in self._present:
+            child.tell(signal.SIGINT)
+        asyncio.get_running_loop().call_later(HURRY_SECONDS, self._kill_all)
+
+    def _kill_all(self) -> None:
+        for child in self._present:
+            child.kill()
+
     async def all_gone(self) -> None:
         """Until every process has left that was told to."""
         patience = self._terms.limits.patience
@@ -95,9 +106,9 @@ class Office:
             return
         _, late = await asyncio.wait(waits, timeout=patience)
         if late:
-            for child in self._present:
-                child.kill()
+            self._kill_all()
             await asyncio.wait(late)
+        self._present.clear()
 
     @property
     def present(self) -> int:
@@ -148,7 +159,8 @@ class Office:
             if self._terms.in_front:
                 return await start_here(arguments, {**self._environment, "SHOAL_LOG_DIR": str(file.parent)})
             with file.open("ab") as log:
-                return await start_tied(arguments, self._environment, stdout=log, stderr=log)
+                patience = self._terms.limits.patience
+                return await start_tied(arguments, self._environment, stdout=log, stderr=log, patience=patience)
         except OSError as error:
             raise Transient(f"its process cannot be started: {error.strerror} ({error.filename or ''})") from None
 

@@ -114,7 +114,7 @@ def read_declared(path: Path, folder: Path = Path()) -> Declared:
     from shoal.define.yamlfile import read_yaml
 
     file = read_yaml(path)
-    given: dict[str, Any] = {"name": path.stem, "country": path.resolve().parent.name}
+    given: dict[str, Any] = {"name": path.stem, "country": path.absolute().parent.name}
     for key, kind in COMMON.items():
         if key not in file.values:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ from shoal.model.run import Run, RunState
 from shoal.model.worker import WorkerView
 
 MOST_RUNS = 200
+YOUNG = dt.timedelta(seconds=10)
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +51,8 @@ async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: 
     runs = (await ledger.runs.list(scraper=scraper, limit=MOST_RUNS)).rows
     active = [run for run in runs if run.state is RunState.ACTIVE]
     workers = await ledger.workers.list() if active else []
-    going = next((run for run in active if for_workers or _is_served(run, workers)), None)
+    now = (await ledger.health.examine()).clock
+    going = next((run for run in active if for_workers or _is_served(run, workers) or _is_young(run, now)), None)
     return Standing(going=going, left=active[0] if active and going is None else None)
 
 
@@ -59,6 +62,11 @@ async def plan_for(ledger: Ledger, scraper: Scraper, found: Standing) -> Plan:
         check_stages(scraper, found.own)
     left = (await ledger.reads.stats(found.own.id)).remaining if found.own is not None else 0
     return Plan(run=found.own, left=left, unfinished=found.left)
+
+
+def _is_young(run: Run, now: dt.datetime) -> bool:
+    """Whoever made it may not have come to work on it yet."""
+    return now - run.created_at < YOUNG
 
 
 def _is_served(run: Run, workers: Sequence[WorkerView]) -> bool:

@@ -41,13 +41,21 @@ class Child:
         if self._tether is not None:
             os.close(self._tether)
             self._tether = None
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # what it has started and left behind
         return code
 
 
 class Launcher:
-    """Starts the workers of one run. `target` is what `shoal worker` is told, `environment` what it finds."""
+    """Starts the workers of one run. `target` is what `shoal worker` is told, `environment` what it finds.
 
-    def __init__(self, target: str, run_id: str, environment: Mapping[str, str], logs: Path, name: str) -> None:
+    `patience`: seconds that a worker gets to leave when the pool is gone.
+    """
+
+    def __init__(
+        self, target: str, run_id: str, environment: Mapping[str, str], logs: Path, name: str, *, patience: float
+    ) -> None:
+        self._patience = patience
         self._target = target
         self._run_id = run_id
         self._environment = environment
@@ -62,20 +70,27 @@ class Launcher:
         own = [f"--partition={name}" for name in partitions]
         with self.log_file(number).open("ab") as log:
             return await start_tied(
-                ("worker", self._target, "--run-id", self._run_id, *own), self._environment, stdout=log, stderr=log
+                ("worker", self._target, "--run-id", self._run_id, *own),
+                self._environment,
+                stdout=log,
+                stderr=log,
+                patience=self._patience,
             )
 
 
 async def start_tied(
-    arguments: Sequence[str], environment: Mapping[str, str], *, stdout: IO[bytes], stderr: IO[bytes]
+    arguments: Sequence[str], environment: Mapping[str, str], *, stdout: IO[bytes], stderr: IO[bytes], patience: float
 ) -> Child:
-    """A `shoal` with these arguments that drains when this process is gone. Raises OSError."""
+    """A `shoal` with these arguments that drains when this process is gone, for at most `patience` seconds.
+
+    Raises OSError.
+    """
     # Not a pipe of asyncio's: that one would wait for grandchildren who have inherited its other end.
     end_of_child, tether = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "shoal.fleet.tether", *arguments),
+            *("-m", "shoal.fleet.tether", str(patience), *arguments),
             stdin=end_of_child,
             stdout=stdout,
             stderr=stderr,

@@ -42,7 +42,13 @@ class Outing:
         """One process from its start to its end. Raises OSError when it cannot be started."""
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile() as said, self.log_file.open("ab") as log:
-            self._child = await start_tied(self._arguments, self._environment, stdout=said, stderr=log)
+            self._child = await start_tied(
+                self._arguments,
+                self._environment,
+                stdout=said,
+                stderr=log,
+                patience=self._drain + FAREWELL_SECONDS,
+            )
             if self.stopped.is_set():  # it was told to stop while its process was being made
                 self._child.tell(signal.SIGTERM)
             try:

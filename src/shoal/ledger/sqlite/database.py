@@ -47,6 +47,7 @@ class Database:
         self._busy_timeout = busy_timeout
         self._clock = clock
         self._closed = False
+        self._inode = 0
         self._woken = asyncio.Event()
         self._writer = _Connection(path, "shoal-ledger-write", clock)
         self._reader = _Connection(path, "shoal-ledger-read", clock)
@@ -64,6 +65,19 @@ class Database:
             raise LedgerReadOnly(f"The folder {self.path.parent} cannot be made: {error.strerror}.") from None
         await self._writer.hand.do(lambda _: self._guarded(self._open_writer))
         await self._reader.hand.do(lambda _: self._guarded(lambda: self._open(self._reader)))
+        self._inode = self.path.stat().st_ino
+
+    def check_still_there(self) -> None:
+        """Raises LedgerUnreachable when the file was removed: what is written from then on, nobody will find."""
+        try:
+            is_there = self.path.stat().st_ino == self._inode
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise LedgerUnreachable(
+                f"The ledger file {self.path} was removed or replaced while it was in use.",
+                remedy="What was stored in it is gone unless you put it back; start again.",
+            )
 
     async def close(self) -> None:
         if not self._closed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -23,8 +23,19 @@ from shoal.ledger.sqlite.steering import SqliteLanes, SqliteSteering
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
 from shoal.ledger.sqlite.workers import SqliteWorkers
 from shoal.ledger.sqltext import load_queries
+from shoal.model.views import Vitals
 
 DEFAULT_BUSY_TIMEOUT = 30.0
+
+
+class SqliteHealth(SqlHealth):
+    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        super().__init__(db, queries)
+        self._file = db
+
+    async def examine(self) -> Vitals:
+        self._file.check_still_there()
+        return await super().examine()
 
 
 class SqliteLedger:
@@ -44,7 +55,7 @@ class SqliteLedger:
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql)
-        self.health = SqlHealth(db, sql)
+        self.health = SqliteHealth(db, sql)
 
     async def back_up(self, target: Path, progress: Progress) -> None:
         await back_up(self.db, target, progress)
