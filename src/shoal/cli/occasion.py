@@ -33,7 +33,7 @@ def check_alone(occasion: str | None, *, resume: bool, fresh: bool, dry_run: boo
 
 
 async def plan_occasion(
-    session: Session, ledger: Ledger, scraper: Scraper, occasion: str, *, for_workers: bool
+    session: Session, ledger: Ledger, scraper: Scraper, occasion: str, *, for_workers: bool = False, owned: bool = False
 ) -> Plan:
     """The plan, unless the occasion's run has ended: that is told, and OccasionOver raised.
 
@@ -41,7 +41,7 @@ async def plan_occasion(
     """
     from shoal.enqueue.occasion import plan_for, standing
 
-    found = await standing(ledger, scraper.name, occasion, for_workers=for_workers)
+    found = await standing(ledger, scraper.name, occasion, for_workers=for_workers, owned=owned)
     if found.own is not None and found.is_over:
         _tell_over(session, found.own)
         raise OccasionOver

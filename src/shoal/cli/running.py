@@ -141,7 +141,7 @@ async def planned(
         return await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
     if file is not None:
         await bury_dead_neighbours(ledger)
-    return await plan_occasion(session, ledger, scraper, wish.occasion, for_workers=False)
+    return await plan_occasion(session, ledger, scraper, wish.occasion, owned=file is not None)
 
 
 async def work_off(

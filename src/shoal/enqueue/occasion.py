@@ -34,11 +34,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.own is not None and self.own.state not in UNFINISHED
 
 
-async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: bool) -> Standing:
+async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: bool, owned: bool) -> Standing:
     """Look, and change nothing.
 
     A run is going when a live worker serves it. `for_workers`: what is active waits for workers that come when they
-    come, so it is going without any. Raises UsageError when the occasion is another scraper's.
+    come, so it is going without any. `owned`: nobody else can be about to work on the scraper, so what was made
+    a moment ago and has no worker is left. Raises UsageError when the occasion is another scraper's.
     """
     own = await ledger.runs.of_occasion(occasion)
     if own is not None:
@@ -52,7 +53,9 @@ async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: 
     active = [run for run in runs if run.state is RunState.ACTIVE]
     workers = await ledger.workers.list() if active else []
     now = (await ledger.health.examine()).clock
-    going = next((run for run in active if for_workers or _is_served(run, workers) or _is_young(run, now)), None)
+    going = next(
+        (run for run in active if for_workers or _is_served(run, workers) or (not owned and _is_young(run, now))), None
+    )
     return Standing(going=going, left=active[0] if active and going is None else None)
 
 
