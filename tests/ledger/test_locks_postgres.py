@@ -69,8 +69,8 @@ async def test_a_turn_waits_for_the_claim_that_came_before(lab: Lab, person: asy
     await lab.worker()
     async with person.transaction():
         queues = await person.fetchval("select array_agg(distinct queue) from shoal.ready")
-        heads = [-(2**31)], [0]
-        claimed = await person.fetch("select item from shoal.claim(1, 1, $1, $2, $3, 10)", queues, *heads)
+        heads = [-(2**31)], [0], [10]
+        claimed = await person.fetch("select item from shoal.claim(1, 1, $1, $2, $3, $4, 10)", queues, *heads)
         assert len(claimed) == 1
         asked = asyncio.create_task(lab.ledger.lanes.turn("host"))
         while not (asked.done() or await person.fetchval("select count(*) from pg_locks where not granted")):

@@ -24,7 +24,7 @@ BATCH = 50
 BACKLOG = 300_000
 BUSY_LANE = 500_000
 BIG_TABLES = ("item", "ready", "waiting", "outcome", "delayed", "result", "attempt", "lease")
-CLAIM = "select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int)"
+CLAIM = "select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int[], $7::int)"
 COMMIT = """select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[],
     $7::float8[], null, $8::real[], null, null, null, null,
     null, null, null, null, null, null, null, null, null, null, null, null)"""
@@ -74,7 +74,9 @@ class Bench:
             self.number += 1
             heads = [-(2**31)] * len(queues)
             costs.append(
-                await self.probe.pages(CLAIM, self.worker, self.number, queues, heads, [0] * len(queues), BATCH)
+                await self.probe.pages(
+                    CLAIM, self.worker, self.number, queues, heads, [0] * len(queues), [BATCH] * len(queues), BATCH
+                )
             )
         return min(costs, key=lambda cost: cost[0])
 
@@ -160,6 +162,19 @@ async def test_fifty_one_partitions_cost_as_much_as_one(ledger: PostgresLedger, 
     rare, scans = await many.claim_cost(queues)
     assert scans == dict.fromkeys(scans, 0)
     assert rare < single + 51 * 12, (single, rare)
+
+
+async def test_looking_at_the_heads_of_queues_reads_no_more_than_the_heads(
+    ledger: PostgresLedger, bench: Bench
+) -> None:
+    queues = [await bench.queue(f"state-{n}") for n in range(51)]
+    await ledger.db.fetch("analyze shoal.ready")  # what the planner remembers is a table of 51 rows
+    await fill_ready(ledger, queues[0], 100_000)
+    look = named_queries()["first_priorities"]
+    args = (queues, [-(2**31)] * 51, [0] * 51, 8)
+    pages, scans = min([await bench.probe.pages(look, *args) for _ in range(3)], key=lambda cost: cost[0])
+    assert scans == dict.fromkeys(scans, 0)
+    assert pages < 51 * 12, pages
 
 
 @pytest.mark.parametrize("of_one_stage", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -25,13 +25,31 @@ class RunFacts(msgspec.Struct, frozen=True):
         return self.stages[name]
 
 
+class KnownQueue(msgspec.Struct, frozen=True):
+    """A queue, and the range of priorities that the ledger expects in it."""
+
+    id: int
+    priority_min: int
+    priority_max: int
+
+    def covers(self, low: int, high: int) -> bool:
+        return self.priority_min <= low and high <= self.priority_max
+
+    def widened(self, low: int, high: int) -> tuple[int, int]:
+        """A range for these as well. It grows in powers of two: a queue is widened a few times, not with every item."""
+        return (
+            self.priority_min if self.priority_min <= low else _outward(low),
+            self.priority_max if high <= self.priority_max else _outward(high),
+        )
+
+
 class Catalog:
     def __init__(self, db: Queryable, queries: Mapping[str, str]) -> None:
         self._db = db
         self._sql = queries
         self._runs: dict[str, RunFacts] = {}
         self._ids: dict[int, str] = {}
-        self._queues: dict[tuple[int, str], int] = {}
+        self._queues: dict[tuple[int, str], KnownQueue] = {}
         self._workers: dict[str, int] = {}
 
     async def run(self, run_id: str) -> RunFacts:
@@ -61,16 +79,24 @@ class Catalog:
             stages = set(facts.stages.values())
             self._queues = {key: queue for key, queue in self._queues.items() if key[0] not in stages}
 
-    async def queues(self, wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], int]:
-        """Queue ids of (stage, partition) pairs, made if need be."""
-        pairs = set(wanted)
-        missing = [pair for pair in pairs if pair not in self._queues]
+    async def queues(self, wanted: Mapping[tuple[int, str], tuple[int, int]]) -> dict[tuple[int, str], int]:
+        """Queue ids of (stage, partition) pairs for items of these priorities (least, greatest), made if need be."""
+        missing: dict[tuple[int, str], tuple[int, int]] = {}
+        for pair, span in wanted.items():
+            known = self._queues.get(pair)
+            if known is None:
+                missing[pair] = span
+            elif not known.covers(*span):
+                missing[pair] = known.widened(*span)
         if missing:
             stages, partitions = [pair[0] for pair in missing], [pair[1] for pair in missing]
-            await self._db.fetch(self._sql["make_queues"], stages, partitions)
+            lows, highs = [low for low, _ in missing.values()], [high for _, high in missing.values()]
+            await self._db.fetch(self._sql["make_queues"], stages, partitions, lows, highs)
             for row in await self._db.fetch(self._sql["find_queues"], stages, partitions):
-                self._queues[row["stage"], row["partition"]] = row["id"]
-        return {pair: self._queues[pair] for pair in pairs}
+                self._queues[row["stage"], row["partition"]] = KnownQueue(
+                    row["id"], row["priority_min"], row["priority_max"]
+                )
+        return {pair: self._queues[pair].id for pair in wanted}
 
     async def worker_no(self, worker: str) -> int:
         no = self._workers.get(worker)
@@ -83,3 +109,9 @@ class Catalog:
 
     def forget_worker(self, worker: str) -> None:
         self._workers.pop(worker, None)
+
+
+def _outward(priority: int) -> int:
+    """The next power of two, away from zero."""
+    size: int = 1 << abs(priority).bit_length()
+    return size if priority > 0 else -size

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.ledger.fairness import QueueRow, in_turn
+from shoal.ledger.fairness import Group, Heads, QueueRow, first_queues, in_turn
 from shoal.ledger.rows import Queryable
 from shoal.model.item import Claimed
 from shoal.model.worker import Scope
@@ -19,6 +19,8 @@ QUEUES_PER_CLAIM = 64
 REFRESH_SECONDS = 1.0
 RESCAN_SECONDS = 2.0
 PROMOTE_SECONDS = 0.1
+# Before a claim from queues with different priorities, so many items of each queue are looked at, at least.
+LOOK_AHEAD_LEAST = 4
 FROM_START = (-(1 << 31), 0)
 
 
@@ -56,13 +58,13 @@ class QueueBook:
         self._rows = {row.id: row for row in rows}
         self.refreshed_at = now
 
-    def next_round(self, now: float) -> list[QueueRow]:
+    def next_round(self, now: float) -> list[Group]:
         if now - self._rescanned_at > RESCAN_SECONDS:
             # Rows that became ready late, or of higher priority, stand behind the hints.
             self.forget_hints(now)
-        rows = in_turn(self._rows.values(), self._own, self._turn, steal=self._steal)
+        groups = in_turn(self._rows.values(), self._own, self._turn, steal=self._steal)
         self._turn += 1
-        return rows[:QUEUES_PER_CLAIM]
+        return first_queues(groups, QUEUES_PER_CLAIM)
 
     def after(self, rows: Sequence[QueueRow]) -> list[tuple[int, int]]:
         return [self._hints.get(row.id, FROM_START) for row in rows]
@@ -83,6 +85,10 @@ class QueueBook:
             place = (row.priority, row.item)
             if place > self._hints.get(row.queue, FROM_START):
                 self._hints[row.queue] = place
+
+    def learn_head(self, queue: QueueRow, left: Sequence[int]) -> None:
+        """`left`: priorities of what a claim leaves at the head of a queue."""
+        self._rows[queue.id] = msgspec.structs.replace(queue, head=left[0] if left else queue.priority_max)
 
     def drop(self, rows: Sequence[QueueRow]) -> None:
         for row in rows:
@@ -120,9 +126,18 @@ class QueueClaims(ABC):
 
     @abstractmethod
     async def _take(
-        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], most: Sequence[int], limit: int
     ) -> list[ClaimRow]:
-        """Claim from these queues, in this order, in one transaction. `after` is where the last claim ended in each."""
+        """Claim from these queues, in this order, in one transaction: at most so many of each, and `limit` in all.
+
+        `after` is where the last claim ended in each.
+        """
+
+    @abstractmethod
+    async def _first_priorities(
+        self, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], depth: int
+    ) -> list[list[int]]:
+        """The priorities of the first items of each queue, at most `depth` of each, without taking them."""
 
     @abstractmethod
     async def _promote_due(self) -> int:
@@ -140,8 +155,9 @@ class QueueClaims(ABC):
             book.refresh(await self._open_queues(scope), now)
         while True:
             now = time.monotonic()
-            queues = book.next_round(now)
-            rows = await self._take(worker, queues, book.after(queues), limit) if queues else []
+            groups = book.next_round(now)
+            queues = [queue for group in groups for queue in group.queues]
+            rows = await self._take_by_priority(worker, book, groups, limit) if queues else []
             by_id = {queue.id: queue for queue in queues}
             claimed = [book.as_claimed(row, by_id[row.queue]) for row in rows if not row.deflected]
             book.learn(rows)
@@ -157,6 +173,56 @@ class QueueClaims(ABC):
                     return []
                 book.refresh(await self._open_queues(scope), now)
                 fresh = True
+
+    async def _take_by_priority(
+        self, worker: str, book: QueueBook, groups: Sequence[Group], limit: int
+    ) -> list[ClaimRow]:
+        """The rows in the order in which they should start."""
+        if not any(group.merged for group in groups):
+            # The usual case: one priority, or one queue. The claim itself needs no look ahead.
+            queues = [queue for group in groups for queue in group.queues]
+            return await self._take(worker, queues, book.after(queues), [limit] * len(queues), limit)
+        queues, most = await self._shares(book, groups, limit)
+        rows = await self._take(worker, queues, book.after(queues), most, limit) if queues else []
+        place = {queue.id: n for n, group in enumerate(groups) for queue in group.queues}
+        merged = [group.merged for group in groups]
+        rows.sort(key=lambda row: (n := place[row.queue], row.priority if merged[n] else 0))
+        return rows
+
+    async def _shares(self, book: QueueBook, groups: Sequence[Group], limit: int) -> tuple[list[QueueRow], list[int]]:
+        """How many items to take from which queues."""
+        queues: list[QueueRow] = []
+        most: list[int] = []
+        left = limit
+        for group in groups:
+            if group.merged:
+                shares = await self._merged_shares(book, group.queues, left)
+            else:
+                shares = [left] * len(group.queues)
+            queues += [queue for queue, share in zip(group.queues, shares, strict=True) if share]
+            most += [share for share in shares if share]
+            left -= sum(shares) if group.merged else 0
+            if left <= 0:
+                break
+        return queues, most
+
+    async def _merged_shares(self, book: QueueBook, queues: Sequence[QueueRow], limit: int) -> list[int]:
+        """Look at the heads of all queues; deeper into those of which more may have to be taken."""
+        depth = min(limit, LOOK_AHEAD_LEAST + 2 * limit // len(queues))
+        found = await self._first_priorities(queues, book.after(queues), depth)
+        heads = Heads(found, [len(seen) >= depth for seen in found])
+        rounds = 0
+        while sum(shares := heads.quotas(limit)) < limit and (bound := heads.bound()) is not None:
+            # First those that set the bound, as a rule the one queue that has the smallest priorities; then all.
+            deeper = [n for n, more in enumerate(heads.more) if more and (rounds or heads.priorities[n][-1] == bound)]
+            rows = [queues[n] for n in deeper]
+            rounds += 1
+            for n, seen in zip(deeper, await self._first_priorities(rows, book.after(rows), limit), strict=True):
+                # After `limit` of one queue nobody asks for more of it.
+                heads.priorities[n], heads.more[n] = seen, False
+        for queue, seen, more, share in zip(queues, heads.priorities, heads.more, shares, strict=True):
+            book.learn_head(queue, seen[share:] or (seen[-1:] if more else []))
+        return shares
 
     def _look_behind(self, worker: str) -> None:
         """Items went back into the queues: the next claim starts from their heads."""

@@ -1,8 +1,10 @@
-"""In which order a claim visits the queues. Pure, so that fairness can be tested without a database."""
+"""In which order a claim visits the queues. Pure, so that fairness and priority can be tested without a database."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
+from itertools import groupby
 from typing import TypeVar
 
 import msgspec
@@ -11,7 +13,11 @@ _T = TypeVar("_T")
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """A queue that has something to claim."""
+    """A queue that has something to claim.
+
+    `priority_min` and `priority_max` bound the priorities of everything it ever got; `head` is the priority of its
+    first item, as far as is known.
+    """
 
     id: int
     run_no: int
@@ -19,31 +25,106 @@ class QueueRow(msgspec.Struct, frozen=True):
     stage: str
     partition: str
     max_attempts: int
+    priority_min: int = 0
+    priority_max: int = 0
+    head: int = 0
 
 
-def in_turn(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, steal: bool = True) -> list[QueueRow]:
+class Group(msgspec.Struct, frozen=True):
+    """Queues that a claim empties before it looks at the next group.
+
+    `merged`: their items are taken by priority over all of them; otherwise queue by queue.
+    """
+
+    queues: list[QueueRow]
+    merged: bool = False
+
+
+def in_turn(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, steal: bool = True) -> list[Group]:
     """Own partitions before others; within each, another (run, stage) goes first at every turn.
 
-    A claim empties the first queue before it looks at the second, so going first is what counts.
+    A claim empties the first group before it looks at the second, so going first is what counts. A run whose queues
+    have different priorities is one group, wherever its first stage stands: turns must not break its priorities.
     """
     rows = list(queues)
     if not own:
-        return _rotate_groups(rows, turn)
+        return _grouped(rows, turn)
     mine = [row for row in rows if row.partition in own]
     others = [row for row in rows if row.partition not in own] if steal else []
-    return _rotate_groups(mine, turn) + _rotate_groups(others, turn)
+    return _grouped(mine, turn) + _grouped(others, turn)
 
 
-def _rotate_groups(rows: list[QueueRow], turn: int) -> list[QueueRow]:
-    groups: dict[tuple[int, str], list[QueueRow]] = {}
+def first_queues(groups: Iterable[Group], most: int) -> list[Group]:
+    """The groups cut to so many queues in all."""
+    kept: list[Group] = []
+    for group in groups:
+        if most <= 0:
+            break
+        kept.append(Group(group.queues[:most], group.merged))
+        most -= len(group.queues)
+    return kept
+
+
+class Heads(msgspec.Struct):
+    """The priorities of the first items of some queues, in order. `more`: whether a queue has further ones."""
+
+    priorities: list[list[int]]
+    more: list[bool]
+
+    def bound(self) -> int | None:
+        """Beyond this priority nothing may be taken, because a queue may have more of it than were looked at."""
+        return min((seen[-1] for seen, more in zip(self.priorities, self.more, strict=True) if more), default=None)
+
+    def quotas(self, limit: int) -> list[int]:
+        """How many items to take from the head of each queue to get the smallest priorities over all of them.
+
+        Equal priorities go to the queue that comes first. The sum is below `limit` when fewer are within the bound.
+        """
+        bound = self.bound()
+        taken = [0] * len(self.priorities)
+        merged = heapq.merge(*([(value, n) for value in seen] for n, seen in enumerate(self.priorities)))
+        for _, (value, n) in zip(range(limit), merged, strict=False):
+            if bound is not None and value > bound:
+                break
+            taken[n] += 1
+        return taken
+
+
+def _grouped(rows: list[QueueRow], turn: int) -> list[Group]:
+    by_stage: dict[tuple[int, str], list[QueueRow]] = {}
     for row in rows:
-        groups.setdefault((row.run_no, row.stage), []).append(row)
-    if not groups:
+        by_stage.setdefault((row.run_no, row.stage), []).append(row)
+    if not by_stage:
         return []
-    ordered = _rotate([groups[key] for key in sorted(groups)], turn)
-    # Within a group the partitions take turns too, one step each time the group comes first.
+    ordered = _rotate([by_stage[key] for key in sorted(by_stage)], turn)
+    # Within a stage the partitions take turns too, one step each time the stage comes first.
     rounds = turn // len(ordered)
-    return [row for group in ordered for row in _rotate(sorted(group, key=lambda row: row.id), rounds)]
+    stages = [_rotate(sorted(stage, key=lambda row: row.id), rounds) for stage in ordered]
+    mixed = _mixed_runs(rows)
+    if not mixed:
+        return [Group(stage) for stage in stages]
+    # The stages of a mixed run move up to the first of them.
+    first: dict[int, int] = {}
+    places = [first.setdefault(stage[0].run_no, n) if stage[0].run_no in mixed else n for n, stage in enumerate(stages)]
+    stages = [stages[n] for n in sorted(range(len(stages)), key=places.__getitem__)]
+    groups: list[Group] = []
+    for run_no, together in groupby(stages, key=lambda stage: stage[0].run_no):
+        if run_no in mixed:
+            queues = sorted((row for stage in together for row in stage), key=lambda row: row.head)
+            groups.append(Group(queues, merged=len(queues) > 1))
+        else:
+            groups.extend(Group(stage) for stage in together)
+    return groups
+
+
+def _mixed_runs(rows: Iterable[QueueRow]) -> set[int]:
+    """Runs of which not all queues have one and the same priority."""
+    one: dict[int, int] = {}
+    return {
+        row.run_no
+        for row in rows
+        if row.priority_min != row.priority_max or one.setdefault(row.run_no, row.priority_min) != row.priority_min
+    }
 
 
 def _rotate(values: list[_T], turn: int) -> list[_T]:

@@ -29,7 +29,15 @@ class Placed(msgspec.Struct, frozen=True):
 async def place(
     catalog: Catalog, items: Sequence[PreparedItem], stage_ids: Sequence[int], parents: Sequence[int] | None = None
 ) -> Placed:
-    wanted = {(stage, item.partition) for item, stage in zip(items, stage_ids, strict=True)}
+    priorities = {item.priority for item in items}
+    if len(priorities) == 1:
+        span = (min(priorities), max(priorities))
+        wanted = {(stage, item.partition): span for item, stage in zip(items, stage_ids, strict=True)}
+    else:
+        wanted = {}
+        for item, stage in zip(items, stage_ids, strict=True):
+            low, high = wanted.get((stage, item.partition), (item.priority, item.priority))
+            wanted[stage, item.partition] = (min(low, item.priority), max(high, item.priority))
     return Placed(items, stage_ids, await catalog.queues(wanted), parents)
 
 

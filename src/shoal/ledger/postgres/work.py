@@ -82,14 +82,14 @@ class PostgresClaims(QueueClaims):
         return returned
 
     async def _take(
-        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], most: Sequence[int], limit: int
     ) -> list[ClaimRow]:
         no = await self._catalog.worker_no(worker)
         give_up_at = time.monotonic() + self._db.patience
         while True:
             number = next(self._numbers)
             try:
-                return await self._take_once(no, number, queues, after, limit)
+                return await self._take_once(no, number, queues, after, most, limit)
             except ClaimOutOfDate:
                 continue
             except ConnectionBroke:
@@ -101,7 +101,13 @@ class PostgresClaims(QueueClaims):
                     raise
 
     async def _take_once(
-        self, no: int, number: int, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+        self,
+        no: int,
+        number: int,
+        queues: Sequence[QueueRow],
+        after: Sequence[tuple[int, int]],
+        most: Sequence[int],
+        limit: int,
     ) -> list[ClaimRow]:
         rows = await self._db.fetch_once(
             self._sql["claim"],
@@ -110,9 +116,22 @@ class PostgresClaims(QueueClaims):
             [queue.id for queue in queues],
             [place[0] for place in after],
             [place[1] for place in after],
+            most,
             limit,
         )
         return _in_claim_order(rows, queues)
+
+    async def _first_priorities(
+        self, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], depth: int
+    ) -> list[list[int]]:
+        rows = await self._db.fetch(
+            self._sql["first_priorities"],
+            [queue.id for queue in queues],
+            [place[0] for place in after],
+            [place[1] for place in after],
+            depth,
+        )
+        return [row["priorities"] for row in rows]
 
     async def _promote_due(self) -> int:
         moved: int = await self._db.value(self._sql["promote_due"])

@@ -24,6 +24,7 @@ class _Picked(ClaimRow, array_like=True, gc=False):
     """A claimed row as claim_pick writes it."""
 
 
+_decode_priorities = msgspec.json.Decoder(list[int]).decode
 _decode_picked = msgspec.json.Decoder(list[_Picked], strict=False).decode
 
 
@@ -56,11 +57,17 @@ class SqliteClaims(QueueClaims):
         return returned
 
     async def _take(
-        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], limit: int
+        self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], most: Sequence[int], limit: int
     ) -> list[ClaimRow]:
         # `after` is not needed: SQLite leaves no dead rows behind that a claim would have to step over.
         no = await self._catalog.worker_no(worker)
-        return await self._db.write(lambda tx: take(tx, no, queues, limit))
+        return await self._db.write(lambda tx: take(tx, no, queues, most, limit))
+
+    async def _first_priorities(
+        self, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], depth: int
+    ) -> list[list[int]]:
+        rows = await self._db.fetch(self._sql["first_priorities"], [queue.id for queue in queues], depth)
+        return [_decode_priorities(row[0]) for row in rows]
 
     async def _promote_due(self) -> int:
         if not await self._db.value(self._sql["anything_due"]):
@@ -68,16 +75,16 @@ class SqliteClaims(QueueClaims):
         return await self._db.write(promote_due)
 
 
-def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], limit: int) -> list[ClaimRow]:
-    """Up to `limit` ready rows of these queues, in the order given.
+def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], most: Sequence[int], limit: int) -> list[ClaimRow]:
+    """Up to `limit` ready rows of these queues, in the order given, and up to `most` of each.
 
     A row whose lane does not let it start now is not leased but sent to `delayed` with its slot: see claim_pick.
     """
     if not tx.run("claim_beat", worker, tx.now):
         raise WorkerLost("This worker was declared dead, or never registered.")
     taken: list[ClaimRow] = []
-    for queue in queues:
-        rows = _pick(tx, queue.id, limit - len(taken))
+    for queue, share in zip(queues, most, strict=True):
+        rows = _pick(tx, queue.id, min(share, limit - len(taken)))
         if not rows:
             continue
         count = len(rows)

@@ -113,6 +113,60 @@ class ClaimsConformance:
         assert "urgent" in seen
         assert len(seen) == 11
 
+    async def test_priority_holds_across_the_partitions_of_a_run(self, lab: Lab) -> None:  # S3.4
+        run = await lab.run()
+        await lab.put(run, *(f"B3-{n}" for n in range(10)), partition="B", priority=3)
+        await lab.put(run, *(f"A1-{n}" for n in range(30)), partition="A", priority=1)
+        await lab.put(run, *(f"B1-{n}" for n in range(3)), partition="B", priority=1)
+        await lab.put(run, "C2", partition="C", priority=2)
+        worker = await lab.worker()
+        seen: list[str] = []
+        while batch := await lab.claim_keys(worker, 7):
+            seen += batch
+        assert [key[1] for key in seen] == ["1"] * 33 + ["2"] + ["3"] * 10, seen
+
+    async def test_priority_holds_across_the_stages_of_a_run(self, lab: Lab) -> None:
+        run = await lab.run("list", "page")
+        await lab.put(run, *(f"5-{n}" for n in range(6)), stage="list", priority=5)
+        await lab.put(run, *(f"2-{n}" for n in range(6)), stage="page", priority=2)
+        worker = await lab.worker()
+        batches = [await lab.claim_keys(worker, 4) for _ in range(3)]
+        assert [key[0] for batch in batches for key in batch] == ["2"] * 6 + ["5"] * 6, batches
+
+    async def test_own_partitions_go_before_the_priorities_of_others(self, lab: Lab) -> None:  # S3.3, S3.4
+        run = await lab.run()
+        await lab.put(run, "NY9", partition="NY", priority=9)
+        await lab.put(run, "NY4", partition="NY", priority=4)
+        await lab.put(run, "TX6", partition="TX", priority=6)
+        await lab.put(run, "CA1", partition="CA", priority=1)
+        await lab.put(run, "WA0", partition="WA", priority=0)
+        worker = await lab.worker()
+        mine = Scope(partitions=("NY", "TX"))
+        seen = [key for _ in range(5) for key in await lab.claim_keys(worker, 1, mine)]
+        assert seen == ["NY4", "TX6", "NY9", "WA0", "CA1"]
+
+    async def test_runs_take_turns_whatever_their_priorities(self, lab: Lab) -> None:
+        urgent, plain = await lab.run(), await lab.run()
+        for priority in (-5, -4):
+            await lab.put(urgent, *(f"{priority}.{n}" for n in range(40)), partition=str(priority), priority=priority)
+        await lab.put(plain, *(f"k{n}" for n in range(40)))
+        worker = await lab.worker()
+        got: Counter[str] = Counter()
+        for _ in range(8):
+            got.update(item.run_id for item in await lab.claim(worker, 5))
+        assert got[urgent.id] == got[plain.id] == 20, got
+
+    async def test_every_item_has_its_own_priority_and_partition(self, lab: Lab) -> None:
+        run = await lab.run()
+        order = [(n * 37) % 100 - 50 for n in range(100)]
+        for priority in order:
+            await lab.put(run, f"{priority}", partition=f"p{priority % 90}", priority=priority)
+        worker = await lab.worker()
+        seen: list[int] = []
+        while batch := await lab.claim_keys(worker, 10):
+            seen += [int(key) for key in batch]
+        assert seen == sorted(order)
+
     async def test_given_back_items_are_claimable_at_once_and_uncharged(self, lab: Lab) -> None:  # S1.15
         run = await lab.run()
         await lab.put(run, "a", "b")

@@ -1,5 +1,5 @@
--- Take up to `most` ready items from these queues, in the order given: own partitions first, runs in turn; the caller
--- decides. after_* is the keyset hint: where this caller's last claim in the queue ended, so that the dead rows left
+-- Take up to `most` ready items from these queues, and up to most_of_each of each, in the order given: own partitions
+-- first, runs in turn, priorities of a run over all its queues; the caller decides. after_* is the keyset hint: where this caller's last claim in the queue ended, so that the dead rows left
 -- behind by finished claims are not read again. The LIMIT outside stops the loop over queues as soon as it has enough,
 -- so a claim costs what it takes, however many queues there are.
 --
@@ -13,7 +13,7 @@
 --
 -- Rows of a lane with a delay are leased one by one, see shoal.lease_paced; they are few.
 create or replace function shoal.claim(
-    worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most int)
+    worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most_of_each int[], most int)
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
     lane text, url text, key text, payload json, deflected boolean, paced boolean)
@@ -41,8 +41,9 @@ begin
     places := array(
         select x.ctid
         from (
-            select u.queue, u.priority, u.item
-            from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
+            select u.queue, u.priority, u.item, u.share
+            from unnest(queues, after_priority, after_item, most_of_each) with ordinality
+                as u(queue, priority, item, share, ord)
             join shoal.queue k on k.id = u.queue
             join shoal.run r on r.no = k.run and r.state = 'active'
             order by u.ord
@@ -52,7 +53,7 @@ begin
             from shoal.ready r
             where r.queue = q.queue and (r.priority, r.item) > (q.priority, q.item)
             order by r.priority, r.item
-            limit most
+            limit q.share
             for update skip locked
         ) x
         limit most);
@@ -98,6 +99,21 @@ begin
            j.lane_key, i.url, i.key, i.payload, j.due is not null, j.paced
     from judged j join shoal.item i on i.run = j.run and i.id = j.item;
 end $$;
+
+-- The priorities of the first items of each queue, `depth` at most, without taking them: a run whose queues have
+-- different priorities is claimed by what stands at their heads.
+create or replace function shoal.first_priorities(
+    queues int[], after_priority int[], after_item bigint[], depth int) returns table (priorities int[])
+language sql stable
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+    select array(
+        select r.priority from shoal.ready r
+        where r.queue = u.queue and (r.priority, r.item) > (u.priority, u.item)
+        order by r.priority, r.item limit depth)
+    from unnest(queues, after_priority, after_item) with ordinality as u(queue, priority, item, ord)
+    order by u.ord
+$$;
 
 -- Lease an item of a lane with a delay, unless somebody has taken a turn meanwhile, or another item is on its way to its
 -- start (the lane had no delay when both became ready). Then it answers when to look again. It holds the lane, so that

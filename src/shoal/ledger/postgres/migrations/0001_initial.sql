@@ -1,4 +1,4 @@
--- functions: 8bb8ce77fdaf0b4a
+-- functions: 2711e9c0608f8957
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -48,11 +48,15 @@ create table shoal.run_note (
     primary key (run, name)
 );
 
+-- priority_min, priority_max: every item it ever got lies between them. A run whose queues are not all of one priority
+-- is claimed with a look at the head of each.
 create table shoal.queue (
-    id        int generated always as identity primary key,
-    run       int not null,
-    stage     int not null references shoal.stage (id),
-    partition text not null,
+    id           int generated always as identity primary key,
+    run          int not null,
+    stage        int not null references shoal.stage (id),
+    partition    text not null,
+    priority_min int not null,
+    priority_max int not null,
     unique (stage, partition)
 );
 create index queue_run on shoal.queue (run);

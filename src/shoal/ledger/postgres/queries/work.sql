@@ -9,14 +9,19 @@ order by s.id
 select r.id from shoal.run r where r.no = $1 and r.state <> 'removed'
 
 -- name: make_queues
-insert into shoal.queue (run, stage, partition)
-select s.run, u.stage, u.partition
-from unnest($1::int[], $2::text[]) as u(stage, partition) join shoal.stage s on s.id = u.stage
+-- Makes what is missing and widens the range of priorities of what is there.
+insert into shoal.queue as k (run, stage, partition, priority_min, priority_max)
+select s.run, u.stage, u.partition, u.low, u.high
+from unnest($1::int[], $2::text[], $3::int[], $4::int[]) as u(stage, partition, low, high)
+join shoal.stage s on s.id = u.stage
 order by u.stage, u.partition
-on conflict (stage, partition) do nothing
+on conflict (stage, partition) do update
+set priority_min = least(k.priority_min, excluded.priority_min),
+    priority_max = greatest(k.priority_max, excluded.priority_max)
+where excluded.priority_min < k.priority_min or excluded.priority_max > k.priority_max
 
 -- name: find_queues
-select k.id, k.stage, k.partition
+select k.id, k.stage, k.partition, k.priority_min, k.priority_max
 from unnest($1::int[], $2::text[]) as u(stage, partition)
 join shoal.queue k on k.stage = u.stage and k.partition = u.partition
 
@@ -25,8 +30,12 @@ select * from shoal.enqueue($1::uuid, $2::int, $3::int[], $4::bytea[], $5::text[
     $9::int[], $10::float8[], $11::int[], $12::text[], $13::int[])
 
 -- name: open_queues
--- Only queues that have something, by the counts. Deltas are few: they are folded every second.
-select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts)
+-- Only queues that have something, by the counts. Deltas are few: they are folded every second. The last column is the
+-- priority at the head, looked up only where it can be one of several.
+select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts), k.priority_min, k.priority_max,
+       case when k.priority_min = k.priority_max then k.priority_min
+            else coalesce((select f.priorities[1] from shoal.first_priorities(
+                               array[k.id], array[k.priority_min - 1], array[0::bigint], 1) f), k.priority_max) end
 from (
     select x.queue
     from (select queue, ready from shoal.queue_count where ready <> 0
@@ -43,7 +52,10 @@ where r.state = 'active'
   and ($4::text[] is null or k.partition = any ($4))
 
 -- name: claim
-select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int)
+select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int[], $7::int)
+
+-- name: first_priorities
+select f.priorities from shoal.first_priorities($1::int[], $2::int[], $3::bigint[], $4::int) f
 
 -- name: recall
 select * from shoal.recall($1::int, $2::int)

@@ -50,11 +50,15 @@ create table run_note (
     primary key (run, name)
 ) strict, without rowid;
 
+-- priority_min, priority_max: every item it ever got lies between them. A run whose queues are not all of one priority
+-- is claimed with a look at the head of each.
 create table queue (
-    id        integer primary key autoincrement,
-    run       integer not null,
-    stage     integer not null,
-    partition text not null,
+    id           integer primary key autoincrement,
+    run          integer not null,
+    stage        integer not null,
+    partition    text not null,
+    priority_min integer not null,
+    priority_max integer not null,
     unique (stage, partition)
 ) strict;
 create index queue_run on queue (run);

@@ -1,6 +1,10 @@
 -- name: open_queues
--- Only queues that have something, by the counts.
-select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts)
+-- Only queues that have something, by the counts. The last column is the priority at the head, looked up only where it
+-- can be one of several.
+select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts), k.priority_min, k.priority_max,
+       case when k.priority_min = k.priority_max then k.priority_min
+            else coalesce((select y.priority from ready y where y.queue = k.id order by y.priority, y.item limit 1),
+                          k.priority_max) end
 from run r
 join queue k on k.run = r.no
 join stage s on s.id = k.stage
@@ -11,6 +15,12 @@ where r.state = 'active'
   and (?3 is null or s.name in (select value from json_each(?3)))
   and (?4 is null or k.partition in (select value from json_each(?4)))
   and c.ready > 0
+
+-- name: first_priorities
+-- What a claim would find, without taking it: for runs whose queues have different priorities.
+select (select json_group_array(x.priority)
+        from (select y.priority from ready y where y.queue = j.value order by y.priority, y.item limit ?2) x)
+from json_each(?1) j
 
 -- name: claim_beat
 -- A claim is a sign of life. It also settles the race with a reaper: whoever comes first wins.

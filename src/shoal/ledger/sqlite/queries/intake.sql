@@ -9,15 +9,19 @@ order by s.id
 select r.id from run r where r.no = ?1 and r.state <> 'removed'
 
 -- name: make_queues
-insert into queue (run, stage, partition)
-select s.run, s.id, json_extract(?2, '$[' || j.key || ']')
+-- Makes what is missing and widens the range of priorities of what is there.
+insert into queue (run, stage, partition, priority_min, priority_max)
+select s.run, s.id, json_extract(?2, '$[' || j.key || ']'), json_extract(?3, '$[' || j.key || ']'),
+       json_extract(?4, '$[' || j.key || ']')
 from json_each(?1) j cross join stage s on s.id = j.value
 where true
 order by 2, 3
-on conflict (stage, partition) do nothing
+on conflict (stage, partition) do update
+set priority_min = min(priority_min, excluded.priority_min), priority_max = max(priority_max, excluded.priority_max)
+where excluded.priority_min < priority_min or excluded.priority_max > priority_max
 
 -- name: find_queues
-select k.id, k.stage, k.partition
+select k.id, k.stage, k.partition, k.priority_min, k.priority_max
 from json_each(?1) j
 cross join queue k on k.stage = j.value and k.partition = json_extract(?2, '$[' || j.key || ']')
 
