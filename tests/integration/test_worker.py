@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from shoal import Item, Scraper
 from shoal.config import Settings
 from shoal.errors import LedgerFull
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ItemState, Lease
+from shoal.model.item import ItemState, Lease, NewItem
 from shoal.model.outcome import DONE, Finished
 from shoal.model.run import Run, RunState
 from shoal.model.views import CommitReport, ItemFilter
@@ -62,10 +63,13 @@ class Bench:
         await self.ledger.intake.enqueue(self.run.id, [self.stage.item(key=str(n)) for n in range(first, end)])
 
     @asynccontextmanager
-    async def working(self, **options: object) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkReport]"]]:
+    async def working(
+        self, *, run_ids: tuple[str, ...] = (), **options: object
+    ) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkReport]"]]:
         """A worker that has begun; it must have ended by itself when the block does."""
         fetcher = build_fetcher(self.settings)
-        chosen = WorkerOptions(scope=Scope(scraper="bench"), concurrency=4, batch_size=8, lease=1.0, **options)  # type: ignore[arg-type]
+        scope = Scope(scraper="bench", run_ids=run_ids)
+        chosen = WorkerOptions(scope=scope, concurrency=4, batch_size=8, lease=1.0, **options)  # type: ignore[arg-type]
         worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
         task = asyncio.create_task(worker.work())
         try:
@@ -241,6 +245,95 @@ class SlowLedger:
 
 def ended(number: int) -> Finished:
     return Finished(lease=Lease(number, 1, 1), verdict=DONE)
+
+
+async def test_a_follow_up_that_the_ledger_refuses_ends_its_item_and_nothing_else(bench: Bench) -> None:
+    """New code with a new stage joins a run that was begun by the old code."""
+    new_code = Scraper("bench")
+
+    @new_code.stage(lane=None, retries=0, name="work")
+    async def work(item: Item) -> AsyncIterator[object]:
+        bench.begun.append(item.key)
+        yield {"key": item.key}
+        if int(item.key) % 10 == 3:
+            yield extra.item(key=f"extra of {item.key}")
+
+    @new_code.stage(lane=None, retries=0)
+    async def extra(item: Item) -> None: ...
+
+    run = await bench.fill()
+    bench.scraper = new_code
+    async with bench.working() as (_, task):
+        pass
+    report = task.result()
+    assert (report.done, report.dead, report.ending) == (36, 4, Ending.NOTHING_LEFT)
+    refused = await bench.ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)))
+    assert sorted(item.key or "" for item in refused.rows) == ["13", "23", "3", "33"]
+    assert all("no stage 'extra'" in (item.error or "") for item in refused.rows)
+    assert len(await bench.stored()) == 36, "nothing of a refused attempt is stored"
+
+
+async def test_a_removed_run_takes_nothing_else_with_it(bench: Bench) -> None:
+    """Its leases are lost; the worker goes on with its other runs."""
+    doomed = await bench.fill(4)
+    async with bench.working() as (_, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        await bench.ledger.runs.cancel(doomed.id, by="test")
+        await bench.ledger.runs.remove(doomed.id, by="test")
+        await bench.fill(ITEMS)
+        bench.gate.set()
+    assert (task.result().ending, task.result().done) == (Ending.NOTHING_LEFT, ITEMS)
+    await bench.check_all_stored_once()
+
+
+async def test_a_worker_of_named_runs_leaves_when_they_are_removed(bench: Bench) -> None:
+    doomed = await bench.fill(4)
+    async with bench.working(run_ids=(doomed.id,)) as (_, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        await bench.ledger.runs.cancel(doomed.id, by="test")
+        await bench.ledger.runs.remove(doomed.id, by="test")
+        bench.gate.set()
+    assert (task.result().ending, task.result().done) == (Ending.NOTHING_LEFT, 0)
+
+
+async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> None:
+    bad: list[type[BaseException]] = [
+        GeneratorExit,
+        SystemExit,
+        StopIteration,
+        StopAsyncIteration,
+        asyncio.CancelledError,
+    ]
+    bench.scraper = scraper = Scraper("bench")
+
+    def answer(item: Item) -> object:
+        bench.begun.append(item.key)
+        if (number := int(item.key)) < len(bad):
+            raise bad[number]
+        return {"key": item.key}
+
+    @scraper.stage(lane=None, retries=0)
+    async def generator(item: Item) -> AsyncIterator[object]:
+        yield {"key": item.key}
+        yield answer(item)
+
+    @scraper.stage(lane=None, retries=0)
+    async def coroutine(item: Item) -> object:
+        return answer(item)
+
+    @scraper.stage(lane=None, retries=0)
+    def plain(item: Item) -> object:
+        return answer(item)
+
+    run = await bench.ledger.runs.create(scraper.run_spec())
+    for stage in scraper.stages:
+        await bench.ledger.intake.enqueue(run.id, [NewItem(key=str(n)) for n in range(8)], stage=stage)
+    await bench.ledger.runs.seal(run.id, by="test")
+    async with bench.working() as (_, task):
+        pass
+    assert (task.result().done, task.result().dead, task.result().ending) == (9, 15, Ending.NOTHING_LEFT)
+    dead = (await bench.ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)))).rows
+    assert Counter(item.key for item in dead) == {str(n): 3 for n in range(len(bad))}
 
 
 @pytest.mark.parametrize(("size", "limits", "held"), [(1, {"held_items": 6}, 6), (100, {"held_bytes": 450}, 5)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_finished
 from shoal.model.outcome import Finished
 from shoal.model.views import CommitReport
+
+NOTHING = CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
 
 
 class CheckedCommits(ABC):
@@ -22,7 +25,8 @@ class CheckedCommits(ABC):
     async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
         check_finished(finished)
         no = await self._catalog.worker_no(worker)
-        return _joined([await self._commit(no, batch) for batch in _one_epoch_each(finished)])
+        reports = [await self._commit(no, batch) for batch in _one_epoch_each(finished)]
+        return functools.reduce(CommitReport.joined, reports, NOTHING)
 
 
 def _one_epoch_each(finished: Sequence[Finished]) -> list[list[Finished]]:
@@ -40,15 +44,3 @@ def _one_epoch_each(finished: Sequence[Finished]) -> list[list[Finished]]:
             batches.append([])
         batches[n - 1].append(end)
     return batches
-
-
-def _joined(reports: Sequence[CommitReport]) -> CommitReport:
-    if len(reports) == 1:
-        return reports[0]
-    return CommitReport(
-        committed=sum(report.committed for report in reports),
-        lost=tuple(item for report in reports for item in report.lost),
-        repeated=tuple(item for report in reports for item in report.repeated),
-        enqueued=sum(report.enqueued for report in reports),
-        duplicates=sum(report.duplicates for report in reports),
-    )

@@ -76,6 +76,15 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
     enqueued: int
     duplicates: int
 
+    def joined(self, other: CommitReport) -> CommitReport:
+        return CommitReport(
+            committed=self.committed + other.committed,
+            lost=self.lost + other.lost,
+            repeated=self.repeated + other.repeated,
+            enqueued=self.enqueued + other.enqueued,
+            duplicates=self.duplicates + other.duplicates,
+        )
+
 
 class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which items of a run are meant. `error` matches a part of the message; `ids` names them one by one."""

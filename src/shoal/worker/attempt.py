@@ -131,8 +131,16 @@ class Attempt:
 
 
 def is_ordered(error: BaseException) -> bool:
-    """Whether this is a cancellation that somebody wants of us, and not one that escaped from a handler's own task."""
-    task = asyncio.current_task()
+    """Whether somebody wants this attempt to end: its task was cancelled, or is being closed by the interpreter.
+
+    A CancelledError may also have escaped from a handler's own task, and a GeneratorExit may have been raised by it.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs here any more
+        task = None
+    if isinstance(error, GeneratorExit):
+        return task is None
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 

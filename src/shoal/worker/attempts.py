@@ -78,7 +78,7 @@ class Attempts:
         except InvalidRecord as error:
             return self._ended(claimed, Permanent(str(error)), run.page, began), 0
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | GeneratorExit) or is_ordered(error):
+            if isinstance(error, KeyboardInterrupt) or is_ordered(error):
                 raise
             self.complaints.bug(claimed, error)
             return self._ended(claimed, Transient(sentence(error)), run.page, began), 0

@@ -6,10 +6,10 @@ import os
 import socket
 from collections.abc import Sequence
 
-from shoal.errors import WorkerLost
+from shoal.errors import NotFound, UsageError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import Claimed, Lease
-from shoal.model.outcome import Finished
+from shoal.model.outcome import Finished, OutcomeClass, Verdict, VerdictKind, clean_error
 from shoal.model.views import CommitReport
 from shoal.model.worker import WorkerSpec, new_worker_id
 from shoal.worker.options import WorkerOptions
@@ -90,14 +90,23 @@ class Membership:
         except WorkerLost:
             self.mark_lost(worker)
 
-    async def commit(self, batch: Sequence[Finished]) -> CommitReport:
+    async def commit(self, batch: Sequence[Finished]) -> tuple[CommitReport, Sequence[Finished]]:
+        """The report, and the ends as they were stored: what the ledger refuses to store ends its item as dead."""
         worker = self.id
         try:
-            return await self._space.wait_for(lambda: self._ledger.commits.commit(worker, batch))
+            return await self._space.wait_for(lambda: self._ledger.commits.commit(worker, batch)), batch
         except WorkerLost:
             self.mark_lost(worker)
-            everything = tuple(end.lease.item for end in batch)
-            return CommitReport(committed=0, lost=everything, repeated=(), enqueued=0, duplicates=0)
+            return _all_lost(batch), batch
+        except (UsageError, NotFound) as refused:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                first, first_ends = await self.commit(batch[:half])
+                second, second_ends = await self.commit(batch[half:])
+                return first.joined(second), [*first_ends, *second_ends]
+            if isinstance(refused, NotFound) or batch[0].verdict.kind is VerdictKind.DEAD:
+                return _all_lost(batch), batch  # its run was removed, and its lease with it
+            return await self.commit([_dead(batch[0], refused)])
 
     async def tend(self) -> None:
         """The upkeep that any worker does now and then."""
@@ -106,3 +115,13 @@ class Membership:
     async def leave(self) -> None:
         """Say goodbye; what is still held goes back at once."""
         await self._ledger.workers.stop(self.id)
+
+
+def _all_lost(batch: Sequence[Finished]) -> CommitReport:
+    lost = tuple(end.lease.item for end in batch)
+    return CommitReport(committed=0, lost=lost, repeated=(), enqueued=0, duplicates=0)
+
+
+def _dead(end: Finished, refused: UsageError) -> Finished:
+    verdict = Verdict(VerdictKind.DEAD, OutcomeClass.PERMANENT, 0.0, clean_error(f"not stored: {refused.message}"))
+    return Finished(lease=end.lease, verdict=verdict, seconds=end.seconds)

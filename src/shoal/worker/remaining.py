@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
-from shoal.model.run import RunState
+from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 
 OPEN = (RunState.ACTIVE, RunState.PAUSED)
@@ -17,7 +18,15 @@ async def anything_left(ledger: Ledger, scope: Scope) -> bool:
     until it has ended as a whole, because its other stages may feed these.
     """
     if scope.run_ids:
-        runs = [await ledger.runs.get(run_id) for run_id in scope.run_ids]
+        runs = [run for run_id in scope.run_ids if (run := await _run_or_none(ledger, run_id)) is not None]
     else:
         runs = list((await ledger.runs.list(scraper=scope.scraper, limit=RUNS_LOOKED_AT)).rows)
     return any(run.state in OPEN for run in runs)
+
+
+async def _run_or_none(ledger: Ledger, run_id: str) -> Run | None:
+    """None for a run that was removed meanwhile: nothing is left of it."""
+    try:
+        return await ledger.runs.get(run_id)
+    except NotFound:
+        return None

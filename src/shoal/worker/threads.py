@@ -51,8 +51,8 @@ class Threads:
             error: BaseException | None = None
             try:
                 answer = function()
-            except StopIteration as stop:  # a future cannot carry it
-                error = RuntimeError(f"StopIteration: {stop.value!r}")
+            except (StopIteration, GeneratorExit) as stop:  # a future cannot carry these to whoever awaits it
+                error = RuntimeError(f"{type(stop).__name__}: {stop.args[0] if stop.args else None!r}")
             except BaseException as raised:
                 error = raised
             with self._lock:

@@ -156,14 +156,18 @@ class Worker:
             self._log.warning("items that killed their workers were set aside", items=tending.quarantined)
 
     async def _commit(self, batch: Sequence[Finished]) -> CommitReport:
-        report = await self._membership.commit(batch)
+        report, ends = await self._membership.commit(batch)
         self._hold.drop(end.lease for end in batch)
         self._signs.moved.set()  # a lane may have let its next item out
         lost = set(report.lost)
         self.report.lost += len(lost)
-        for end in batch:
+        for end, given in zip(ends, batch, strict=True):
             if end.lease.item not in lost:
                 self._count(end)
+                if end is not given:
+                    self._log.error(
+                        "the ledger refused an item's results", item=end.lease.item, error=end.verdict.error
+                    )
         if lost:
             self._log.warning("attempts came too late: others have their items now", items=len(lost))
         return report
