@@ -22,6 +22,7 @@ from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
 from shoal.worker import space
 from shoal.worker.committer import Committer
+from shoal.worker.hooks import watch_finished_runs
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.worker import Worker
 
@@ -74,7 +75,7 @@ class Bench:
         task = asyncio.create_task(worker.work())
         try:
             async with asyncio.timeout(20):
-                await self.until(lambda: bool(self.begun) or task.done())
+                await self.until(lambda: bool(self.begun) or task.done() or chosen.forever)
                 yield worker, task
                 await task
         finally:
@@ -294,6 +295,33 @@ async def test_a_worker_of_named_runs_leaves_when_they_are_removed(bench: Bench)
         await bench.ledger.runs.remove(doomed.id, by="test")
         bench.gate.set()
     assert (task.result().ending, task.result().done) == (Ending.NOTHING_LEFT, 0)
+
+
+async def test_finish_hooks_are_called_once_while_workers_stay(bench: Bench) -> None:
+    called: list[str] = []
+    bench.gate.set()
+
+    @bench.scraper.on_finish
+    async def tell(run: Run) -> None:
+        called.append(run.id)
+
+    scope = Scope(scraper="bench")
+    async with bench.working(forever=True) as (worker, task):
+        end = asyncio.Event()
+        watching = [
+            asyncio.create_task(watch_finished_runs(bench.scraper, bench.ledger, scope, LOG, until=end, every=0.05))
+            for _ in range(3)
+        ]
+        run = await bench.fill(10)
+        await bench.until(lambda: len(called) == 1)
+        assert not task.done(), "the worker stays"
+        removed = await bench.fill(2)
+        await bench.until(lambda: len(called) == 2)
+        await bench.ledger.runs.remove(removed.id, by="test")
+        end.set()
+        await asyncio.gather(*watching)
+        worker.drain()
+    assert called == [run.id, removed.id]
 
 
 async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> None:

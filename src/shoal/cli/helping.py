@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -24,8 +25,9 @@ from shoal.notify.sender import check_addresses
 from shoal.observe.progress import follow, showing
 from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
-from shoal.worker.hooks import call_finish_hooks
+from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
 from shoal.worker.options import Ending, WorkReport
+from shoal.worker.remaining import runs_served
 from shoal.worker.worker import Worker
 
 # Every worker of a fleet asks the ledger: seldom enough for many, often enough for a person.
@@ -60,11 +62,11 @@ async def help_out(
         settle_memory()
         try:
             async with watched(settings, logs.log) as tower:
-                report = await _work(session, ledger, scraper, scope, worker)
-                logs.log.info("the worker leaves", **msgspec.to_builtins(report))
-                run_ids = await _its_runs(scraper, ledger, scope)
-                await _finish(scraper, ledger, run_ids, logs.log)
-                await tell_end(tower, run_ids, report)
+                async with _calling_finish_hooks(scraper, ledger, scope, logs.log):
+                    report = await _work(session, ledger, scraper, scope, worker)
+                    logs.log.info("the worker leaves", **msgspec.to_builtins(report))
+                runs = await runs_served(ledger, scope, newest=RUNS_WATCHED)
+                await tell_end(tower, [run.id for run in runs], report)
         finally:
             await fetcher.close()
             logs.close()
@@ -90,14 +92,18 @@ async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope
             await asyncio.gather(following, return_exceptions=True)
 
 
-async def _its_runs(scraper: Scraper, ledger: Ledger, scope: Scope) -> Sequence[str]:
-    return scope.run_ids or [run.id for run in (await ledger.runs.list(scraper=scraper.name, limit=20)).rows]
-
-
-async def _finish(scraper: Scraper, ledger: Ledger, run_ids: Sequence[str], log: Log) -> None:
-    """Whoever sees that a run has finished first calls the author's hooks."""
-    for run_id in run_ids:
-        await call_finish_hooks(scraper, ledger, run_id, log)
+@asynccontextmanager
+async def _calling_finish_hooks(scraper: Scraper, ledger: Ledger, scope: Scope, log: Log) -> AsyncIterator[None]:
+    """While the block runs, and when it has ended, finished runs get the author's hooks."""
+    ended = asyncio.Event()
+    watching = asyncio.create_task(watch_finished_runs(scraper, ledger, scope, log, until=ended))
+    try:
+        yield
+        ended.set()
+        await watching
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def check_stages(scraper: Scraper, stages: list[str]) -> None:

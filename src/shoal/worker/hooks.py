@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from shoal.define.inject import HOOK_WISHES, Shape, Wish, read_signature, where
 from shoal.define.scraper import Scraper
-from shoal.errors import UsageError
+from shoal.errors import LedgerError, NotFound, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
+from shoal.model.worker import Scope
+from shoal.worker.remaining import runs_served
+
+WATCH_SECONDS = 2.0
+RUNS_WATCHED = 20
 
 
 async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
@@ -31,13 +37,16 @@ async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log)
 async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: Log) -> bool:
     """Call the hooks if the run has finished and nobody else has called them for this end of it.
 
-    A hook that fails is told and stops neither the others nor the run. Returns whether they were called here.
+    A hook that fails is logged and stops neither the others nor the run. Returns whether they were called here.
     """
-    run = await ledger.runs.get(run_id)
-    if not scraper.finish_hooks or run.state is not RunState.FINISHED or run.finished_at is None:
-        return False
-    # A run that was resumed finishes again, and then its hooks are called again.
-    if not await ledger.runs.take(run.id, f"finish hooks {run.finished_at.isoformat()}"):
+    try:
+        run = await ledger.runs.get(run_id)
+        if not scraper.finish_hooks or run.state is not RunState.FINISHED or run.finished_at is None:
+            return False
+        # A run that was resumed finishes again, and then its hooks are called again.
+        if not await ledger.runs.take(run.id, f"finish hooks {run.finished_at.isoformat()}"):
+            return False
+    except NotFound:  # removed meanwhile
         return False
     for hook in scraper.finish_hooks:
         try:
@@ -45,6 +54,34 @@ async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: 
         except Exception as error:
             log.error("a finish hook failed", hook=hook.__name__, error=f"{type(error).__name__}: {error}")
     return True
+
+
+async def watch_finished_runs(
+    scraper: Scraper, ledger: Ledger, scope: Scope, log: Log, *, until: asyncio.Event, every: float = WATCH_SECONDS
+) -> None:
+    """Call the finish hooks of the runs of this scope as they finish, and a last time when `until` is set.
+
+    A worker that stays for ever does not keep the hooks waiting for its own end.
+    """
+    seen: set[tuple[str, object]] = set()
+    while scraper.finish_hooks:
+        last = until.is_set()
+        try:
+            for run in await runs_served(ledger, scope, newest=RUNS_WATCHED):
+                # A run that was resumed finishes again, at another time.
+                end = (run.id, run.finished_at)
+                if run.state is RunState.FINISHED and end not in seen:
+                    await call_finish_hooks(scraper, ledger, run.id, log)
+                    seen.add(end)
+        except LedgerError as error:
+            if last:
+                raise
+            log.warning("cannot see which runs have finished; will try again", error=error.message)
+        if last:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(every):
+                await until.wait()
 
 
 async def _call(hook: Callable[..., Any], scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
