@@ -80,6 +80,27 @@ async def test_after_the_retry_time_it_is_asked_again(site: Site, fetcher: HttpF
     assert not (await robots.rules(site.url("/x"))).allowed(site.url("/x"))
 
 
+async def test_a_site_that_fails_again_is_left_alone_for_longer(
+    site: Site, fetcher: HttpFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first waits are short: a wrong address is found out by the item's own retries, within seconds."""
+    now = 1000.0
+    monkeypatch.setattr("shoal.fetch.robots.monotonic", lambda: now)
+    site.answers["/robots.txt"] = reply(status=500)
+    robots = Robots(fetcher, "shoal/0.1")
+    waits = []
+    for asked in range(1, 9):
+        with pytest.raises(Transient) as first:
+            await robots.rules(site.url("/x"))
+        with pytest.raises(Transient) as second:
+            await robots.rules(site.url("/x"))
+        assert first.value.retry_after == second.value.retry_after, "nobody is told to come back too early"
+        assert len(site.targets) == asked
+        waits.append(first.value.retry_after or 0)
+        now += waits[-1]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
 async def test_an_unreachable_site_is_transient(site: Site, fetcher: HttpFetcher) -> None:
     async def hangs_up(seen: Seen, writer: asyncio.StreamWriter) -> None:
         pass

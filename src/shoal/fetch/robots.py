@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 512 * 1024
 MAX_SITES = 10_000
+FIRST_RETRY_SECONDS = 1.0
 
 
 class Rules:
@@ -49,7 +50,8 @@ class Rules:
 class Robots:
     """The rules of every site asked about lately.
 
-    Rules are kept for `ttl` seconds. A site whose robots.txt cannot be had is not asked again for `retry` seconds.
+    Rules are kept for `ttl` seconds. A site whose robots.txt cannot be had is not asked again for a second, then for
+    twice as long after every further failure, up to `retry` seconds: a wrong address fails with the item's own retries.
     """
 
     def __init__(self, fetcher: Fetcher, user_agent: str, *, ttl: float = 86_400, retry: float = 60) -> None:
@@ -71,11 +73,11 @@ class Robots:
             try:
                 rules = await self._ask(site.origin, gate)
             except _Unknown as unknown:
-                wait = self._retry
+                wait = min(self._retry, FIRST_RETRY_SECONDS * 2.0 ** min(site.failures, 16))
                 if isinstance(unknown.ended, Throttled) and unknown.ended.retry_after is not None:
                     wait = unknown.ended.retry_after
                 site.fail(unknown.ended, until=monotonic() + wait)
-                raise unknown.ended from unknown.__cause__
+                raise type(unknown.ended)(unknown.ended.message, retry_after=wait) from unknown.__cause__
             site.learn(rules, until=monotonic() + self._ttl)
             return rules
 
@@ -158,7 +160,7 @@ class _WatchedGate:
 class _Site:
     """What is known of one origin, and until when."""
 
-    __slots__ = ("_failure", "_rules", "_until", "lock", "origin")
+    __slots__ = ("_failure", "_rules", "_until", "failures", "lock", "origin")
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
@@ -166,6 +168,7 @@ class _Site:
         self._rules: Rules | None = None
         self._failure: Transient | Throttled | None = None
         self._until = 0.0
+        self.failures = 0
 
     def known(self) -> Rules | None:
         """The rules, None if it is time to ask. Raises what the last try ended with while that is fresh."""
@@ -177,10 +180,13 @@ class _Site:
             case Throttled() as throttled:
                 raise Throttled(throttled.message, retry_after=max(self._until - monotonic(), 0.0))
             case failure:
-                raise Transient(failure.message)
+                # Trying again earlier would only find the same remembered failure.
+                raise Transient(failure.message, retry_after=max(self._until - monotonic(), 0.0))
 
     def learn(self, rules: Rules, *, until: float) -> None:
         self._rules, self._failure, self._until = rules, None, until
+        self.failures = 0
 
     def fail(self, failure: Transient | Throttled, *, until: float) -> None:
         self._rules, self._failure, self._until = None, failure, until
+        self.failures += 1

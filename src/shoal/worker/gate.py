@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from shoal.errors import NotFound, Permanent, Transient
+from shoal.errors import NotFound, Permanent
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
@@ -17,7 +17,6 @@ from shoal.worker.starter import Starter
 # How long a host is taken for one without a pace after the ledger said so.
 UNPACED_SECONDS = 5.0
 # How long a failure to get robots.txt is remembered.
-ROBOTS_SECONDS = 60.0
 # How late a turn may be used: so much, and twice what a question to the ledger takes.
 LEAST_SLACK = 0.02
 LONGEST_ROUND_TRIP = 1.0
@@ -155,9 +154,6 @@ class AttemptGate:
         self._reading_robots = True
         try:
             rules = await robots.rules(url, gate=self)
-        except Transient as unknown:
-            # Trying again at once would only find the same remembered failure.
-            raise Transient(unknown.message, retry_after=ROBOTS_SECONDS) from unknown
         finally:
             self._reading_robots = False
         if not rules.allowed(url):
