@@ -139,7 +139,7 @@ def build_worker(
     log: Log,
     from_store: bool = False,
 ) -> Worker:
-    """A worker on this ledger. Its heart opens the ledger a second time, in its own thread."""
+    """A worker on this ledger. Its heart opens the ledger a second time, in its own thread, for heartbeats alone."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
@@ -149,7 +149,13 @@ def build_worker(
     robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) and not from_store else None
     starter = Starter()
     attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
-    heart_settings = msgspec.structs.replace(settings, pool_size=1)
+    # A beat that gets no answer is tried again on another connection before the lease has ended.
+    heart_settings = msgspec.structs.replace(
+        settings,
+        pool_size=1,
+        patience=options.lease / 5,
+        command_timeout=min(settings.command_timeout, max(1.0, options.lease / 3)),
+    )
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,

@@ -109,7 +109,7 @@ class Claimer:
             await self._membership.tend()
             if self._options.leave_when_idle or not await anything_left(self._ledger, self._options.scope):
                 return False
-        due = await self._ledger.upkeep.next_due()
+        due = await self._ledger.upkeep.next_due(self._options.scope)
         if due is not None:
             seconds = min(seconds, max(due, 0.001))
         await self._or_moved(self._ledger.upkeep.wait(seconds))
