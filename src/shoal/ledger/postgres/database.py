@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import asyncpg
 
 from shoal.errors import (
     BadLedgerUrl,
+    LedgerAway,
     LedgerError,
     LedgerFull,
     LedgerNotMigrated,
@@ -105,7 +107,7 @@ class Database:
             self._prepare = await self._is_direct()
             self._pool = await asyncpg.create_pool(
                 self.url,
-                min_size=1,
+                min_size=0,  # with a floor the pool reconnects by itself, and reports every failure of that on stderr
                 max_size=self._pool_size,
                 connection_class=StatelessConnection,
                 statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
@@ -119,7 +121,8 @@ class Database:
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
             raise LedgerUnreachable(f"{self.shown_url} refused us: {_text(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise tls_trouble(error, self.url, self.shown_url) or LedgerUnreachable(
+            kind = LedgerAway if _may_pass(error) else LedgerUnreachable
+            raise tls_trouble(error, self.url, self.shown_url) or kind(
                 f"{self.shown_url} does not answer: {_text(error)}."
             ) from None
 
@@ -273,6 +276,13 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:
     if isinstance(error, _NOT_MIGRATED):
         return LedgerNotMigrated(f"The database has no Shoal schema of this version: {_text(error)}.")
     return LedgerError(f"The database refused: {_text(error)} ({error.sqlstate}).")
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a connection that failed like this may be had a moment later, with the same address."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return isinstance(error, _PASSING) and not isinstance(error, PermissionError)
 
 
 def _text(error: BaseException) -> str:
