@@ -20,6 +20,7 @@ ShoalError
 └── LedgerError                the database
     ├── BadLedgerUrl           the address cannot be understood
     ├── LedgerUnreachable      nobody answers there, or the password is wrong
+    │   └── LedgerAway         nobody answers at the moment; it may be a restart
     ├── LedgerNotMigrated      the schema is missing or older than this code
     ├── LedgerTooNew           the schema is newer than this code
     ├── LedgerReadOnly         the file or the server refuses writes
@@ -143,6 +144,10 @@ class BadLedgerUrl(LedgerError):
 
 class LedgerUnreachable(LedgerError):
     remedy = "Check that the database runs, the address is right and the password is valid."
+
+
+class LedgerAway(LedgerUnreachable):
+    """Nobody answers at the moment, as while a server restarts; it may be there again soon."""
 
 
 class LedgerNotMigrated(LedgerError):

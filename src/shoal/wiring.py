@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from shoal.config import Settings, redacted
-from shoal.errors import BadLedgerUrl, LedgerNotMigrated, LedgerUnreachable, UsageError
+from shoal.errors import BadLedgerUrl, LedgerAway, LedgerNotMigrated, LedgerUnreachable, UsageError
 from shoal.ledger.protocols import Ledger
 
 if TYPE_CHECKING:
@@ -27,14 +29,20 @@ if TYPE_CHECKING:
 
 # A server that accepts the connection and then says nothing is given at least this long.
 LEAST_CONNECT_SECONDS = 1.0
+FIRST_CONNECT_PAUSE, LONGEST_CONNECT_PAUSE = 0.1, 1.0
 _IN_MEMORY = ":memory:"
 
+Tell = Callable[[str], None]
 
-async def connect_ledger(settings: Settings, *, create: bool = True) -> Ledger:
-    """Connect without looking at the schema. With `create=False` a SQLite file must be there already."""
+
+async def connect_ledger(settings: Settings, *, create: bool = True, waiting: Tell | None = None) -> Ledger:
+    """Connect without looking at the schema. With `create=False` a SQLite file must be there already.
+
+    With `waiting` a server that is away is waited for, as long as `patience` says; it is told so, once.
+    """
     path = sqlite_path(settings.ledger)
     if path is None:
-        return await _connect_postgres(settings)
+        return await _connect_postgres(settings, waiting)
     if not create and not path.exists():
         raise LedgerNotMigrated(
             f"There is no ledger at {path}.",
@@ -45,8 +53,8 @@ async def connect_ledger(settings: Settings, *, create: bool = True) -> Ledger:
     return await open_sqlite(path, busy_timeout=settings.busy_timeout)
 
 
-async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> Ledger:
-    """A ledger that is ready for work.
+async def open_ledger(settings: Settings, *, migrate: bool | None = None, waiting: Tell | None = None) -> Ledger:
+    """A ledger that is ready for work. `waiting` as for `connect_ledger`.
 
     A SQLite ledger is created and migrated on first use; a PostgreSQL one, which others may be working on, must have
     been migrated by `shoal db migrate`. `migrate` overrules that for both. With `migrate=False` a SQLite file must
@@ -54,7 +62,7 @@ async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> Led
     """
     if migrate is None:
         migrate = sqlite_path(settings.ledger) is not None
-    ledger = await connect_ledger(settings, create=migrate)
+    ledger = await connect_ledger(settings, create=migrate, waiting=waiting)
     try:
         if migrate:
             await ledger.schema.migrate()
@@ -66,9 +74,11 @@ async def open_ledger(settings: Settings, *, migrate: bool | None = None) -> Led
 
 
 @asynccontextmanager
-async def opened(settings: Settings, *, migrate: bool | None = None) -> AsyncIterator[Ledger]:
+async def opened(
+    settings: Settings, *, migrate: bool | None = None, waiting: Tell | None = None
+) -> AsyncIterator[Ledger]:
     """`open_ledger` for the length of a block."""
-    ledger = await open_ledger(settings, migrate=migrate)
+    ledger = await open_ledger(settings, migrate=migrate, waiting=waiting)
     try:
         yield ledger
     finally:
@@ -139,7 +149,7 @@ def build_worker(
     log: Log,
     from_store: bool = False,
 ) -> Worker:
-    """A worker on this ledger. Its heart opens the ledger a second time, in its own thread."""
+    """A worker on this ledger. Its heart opens the ledger a second time, in its own thread, for heartbeats alone."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
@@ -149,7 +159,13 @@ def build_worker(
     robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) and not from_store else None
     starter = Starter()
     attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
-    heart_settings = msgspec.structs.replace(settings, pool_size=1)
+    # A beat that gets no answer is tried again on another connection before the lease has ended.
+    heart_settings = msgspec.structs.replace(
+        settings,
+        pool_size=1,
+        patience=options.lease / 5,
+        command_timeout=min(settings.command_timeout, max(1.0, options.lease / 3)),
+    )
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
@@ -189,7 +205,23 @@ def sqlite_path(ledger: str) -> Path | None:
             raise BadLedgerUrl(f"{redacted(ledger)} is not a ledger: {scheme}:// is not known.")
 
 
-async def _connect_postgres(settings: Settings) -> Ledger:
+async def _connect_postgres(settings: Settings, waiting: Tell | None) -> Ledger:
+    give_up_at = time.monotonic() + settings.patience
+    pause, told = FIRST_CONNECT_PAUSE, False
+    while True:
+        try:
+            return await _connect_postgres_once(settings)
+        except LedgerAway as error:
+            if waiting is None or time.monotonic() + pause > give_up_at:
+                raise
+            if not told:
+                waiting(f"{error.message} Waiting for it, up to {settings.patience:g} s.")
+                told = True
+        await asyncio.sleep(pause * (0.5 + random.random()))
+        pause = min(2 * pause, LONGEST_CONNECT_PAUSE)
+
+
+async def _connect_postgres_once(settings: Settings) -> Ledger:
     from shoal.ledger.postgres.ledger import open_postgres
 
     seconds = max(LEAST_CONNECT_SECONDS, settings.patience)

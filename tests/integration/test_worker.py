@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,7 @@ class Bench:
         self.gate = asyncio.Event()
         self.begun: list[str] = []
         self.held_up: set[str] | None = None
+        self.seconds = 20.0  # that a worker may take
         self.scraper = Scraper("bench")
         self.stage = self.scraper.stage(lane=None, retries=0)(self._handler())
         self.run: Run | None = None
@@ -69,12 +71,12 @@ class Bench:
     ) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkReport]"]]:
         """A worker that has begun; it must have ended by itself when the block does."""
         fetcher = build_fetcher(self.settings)
-        scope = Scope(scraper="bench", run_ids=run_ids)
-        chosen = WorkerOptions(scope=scope, concurrency=4, batch_size=8, lease=1.0, **options)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"concurrency": 4, "batch_size": 8, "lease": 1.0, **options}
+        chosen = WorkerOptions(scope=Scope(scraper="bench", run_ids=run_ids), **given)
         worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
         task = asyncio.create_task(worker.work())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(self.seconds):
                 await self.until(lambda: bool(self.begun) or task.done() or chosen.forever)
                 yield worker, task
                 await task

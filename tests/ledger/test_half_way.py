@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
+from shoal.ledger import upkeep
+from shoal.ledger.postgres import upkeep as postgres_upkeep
 from shoal.ledger.postgres.ledger import PostgresLedger
+from shoal.ledger.sqlite import upkeep as sqlite_upkeep
 from shoal.ledger.sqlite.ledger import SqliteLedger
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.model.views import ItemFilter
@@ -134,3 +137,29 @@ async def test_a_clock_set_back_does_not_give_the_dead_a_longer_life(lab: Lab) -
     tending = await lab.ledger.upkeep.tend()
     assert tending.lost_workers == (dead_worker,)
     assert await lab.claim_keys(live) == ["a"]
+
+
+async def test_lanes_that_were_not_asked_are_found_step_by_step(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that runs out of time leaves the rest to the next, of whatever process."""
+    for module in (postgres_upkeep, sqlite_upkeep):
+        monkeypatch.setattr(module, "SWEEP_AT_ONCE", 2)
+    run = await lab.run()
+    for number in range(5):
+        await lab.put(run, f"a{number}", f"b{number}", lane=f"host-{number}")
+    worker = await lab.worker(lease_seconds=3600)
+    assert len(await lab.claim(worker)) == 5
+    assert isinstance(lab.ledger, SqliteLedger | PostgresLedger)
+    table = "lane" if isinstance(lab.ledger, SqliteLedger) else "shoal.lane"
+    await lab.ledger.upkeep.tend()
+    await lab.ledger.db.fetch(f"update {table} set max_active = 2")
+    assert await lab.claim(worker) == []
+    monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.0)
+    await lab.jump(6)
+    found = []
+    for ledger in (lab.ledger, await lab.another(), lab.ledger):
+        # Another process goes on at its turn, the same one at once.
+        await lab.jump(6)
+        await ledger.upkeep.tend()
+        found.append(len(await lab.claim(worker)))
+    assert found == [2, 2, 1]
+    await lab.check()

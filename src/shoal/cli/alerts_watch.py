@@ -24,7 +24,7 @@ async def watch_alone(session: Session, settings: Settings, *, once: bool) -> No
     await check_addresses(settings)
     logs = open_logs_for(session, settings, "alerts", session.note)
     try:
-        async with opened(settings, migrate=False) as ledger:
+        async with opened(settings, migrate=False, waiting=None if once else session.note) as ledger:
             if once:
                 await _look_once(settings, ledger, logs.log)
                 return

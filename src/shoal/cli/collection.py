@@ -67,7 +67,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         print_plan(session, checked, wanted.folder, settings.concurrency)
         return 1 if any(member.broken for member in checked.members) else 0
     await check_addresses(settings)
-    async with opened(settings) as ledger:
+    async with opened(settings, waiting=session.note) as ledger:
         environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
         office = Office(ledger, environment, _terms(wanted, settings))
         scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)

@@ -47,7 +47,7 @@ async def help_out(
     chosen: dict[str, Any],
 ) -> WorkReport:
     await check_addresses(settings)
-    async with opened(settings) as ledger:
+    async with opened(settings, waiting=session.note) as ledger:
         with naming_the_ledger(settings):
             for run_id in scope.run_ids:
                 await ledger.runs.get(run_id)

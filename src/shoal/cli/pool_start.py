@@ -86,7 +86,7 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
         return 0
     async with AsyncExitStack() as held:
         with _check(session, "ledger") as say:
-            ledger = await held.enter_async_context(opened(settings))
+            ledger = await held.enter_async_context(opened(settings, waiting=session.note))
             say("answers, its schema is this version's")
         with _check(session, "logs") as say:
             _make_folder(wish.logs)

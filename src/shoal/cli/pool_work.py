@@ -23,6 +23,7 @@ from shoal.define.scraper import Scraper
 from shoal.elastic.machine import Machine
 from shoal.elastic.scaler import Scaler
 from shoal.elastic.signs import Bounds, Limits
+from shoal.errors import ShoalError
 from shoal.fleet.child import Launcher
 from shoal.fleet.elastic import PACE, WHAT, Elastic
 from shoal.fleet.place import Ended
@@ -132,7 +133,7 @@ async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | No
     if elastic is not None:
         others.append(asyncio.create_task(elastic.run()))
     try:
-        with passing_signals_on(pool.stop, show.tell, _reloading(pool)):
+        with passing_signals_on(pool.stop, show.tell, _reloading(pool, show)):
             await beside(pool.run(shares), *others)
         await asyncio.wait((following,), timeout=LAST_LOOK_SECONDS)
     finally:
@@ -141,11 +142,17 @@ async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | No
         await asyncio.gather(*others, return_exceptions=True)
 
 
-def _reloading(pool: Pool) -> Callable[[], None]:
+def _reloading(pool: Pool, show: Show) -> Callable[[], None]:
     reloads: set[asyncio.Task[None]] = set()
 
+    async def reload_and_tell() -> None:
+        try:
+            await pool.reload()
+        except ShoalError as error:
+            show.tell(f"Nothing was changed: {error.message} {error.remedy}")
+
     def reload() -> None:
-        task = asyncio.create_task(pool.reload())
+        task = asyncio.create_task(reload_and_tell())
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 

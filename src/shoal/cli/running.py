@@ -79,7 +79,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
     """One run from its beginning to its summary; returns the exit code."""
     await check_addresses(settings)
-    async with opened(settings) as ledger:
+    async with opened(settings, waiting=session.note) as ledger:
         with ExitStack() as held:
             async with beginning(ledger, settings, scraper.name):
                 try:

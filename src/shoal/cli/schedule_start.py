@@ -38,7 +38,7 @@ async def keep_schedules(session: Session, *, at_once: int, logs: Path) -> int:
     settings = session.settings
     await check_addresses(settings)
     telling: set[asyncio.Task[None]] = set()
-    async with opened(settings) as ledger:
+    async with opened(settings, waiting=session.note) as ledger:
         log = open_logs(
             format=settings.log_format,
             level=settings.log_level,
@@ -75,7 +75,7 @@ async def keep_schedules(session: Session, *, at_once: int, logs: Path) -> int:
 async def run_slot_now(session: Session, name: str, config: ScheduleConfig, *, logs: Path) -> int:
     """One slot that the schedule does not know of. Returns the exit code of its run."""
     ways = _ways(session, logs)
-    async with opened(session.settings) as ledger:
+    async with opened(session.settings, waiting=session.note) as ledger:
         slot = await _taken(ledger, name, ways)
         duty = Duty(slot, config, ways, ledger.errands, wanted=lambda: True, resumable=False)
         session.note(f"{name}: the slot of {slot.name} begins; its log is {duty.log_file}.")

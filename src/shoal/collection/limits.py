@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import msgspec
 
@@ -37,7 +37,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
 
 
-async def watch(child: Child, limits: Limits, quiet_seconds: Callable[[], Awaitable[float | None]]) -> Ended:
+async def watch(
+    child: Child, limits: Limits, memory: Memory, quiet_seconds: Callable[[], Awaitable[float | None]]
+) -> Ended:
     """Until the process has ended, by itself or because a limit was passed.
 
     `quiet_seconds` says how long its run has made no progress, None while that is unknown.
@@ -56,7 +58,7 @@ async def watch(child: Child, limits: Limits, quiet_seconds: Callable[[], Awaita
                 continue
             if now - began > limits.timeout:
                 why = f"timed out after {limits.timeout:g} s"
-            elif (used := resident(child.pid) // _MEGABYTE) > limits.memory:
+            elif (used := await memory.of(child.pid) // _MEGABYTE) > limits.memory:
                 why = f"used {used} MB of memory, more than the {limits.memory} MB it may"
                 kill_at = now  # asked to leave, it would go on growing
             elif now - began > limits.stale and now - asked_at > PROGRESS_SECONDS:
@@ -74,14 +76,42 @@ async def watch(child: Child, limits: Limits, quiet_seconds: Callable[[], Awaita
         ending.cancel()
 
 
-def resident(session: int) -> int:
-    """Bytes of memory that the processes of a session hold together. 0 where the system does not tell."""
-    pages = 0
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+class Memory:
+    """How much memory sessions of processes hold. One look at the system's table of processes serves all who ask."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, int] = {}
+        self._looked_at = -math.inf
+        self._looking: asyncio.Task[None] | None = None
+
+    async def of(self, session: int) -> int:
+        """Bytes that the processes of a session hold together, half a second ago at most. 0 where nobody tells."""
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+            await asyncio.shield(self._looking)
+        return self._used.get(session, 0)
+
+    async def _look(self) -> None:
+        # Reading the table takes milliseconds, more on a machine with many processes: too long for the event loop.
+        self._used = await asyncio.to_thread(resident)
+        self._looked_at = time.monotonic()
+
+
+def resident() -> dict[int, int]:
+    """Bytes of memory by session, of all processes of this machine. Empty where the system does not tell."""
+    pages: dict[int, int] = {}
+    try:
+        names = [name for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return {}
+    for name in names:
         try:
-            fields = entry.read_text().rpartition(")")[2].split()
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                fields = file.read(4096).rpartition(b")")[2].split()
         except OSError:
             continue  # it ended meanwhile
-        if int(fields[3]) == session:
-            pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        session = int(fields[3])
+        pages[session] = pages.get(session, 0) + int(fields[21])
+    page = os.sysconf("SC_PAGE_SIZE")
+    return {session: count * page for session, count in pages.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from shoal.collection.limits import Ended, Limits, watch
+from shoal.collection.limits import Ended, Limits, Memory, watch
 from shoal.collection.members import Member
 from shoal.collection.verdict import Status, Verdict, verdict_on
 from shoal.config.deadlimit import DeadLimit
@@ -54,6 +54,7 @@ class Office:
         self._environment = environment
         self._terms = terms
         self._present: set[Child] = set()
+        self._memory = Memory()
 
     async def work_on(self, member: Member, collection_run: str, log: Log) -> dict[str, Any]:
         """One attempt on a member; what came of it, unless it failed.
@@ -142,7 +143,7 @@ class Office:
             return await self._seconds_since((await self._ledger.reads.recent(run.id)).quiet_since)
 
         try:
-            ended = await watch(child, self._limits_of(member), quiet_seconds)
+            ended = await watch(child, self._limits_of(member), self._memory, quiet_seconds)
         except asyncio.CancelledError:
             # It finishes what it has under way; whoever waits for all of them waits for this one too.
             if not self._terms.in_front:  # one at the terminal has heard of it there

@@ -266,10 +266,13 @@ class Reads(Protocol):
 
 class Upkeep(Protocol):
     async def tend(self) -> Tending:
-        """What any worker does now and then: wake the due, reap the dead, fold counts, finish runs. Cheap to overdo."""
+        """What any worker does now and then: wake the due, reap the dead, fold counts, finish runs. Cheap to overdo.
 
-    async def next_due(self) -> float | None:
-        """Seconds until the first delayed item comes due; None when nothing is delayed."""
+        Done in short transactions, for about a second at most; what is left then is done by the next round, of anybody.
+        """
+
+    async def next_due(self, scope: Scope = Scope()) -> float | None:
+        """Seconds until a delayed item of this scope may come due; None when none is delayed. It may be too few."""
 
     async def wait(self, seconds: float) -> None:
         """Sleep until there may be work, at most so long. Only a hint: it may return early or late."""

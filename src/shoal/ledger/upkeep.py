@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from shoal.ledger.rows import Queryable
 from shoal.model.views import Finding
+from shoal.model.worker import Scope
+
+# A round of upkeep begins no further step after so long.
+ROUND_SECONDS = 1.0
+DUE_LOOKED_AT = 200
+
+
+class Round:
+    """One round of upkeep. `left`: pieces that it could not finish in its time, or that the round before could not."""
+
+    def __init__(self, left_before: frozenset[str]) -> None:
+        self._ends_at = time.monotonic() + ROUND_SECONDS
+        self._left_before = left_before
+        self.left: frozenset[str] = frozenset()
+
+    def goes_on_with(self, piece: str) -> bool:
+        """Whether the round before left this piece unfinished."""
+        return piece in self._left_before
+
+    def has_time_for(self, piece: str) -> bool:
+        """Whether this piece, which has more to do, may begin another step; if not, the next round goes on with it."""
+        if time.monotonic() < self._ends_at:
+            return True
+        self.left |= {piece}
+        return False
 
 
 class AuditedUpkeep:
     def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
         self._queryable = queryable
         self._sql = queries
+        self._left: frozenset[str] = frozenset()
 
-    async def next_due(self) -> float | None:
-        seconds: float | None = await self._queryable.value(self._sql["next_due"])
+    async def next_due(self, scope: Scope = Scope()) -> float | None:
+        partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
+        seconds: float | None = await self._queryable.value(
+            self._sql["next_due"],
+            scope.scraper,
+            list(scope.run_ids) or None,
+            list(scope.stages) or None,
+            partitions,
+            DUE_LOOKED_AT,
+        )
         return None if seconds is None else max(0.0, seconds)
 
     async def audit(self) -> list[Finding]:

@@ -222,13 +222,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tending(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of upkeep did."""
+    """What one round of upkeep did. `more`: it stopped because its time was up; the next round should follow at once."""
 
     woken: int = 0
     lost_workers: tuple[str, ...] = ()
     rescued: int = 0
     quarantined: int = 0
     finished: tuple[str, ...] = ()
+    more: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True):

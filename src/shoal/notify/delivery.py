@@ -104,6 +104,8 @@ class Deliveries:
             raise
         except LedgerError as error:  # whoever takes it up after our time begins again
             self._log.warning("telling of an alert broke off", run=alert.run, error=error.message)
+        except Exception as error:
+            self._log.error("telling of an alert failed", run=alert.run, exc_info=error)
 
     async def _try_until_told(
         self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float

@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from shoal.config.settings import Settings
 from shoal.errors import LedgerError, ShoalError
@@ -71,6 +72,7 @@ class Tower:
             self._loop.close()
 
     async def _keep_watch(self) -> None:
+        self._loop.set_exception_handler(self._left_over)
         rounds, closing = asyncio.create_task(self._go_rounds()), asyncio.create_task(self._closing.wait())
         await asyncio.wait((rounds, closing), return_when=asyncio.FIRST_COMPLETED)
         rounds.cancel()
@@ -83,11 +85,20 @@ class Tower:
         finally:
             await self._leave_ledger()
 
+    def _left_over(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What asyncio finds left over, such as a connection that broke while nobody waited for it: one line."""
+        self._log.debug(str(context["message"]), error=str(context.get("exception") or ""))
+
     async def _go_rounds(self) -> None:
         pause = random.uniform(0, self._every)
         while True:
             await asyncio.sleep(pause)
-            pause = await self._round(pause)
+            try:
+                pause = await self._round(pause)
+            except Exception as error:  # whatever it is, the watch must not end unnoticed
+                self._log.error("the watch stumbled and goes on", exc_info=error)
+                self._ledger = None
+                pause = self._every
 
     async def _round(self, pause: float) -> float:
         """Look, if it is our turn. Returns the seconds until the next round."""
@@ -98,9 +109,6 @@ class Tower:
         except ShoalError as error:
             # The work beside tells of outages loudly; here it is enough to come again.
             self._log.debug("the watch does not reach the ledger", error=str(error))
-            looks = tells = False
-        except Exception as error:
-            self._log.error("the watch stumbled and goes on", exc_info=error)
             looks = tells = False
         if looks or tells:
             return self._every * random.uniform(0.9, 1.1)

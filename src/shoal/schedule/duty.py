@@ -78,6 +78,7 @@ class Duty:
             if not working.done():  # others go on with the run by now
                 self._outing.stop()
                 await asyncio.wait((working,))
+                keeping.result()  # a defect there must not look like a slot that went to another node
                 return {"state": "lost", "node": socket.gethostname()}
             return await self._tell(working.result(), keeping)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -16,6 +16,9 @@ from shoal.worker.slots import Slots
 
 # Items are claimed ahead for this long, so that slots do not wait for the ledger and others do not wait for us.
 AHEAD_SECONDS = 0.5
+# When no slot has begun anything for so many times longer than planned, what was claimed ahead goes back: others may be
+# free to do it.
+STUCK_FACTOR = 2
 MOST_AHEAD = 1_000
 # An item that is claimed ahead takes a place in its lane, which others could use; asking for the next one of such slow
 # items costs little of their time.
@@ -52,11 +55,11 @@ class Claimer:
                 await self._rejoin()
             self._signs.hungry.clear()
             self._signs.moved.clear()
-            if self._slots.shrunk:
+            if self._slots.shrunk or (self._hold.buffered and self._is_stuck()):
                 await self._give_back_spare()
             wanted = self._wanted()
             if wanted <= 0:
-                await self._signs.hungry.wait()
+                await self._hungry_or_stuck()
             elif claimed := await self._membership.claim(wanted):
                 idle = IDLE_SECONDS[0]
                 self._claimed += len(claimed)
@@ -68,8 +71,24 @@ class Claimer:
             else:
                 idle = min(IDLE_SECONDS[1], idle * 1.5)
 
+    async def _hungry_or_stuck(self) -> None:
+        """Wait until slots want more, or until what was claimed ahead may have waited for too long."""
+        if not self._hold.buffered:
+            await self._signs.hungry.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._stuck_after()):
+                await self._signs.hungry.wait()
+
+    def _stuck_after(self) -> float:
+        return STUCK_FACTOR * max(AHEAD_SECONDS, self._slots.item_seconds)
+
+    def _is_stuck(self) -> bool:
+        """Whether what is in the slots takes much longer than what was there before: nobody knows for how long."""
+        return self._slots.stuck_seconds > self._stuck_after()
+
     async def _give_back_spare(self) -> None:
-        """What was claimed ahead for slots that are no longer there."""
+        """What was claimed ahead for slots that are no longer there, or that others could have begun by now."""
         self._slots.shrunk = False
         spare = self._hold.empty_buffer(keep=max(0, self._slots.free) + self._ahead())
         self._claimed -= len(spare)
@@ -86,14 +105,14 @@ class Claimer:
         return wanted if options.limit is None else min(wanted, options.limit - self._claimed)
 
     def _ahead(self) -> int:
-        if not self._options.ahead:
+        """How many to claim beyond free slots. None of items that take long, or nobody knows how long: what one holds
+        for an hour, others could have done meanwhile."""
+        seconds = self._slots.item_seconds
+        if not self._options.ahead or seconds <= 0 or self._is_stuck():
             return 0
-        if self._slots.item_seconds <= 0:
-            # Nobody knows how long they take: what one holds for an hour, others could have done meanwhile.
-            return 0 if self._laned else min(self._options.batch_size, self._slots.capacity)
-        if self._laned and self._slots.item_seconds > SLOW_ITEM_SECONDS:
+        if self._laned and seconds > SLOW_ITEM_SECONDS:
             return 0
-        return min(MOST_AHEAD, math.ceil(self._slots.capacity * AHEAD_SECONDS / self._slots.item_seconds))
+        return min(MOST_AHEAD, int(self._slots.capacity * AHEAD_SECONDS / seconds))
 
     async def _stop_at_limit(self) -> None:
         if self._options.limit is None or self._claimed < self._options.limit:
@@ -109,7 +128,7 @@ class Claimer:
             await self._membership.tend()
             if self._options.leave_when_idle or not await anything_left(self._ledger, self._options.scope):
                 return False
-        due = await self._ledger.upkeep.next_due()
+        due = await self._ledger.upkeep.next_due(self._options.scope)
         if due is not None:
             seconds = min(seconds, max(due, 0.001))
         await self._or_moved(self._ledger.upkeep.wait(seconds))

@@ -1,6 +1,6 @@
-"""The heartbeat: a thread of its own, with its own connection, so that no handler can stop it.
+"""The heartbeat: a thread of its own, with its own connection, so that neither a handler nor maintenance can stop it.
 
-A handler that blocks the event loop (a long computation, a forgotten `time.sleep`) stops everything that runs on the
+Nothing but heartbeats goes over that connection. A handler that blocks the event loop (a long computation, a forgotten `time.sleep`) stops everything that runs on the
 loop, but not this thread: the leases stay. It also watches the loop, says which line blocks it, and after `give_up`
 seconds stops beating, so that a process that hangs for good loses its items to others instead of keeping them for ever.
 """
@@ -8,26 +8,27 @@ seconds stops beating, so that a process that hangs for good loses its items to 
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from shoal.define.blame import is_machinery
 from shoal.errors import LedgerError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
-from shoal.model.views import Tending
 from shoal.model.worker import Orders
 
-TEND_SECONDS = 1.0
 TICK_SECONDS = 0.25
 BLOCKED_SECONDS = 2.0
 LONGEST_BEAT = 2.0
 FAREWELL_SECONDS = 1.0
+# During an outage every beat fails: it is told now and then, not each time.
+LONGEST_QUIET = 10.0
 
 OpenLedger = Callable[[], Awaitable[Ledger]]
 
@@ -35,7 +36,8 @@ OpenLedger = Callable[[], Awaitable[Ledger]]
 class Heart:
     """Beats for one worker until it is stopped. What it hears is passed to the loop it was made on.
 
-    `on_orders`, `on_tending` and `on_lost` are called on that loop.
+    `on_orders` and `on_lost` are called on that loop. `failure` is a future of that loop: it gets the exception when the
+    thread ends although nobody stopped it, and is never done otherwise.
     """
 
     def __init__(
@@ -46,7 +48,6 @@ class Heart:
         give_up: float,
         log: Log,
         on_orders: Callable[[Orders], None],
-        on_tending: Callable[[Tending], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._open = open_ledger
@@ -54,9 +55,9 @@ class Heart:
         self._give_up = give_up
         self._log = log
         self._on_orders = on_orders
-        self._on_tending = on_tending
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
         self._loop_thread = threading.get_ident()
         self._ticked = time.monotonic()
         self._worker = ""
@@ -65,6 +66,7 @@ class Heart:
         self._thread: threading.Thread | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._warned_after = BLOCKED_SECONDS
+        self._complained_at = -LONGEST_QUIET
 
     def beat_for(self, worker: str) -> None:
         """Begin, or go on under another id."""
@@ -87,33 +89,50 @@ class Heart:
         # A beat that waits for a ledger which is away is left to itself: the thread ends with the process.
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, FAREWELL_SECONDS)
+        if self.failure.done():
+            self.failure.exception()  # it was told when it happened
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _run(self) -> None:
-        asyncio.run(self._beat())
+        try:
+            asyncio.run(self._beat())
+        except BaseException as error:
+            # Whatever it is: without heartbeats the items of this worker go to others while it works on them.
+            self._call(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._log.error("the heartbeat ended unexpectedly; this worker leaves", exc_info=error)
+        if not self.failure.done():
+            # A StopIteration or a cancellation cannot be the exception of a future as it is.
+            self.failure.set_exception(RuntimeError(f"the heartbeat ended: {type(error).__name__}: {error}"))
 
     async def _beat(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._left_over)
         ledger: Ledger | None = None
-        tended = 0.0
         try:
             while not self._stopped.is_set():
                 try:
                     ledger = ledger or await self._open()
                     if self._loop_is_alive():
                         await self._beat_once(ledger)
-                    if time.monotonic() - tended > TEND_SECONDS:
-                        tending = await ledger.upkeep.tend()
-                        tended = time.monotonic() + random.uniform(0, TEND_SECONDS / 4)
-                        self._call(self._on_tending, tending)
                 except LedgerError as error:
-                    self._log.warning("the heartbeat does not reach the ledger", error=error.message)
+                    self._complain(error)
                 await self._pause()
         finally:
             if ledger is not None:
                 await ledger.close()
+
+    def _complain(self, error: LedgerError) -> None:
+        if time.monotonic() - self._complained_at >= LONGEST_QUIET:
+            self._complained_at = time.monotonic()
+            self._log.warning("the heartbeat does not reach the ledger", error=error.message)
+
+    def _left_over(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What asyncio finds left over, such as a connection that broke while nobody waited for it: one line."""
+        self._log.debug(str(context["message"]), error=str(context.get("exception") or ""))
 
     async def _beat_once(self, ledger: Ledger) -> None:
         before, worker = awake_and_asleep(), self._worker
@@ -158,7 +177,8 @@ class Heart:
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         if not self._stopped.is_set():
-            self._loop.call_soon_threadsafe(function, *args)
+            with suppress(RuntimeError):  # the loop was closed: nobody listens
+                self._loop.call_soon_threadsafe(function, *args)
 
 
 def awake_and_asleep() -> float:

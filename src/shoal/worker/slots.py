@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from shoal.model.item import Claimed, Lease
@@ -51,6 +52,7 @@ class Slots:
         self._report = report
         self._log = log
         self._running: dict[Lease, asyncio.Task[None]] = {}
+        self._last_begun = 0.0
         self._abandoned: set[Lease] = set()
         self._idle: set[asyncio.Task[None]] = set()
         self._one_suspect = asyncio.Lock()
@@ -80,6 +82,11 @@ class Slots:
     @property
     def free(self) -> int:
         return self.capacity - len(self._running)
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long no slot has begun anything because all are busy; 0 while one is free."""
+        return 0.0 if self.free > 0 else time.monotonic() - self._last_begun
 
     @property
     def running(self) -> list[Lease]:
@@ -141,6 +148,7 @@ class Slots:
                 await self.give_back([lease])
                 continue
             self._running[lease] = me
+            self._last_begun = time.monotonic()
             try:
                 await self._attempt(claimed, at)
             except asyncio.CancelledError:

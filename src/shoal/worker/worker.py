@@ -1,9 +1,10 @@
-"""A worker: one claimer with a small buffer, N slots, one committer, and a heart beside them.
+"""A worker: one claimer with a small buffer, N slots, one committer; heartbeat and maintenance beside them.
 
     ledger -> claimer -> buffer -> slots (attempts) -> committer -> ledger
 
 It ends when its runs have nothing left, when it is told to (`drain`, then `stop_now`), when the ledger orders it to
-leave, or when the ledger fails for longer than its patience. Whatever it holds by then goes back uncharged.
+leave, when the ledger fails for longer than its patience, or when one of its parts fails: none of them may end
+unnoticed. Whatever it holds by then goes back uncharged.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
@@ -25,6 +27,7 @@ from shoal.worker.committer import Committer
 from shoal.worker.governor import Governor
 from shoal.worker.heart import Heart, OpenLedger
 from shoal.worker.hold import Hold
+from shoal.worker.maintenance import Maintenance
 from shoal.worker.membership import Membership
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.signs import Signs
@@ -65,9 +68,9 @@ class Worker:
             give_up=give_up,
             log=log,
             on_orders=self._obey,
-            on_tending=self._hear,
             on_lost=self._membership.mark_lost,
         )
+        self._maintenance = Maintenance(ledger, self._hear, log)
         self._committer = Committer(self._commit)
         self._slots = Slots(
             attempts,
@@ -114,6 +117,7 @@ class Worker:
             claimer,
             asyncio.create_task(self._starter.run(), name="starter"),
             asyncio.create_task(self._slots.replace_stubborn(), name="nurse"),
+            asyncio.create_task(self._maintenance.run(), name="maintenance"),
         ]
         if self._governor is not None:
             helpers.append(asyncio.create_task(self._governor.run(), name="governor"))
@@ -189,17 +193,22 @@ class Worker:
                 mine.throttled += 1
 
     async def _watch(self, helpers: Sequence[asyncio.Task[None]], claimer: asyncio.Task[None]) -> None:
-        """Return when the end is ordered; raise what a helper or a slot raised."""
+        """Return when the end is ordered; raise what a helper, a slot or the heartbeat raised."""
         end = asyncio.create_task(self._signs.end.wait())
+        essential: set[asyncio.Future[Any]] = {*helpers, self._heart.failure}
         try:
             while not self._signs.end.is_set() and not claimer.done():
                 done, _ = await asyncio.wait(
-                    (end, *helpers, *self._slots.tasks),
+                    (end, *essential, *self._slots.tasks),
                     timeout=SLOT_LOOK_SECONDS,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done - {end}:
-                    task.result()
+                    if not task.cancelled():
+                        task.result()
+                        if task not in essential or self._signs.ending is not None:
+                            continue
+                    raise RuntimeError(f"a part of this worker ended without a reason: {task!r}")
         finally:
             end.cancel()
 
@@ -223,7 +232,9 @@ class Worker:
         """A claim that is under way may have taken items nobody has heard of yet: those go back."""
         if not claimer.done():
             await asyncio.wait((claimer,), timeout=LOOK_SECONDS)
-        if not claimer.done():
+        if claimer.done():
+            claimer.result()
+        else:
             claimer.cancel()
             await asyncio.gather(claimer, return_exceptions=True)
             await self._membership.reconcile(list(self._hold.leases))
@@ -234,8 +245,9 @@ class Worker:
         try:
             while self._slots.running and not now.done() and (left := deadline - time.monotonic()) > 0:
                 await asyncio.wait((now, committer), timeout=min(left, 0.02), return_when=asyncio.FIRST_COMPLETED)
-                if committer.done():
-                    committer.result()
+                for essential in (committer, self._heart.failure):
+                    if essential.done():
+                        essential.result()
         finally:
             now.cancel()
 

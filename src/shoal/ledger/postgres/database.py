@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import asyncpg
 
 from shoal.errors import (
     BadLedgerUrl,
+    LedgerAway,
     LedgerError,
     LedgerFull,
     LedgerNotMigrated,
@@ -31,6 +33,7 @@ from shoal.model.redaction import redacted
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
+LISTEN_AGAIN_SECONDS = 10.0
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
 _PASSING = (
@@ -44,12 +47,12 @@ _PASSING = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
-    asyncpg.QueryCanceledError,
-    asyncpg.LockNotAvailableError,
     asyncpg.ProtocolViolationError,
     OSError,
     TimeoutError,
 )
+# The server gave the statement up, so it has had no effect: others hold what it needs.
+_BUSY = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
 _NOT_MIGRATED = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedFunctionError,
@@ -72,6 +75,10 @@ class ConnectionBroke(LedgerError):
     """The answer is unknown: the call may or may not have taken effect."""
 
 
+class LedgerBusy(ConnectionBroke):
+    """The call did not take effect, because others hold locks that it needs."""
+
+
 class ClaimOutOfDate(LedgerError):
     """The claim was given up before it was carried out; it took nothing."""
 
@@ -88,6 +95,7 @@ class Database:
         self._prepare = False
         self._listener: asyncpg.Connection | None = None
         self._woken = asyncio.Event()
+        self._begins_to_listen: asyncio.Task[None] | None = None
         self._listen_retry_at = 0.0
 
     @property
@@ -99,7 +107,7 @@ class Database:
             self._prepare = await self._is_direct()
             self._pool = await asyncpg.create_pool(
                 self.url,
-                min_size=1,
+                min_size=0,  # with a floor the pool reconnects by itself, and reports every failure of that on stderr
                 max_size=self._pool_size,
                 connection_class=StatelessConnection,
                 statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
@@ -113,7 +121,8 @@ class Database:
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
             raise LedgerUnreachable(f"{self.shown_url} refused us: {_text(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise tls_trouble(error, self.url, self.shown_url) or LedgerUnreachable(
+            kind = LedgerAway if _may_pass(error) else LedgerUnreachable
+            raise tls_trouble(error, self.url, self.shown_url) or kind(
                 f"{self.shown_url} does not answer: {_text(error)}."
             ) from None
 
@@ -126,6 +135,9 @@ class Database:
             connection.terminate()
 
     async def close(self) -> None:
+        if self._begins_to_listen is not None:
+            self._begins_to_listen.cancel()
+            await asyncio.gather(self._begins_to_listen, return_exceptions=True)
         if self._listener is not None:
             self._listener.terminate()
             self._listener = None
@@ -138,15 +150,27 @@ class Database:
 
     async def fetch(self, sql: str, *args: object) -> list[Record]:
         """Rows of one statement. For statements that may be made twice, as all of ours are but for claims."""
+        return await self._insist(sql, args)
+
+    async def try_row(self, sql: str, *args: object) -> Record | None:
+        """The first row, or None when others hold what it needs. For what can as well be done later."""
+        try:
+            return (await self._insist(sql, args, even_busy=False))[0]
+        except LedgerBusy:
+            return None
+
+    async def _insist(self, sql: str, args: Sequence[object], *, even_busy: bool = True) -> list[Record]:
         give_up_at = time.monotonic() + self.patience
         pause = 0.02
         while True:
             try:
                 return await self.fetch_once(sql, *args)
             except ConnectionBroke as error:
+                if isinstance(error, LedgerBusy) and not even_busy:
+                    raise
                 if time.monotonic() + pause > give_up_at:
                     raise LedgerUnreachable(
-                        f"{self.shown_url} has not answered for {self.patience:.0f} s: {error.message}."
+                        f"{self.shown_url} has not answered for {self.patience:g} s: {error.message}."
                     ) from error
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, 1.0)
@@ -159,6 +183,8 @@ class Database:
             async with self._pool.acquire(timeout=self._command_timeout) as connection:
                 rows: list[Record] = await connection.fetch(sql, *args)
                 return rows
+        except _BUSY as error:
+            raise LedgerBusy(_text(error)) from error
         except _PASSING as error:
             raise ConnectionBroke(_text(error)) from error
         except asyncpg.UniqueViolationError as error:
@@ -183,29 +209,45 @@ class Database:
             async with self._pool.acquire() as connection, connection.transaction():
                 for statement in statements:
                     await connection.execute(statement, timeout=600)
-        except _PASSING as error:
+        except (*_BUSY, *_PASSING) as error:
             raise LedgerUnreachable(f"{self.shown_url} broke off: {_text(error)}.") from error
         except asyncpg.PostgresError as error:
             raise translated(error) from error
 
     async def wait_for_wake(self, seconds: float) -> None:
         """Sleep until somebody notifies, at most so long. Behind PgBouncer no hint comes, and the sleep is all."""
-        await self._listen()
+        until = time.monotonic() + seconds
+        if (listening := self._listening()) is not None:
+            # A task of its own: callers are cancelled as they please, and must not leave a half-made connection behind.
+            await asyncio.wait((listening,), timeout=seconds)
         self._woken.clear()
         try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            await asyncio.wait_for(self._woken.wait(), max(0.0, until - time.monotonic()))
         except TimeoutError:
             return
 
-    async def _listen(self) -> None:
+    def _listening(self) -> asyncio.Task[None] | None:
+        """The task that begins to listen, if that is under way; it is begun when nobody listens."""
+        begun = self._begins_to_listen
+        if begun is not None and not begun.done():
+            return begun
         if (self._listener is not None and not self._listener.is_closed()) or time.monotonic() < self._listen_retry_at:
-            return
-        self._listen_retry_at = time.monotonic() + 10
+            return None
+        self._listen_retry_at = time.monotonic() + LISTEN_AGAIN_SECONDS
+        self._begins_to_listen = asyncio.create_task(self._listen(), name="listen")
+        return self._begins_to_listen
+
+    async def _listen(self) -> None:
+        connection: asyncpg.Connection | None = None
         try:
-            self._listener = await asyncpg.connect(self.url, statement_cache_size=0, timeout=5)
-            await self._listener.add_listener("shoal_wake", lambda *_: self._woken.set())
-        except (*_PASSING, asyncpg.PostgresError):
-            self._listener = None
+            connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=5)
+            await connection.add_listener("shoal_wake", lambda *_: self._woken.set())
+            self._listener, connection = connection, None
+        except (*_BUSY, *_PASSING, asyncpg.PostgresError):
+            return
+        finally:
+            if connection is not None:
+                connection.terminate()
 
 
 def translated(error: asyncpg.PostgresError) -> ShoalError:
@@ -234,6 +276,13 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:
     if isinstance(error, _NOT_MIGRATED):
         return LedgerNotMigrated(f"The database has no Shoal schema of this version: {_text(error)}.")
     return LedgerError(f"The database refused: {_text(error)} ({error.sqlstate}).")
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a connection that failed like this may be had a moment later, with the same address."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return isinstance(error, _PASSING) and not isinstance(error, PermissionError)
 
 
 def _text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What any worker does now and then."""
+"""What any worker does now and then: in short transactions, a round bounded in time, gone on with by anybody."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.idle import settle_idle
-from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE, SWEEP_AT_ONCE
-from shoal.ledger.postgres.work import tending
-from shoal.ledger.upkeep import AuditedUpkeep
+from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE
+from shoal.ledger.postgres.work import PROMOTE_AT_ONCE, RESCUE_AT_ONCE
+from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.views import Tending
 
 REAP_SECONDS = 1.0
 FOLD_SECONDS = 1.0
 LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
-FOLD_AT_ONCE = 50_000
-PURGES_AT_ONCE = 50
+SWEEP_AT_ONCE = 1_000
+FOLD_AT_ONCE = 10_000
+TIDY_AT_ONCE = 10_000
 
 
 class PostgresUpkeep(AuditedUpkeep):
@@ -25,46 +26,85 @@ class PostgresUpkeep(AuditedUpkeep):
         self._db = db
 
     async def tend(self) -> Tending:
-        woken = 0
-        while moved := await self._db.value(self._sql["promote_due"]):
-            woken += moved
-        reaped = Tending()
-        if await self._due("reap", REAP_SECONDS):
-            reaped = tending(await self._db.row(self._sql["reap"], []))
-        if await self._due("lanes", LANES_SECONDS):
+        round_ = Round(self._left)
+        woken = await self._promote_due(round_)
+        lost: list[str] = []
+        rescued = quarantined = 0
+        if await self._due(round_, "reap", REAP_SECONDS):
+            lost = await self._db.value(self._sql["declare_lost"], [])
+            rescued, quarantined = await self._rescue(round_)
+        if await self._due(round_, "fold", FOLD_SECONDS):
+            await self._fold_counts(round_)
+        finished = await self._db.try_row(self._sql["finish_runs"])
+        if await self._due(round_, "lanes", LANES_SECONDS):
             await settle_idle(self._db, self._sql)
-            await self._db.fetch(self._sql["sweep_lanes"], SWEEP_AT_ONCE, None)
-        if await self._due("fold", FOLD_SECONDS):
-            await self._db.fetch(self._sql["fold_counts"], FOLD_AT_ONCE)
-        if await self._due("tidy", TIDY_SECONDS):
-            await self._tidy()
+            await self._sweep_lanes(round_)
+        if await self._due(round_, "tidy", TIDY_SECONDS):
+            await self._tidy(round_)
+        self._left = round_.left
         return Tending(
             woken=woken,
-            lost_workers=reaped.lost_workers,
-            rescued=reaped.rescued,
-            quarantined=reaped.quarantined,
-            finished=tuple(await self._db.value(self._sql["finish_runs"])),
+            lost_workers=tuple(lost),
+            rescued=rescued,
+            quarantined=quarantined,
+            finished=() if finished is None else tuple(finished[0]),
+            more=bool(round_.left),
         )
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)
 
-    async def _due(self, name: str, every: float) -> bool:
+    async def _due(self, round_: Round, name: str, every: float) -> bool:
+        """Whether it is our turn, or what we could not end in the last round."""
+        if round_.goes_on_with(name):
+            return True
         due: bool = await self._db.value(self._sql["tick_due"], name, every)
         return due
 
-    async def _tidy(self) -> None:
-        await self._db.fetch(self._sql["tidy"])
+    async def _promote_due(self, round_: Round) -> int:
+        woken = 0
+        while True:
+            row = await self._db.try_row(self._sql["promote_due"], PROMOTE_AT_ONCE, True)
+            if row is None:  # somebody has one of the lanes for long: then all but those
+                row = await self._db.try_row(self._sql["promote_due"], PROMOTE_AT_ONCE, False)
+            moved = 0 if row is None else row[0]
+            woken += moved
+            if moved < PROMOTE_AT_ONCE or not round_.has_time_for("due"):
+                return woken
+
+    async def _rescue(self, round_: Round) -> tuple[int, int]:
+        rescued = quarantined = 0
+        while (row := await self._db.try_row(self._sql["rescue"], RESCUE_AT_ONCE)) is not None:
+            rescued, quarantined = rescued + row["rescued"], quarantined + row["quarantined"]
+            if not row["more"] or not round_.has_time_for("reap"):
+                break
+        return rescued, quarantined
+
+    async def _fold_counts(self, round_: Round) -> None:
+        while (row := await self._db.try_row(self._sql["fold_counts"], FOLD_AT_ONCE)) is not None:
+            if row[0] < FOLD_AT_ONCE or not round_.has_time_for("fold"):
+                return
+
+    async def _sweep_lanes(self, round_: Round) -> None:
+        while (row := await self._db.try_row(self._sql["sweep_step"], SWEEP_AT_ONCE)) is not None:
+            if not row["more"] or not round_.has_time_for("lanes"):
+                return
+
+    async def _tidy(self, round_: Round) -> None:
+        while (row := await self._db.try_row(self._sql["tidy"], TIDY_AT_ONCE)) is not None and row[0] == TIDY_AT_ONCE:
+            if not round_.has_time_for("tidy"):
+                return
         # What was interrupted half-way is taken up again by whoever comes by.
         for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
             while await self._db.value(
                 self._sql["cancel_open_items"], row["no"], "The run was cancelled.", CANCEL_AT_ONCE
             ):
-                pass
+                if not round_.has_time_for("tidy"):
+                    return
         for row in await self._db.fetch(self._sql["paused_runs"]):
             await self._db.fetch(self._sql["yield_lanes"], row["no"])
         for row in await self._db.fetch(self._sql["removed_runs"]):
             await self._db.fetch(self._sql["drop_open_items"], row["no"])
-            for _ in range(PURGES_AT_ONCE):
-                if not await self._db.value(self._sql["purge"], row["no"], PURGE_AT_ONCE):
-                    break
+            while await self._db.value(self._sql["purge"], row["no"], PURGE_AT_ONCE):
+                if not round_.has_time_for("tidy"):
+                    return

@@ -24,6 +24,9 @@ from shoal.model.outcome import DONE, Finished
 from shoal.model.views import CommitReport, Tending
 from shoal.model.worker import WorkerSpec
 
+PROMOTE_AT_ONCE = 1_000
+RESCUE_AT_ONCE = 1_000
+
 
 class PostgresIntake(ChunkedIntake):
     # Two keep the server busy while we prepare the third; more gain nothing.
@@ -134,8 +137,9 @@ class PostgresClaims(QueueClaims):
         return [row["priorities"] for row in rows]
 
     async def _promote_due(self) -> int:
-        moved: int = await self._db.value(self._sql["promote_due"])
-        return moved
+        # A claim waits for nobody's lane: what is left is moved by the upkeep.
+        row = await self._db.try_row(self._sql["promote_due"], PROMOTE_AT_ONCE, False)
+        return 0 if row is None else row[0]
 
 
 class PostgresCommits(CheckedCommits):
@@ -200,13 +204,14 @@ class PostgresWorkers(RegisteredWorkers):
         return returned
 
     async def bury(self, worker: str) -> Tending:
-        row = await self._db.row(self._sql["reap"], [await self._catalog.worker_no(worker)])
+        lost = await self._db.value(self._sql["declare_lost"], [await self._catalog.worker_no(worker)])
         self._forget(worker)
-        return tending(row)
-
-
-def tending(row: Record) -> Tending:
-    return Tending(lost_workers=tuple(row["lost_workers"]), rescued=row["rescued"], quarantined=row["quarantined"])
+        rescued = quarantined = 0
+        more = True
+        while more:
+            row = await self._db.row(self._sql["rescue"], RESCUE_AT_ONCE)
+            rescued, quarantined, more = rescued + row["rescued"], quarantined + row["quarantined"], row["more"]
+        return Tending(lost_workers=tuple(lost), rescued=rescued, quarantined=quarantined)
 
 
 def _or_none(values: list[str | None]) -> list[str | None] | None:

@@ -8,7 +8,9 @@ from typing import Literal
 from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.model.views import Tending
+
+# Other runs wait for the lock while a step lasts: some milliseconds.
+RESCUE_AT_ONCE = 1_000
 
 How = Literal["returned", "released", "crashed"]
 
@@ -41,18 +43,25 @@ def unlease(tx: Transaction, pairs: str, how: How, reason: str | None) -> tuple[
     return back, quarantined
 
 
-def reap(tx: Transaction, corpses: Sequence[int] = ()) -> Tending:
-    """Declare silent workers lost and give their work to others. `corpses` are workers somebody saw die.
+def declare_lost(tx: Transaction, corpses: Sequence[int] = ()) -> tuple[str, ...]:
+    """Declare silent workers lost; `corpses` are workers somebody saw die. `rescue` gives their work to others.
 
     After a suspend every worker looks silent to the first reaper. Nothing is done about it: a worker that is reaped
     while it wakes up loses its leases, finds out at its next call and registers again; the laws hold all the same.
     """
-    lost = tuple(row[0] for row in tx.rows("reap_bury", tx.now, json_text(corpses)))
-    rescued = quarantined = 0
-    for reason, leases in tx.rows("orphaned_leases"):
+    return tuple(row[0] for row in tx.rows("reap_bury", tx.now, json_text(corpses)))
+
+
+def rescue(tx: Transaction) -> tuple[int, int, bool]:
+    """Give leases of workers that are gone to others, at most RESCUE_AT_ONCE of them.
+
+    Returns how many items went back, how many were quarantined, and whether there may be more.
+    """
+    rescued = quarantined = leased = 0
+    for reason, leases, count in tx.rows("orphaned_leases", RESCUE_AT_ONCE):
         back, dead = unlease(tx, leases, "crashed", reason)
-        rescued, quarantined = rescued + back, quarantined + dead
-    return Tending(lost_workers=lost, rescued=rescued, quarantined=quarantined)
+        rescued, quarantined, leased = rescued + back, quarantined + dead, leased + count
+    return rescued, quarantined, leased == RESCUE_AT_ONCE
 
 
 def stop_worker(tx: Transaction, worker: int) -> int:

@@ -1,26 +1,31 @@
-"""What any worker does now and then. The reading connection looks first: most rounds write nothing."""
+"""What any worker does now and then. The reading connection looks first: most rounds write nothing.
+
+In short transactions, a round bounded in time: there is one write lock, and heartbeats need it too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
+import msgspec
+
 from shoal.ledger.sqlite.admit import admit_to
-from shoal.ledger.sqlite.claims import promote_due
+from shoal.ledger.sqlite.claims import PROMOTE_AT_ONCE, promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.idle import settle_idle
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.ledger.sqlite.unlease import reap
-from shoal.ledger.upkeep import AuditedUpkeep
+from shoal.ledger.sqlite.unlease import declare_lost, rescue
+from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.run import RunState
 from shoal.model.views import Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
-SWEEP_AT_ONCE = 10_000
-STEPS_AT_ONCE = 1_000
+SWEEP_AT_ONCE = 1_000
+TIDY_AT_ONCE = 1_000
 MINUTES_KEPT = 8 * 24 * 60
 ERRAND_DAYS_KEPT = 400
 
@@ -31,51 +36,85 @@ class SqliteUpkeep(AuditedUpkeep):
         self._db = db
 
     async def tend(self) -> Tending:
-        woken = 0
-        if await self._db.value(self._sql["anything_due"]):
-            while moved := await self._db.write(promote_due):
-                woken += moved
-        reaped = Tending()
-        for row in await self._db.fetch(self._sql["ticks_due"], json_text(EVERY)):
-            match row["name"]:
-                case "reap":
-                    reaped = await self._db.write(_reap)
-                case "lanes" if await self._db.write(lambda tx: _take(tx, "lanes")):
-                    await settle_idle(self._db, self._sql)
-                    await self._sweep_lanes()
-                case "tidy" if await self._db.write(_tidy):
-                    await self._take_up()
+        round_ = Round(self._left)
+        woken = await self._promote_due(round_)
+        pieces = {row["name"] for row in await self._db.fetch(self._sql["ticks_due"], json_text(EVERY))}
+        lost: tuple[str, ...] = ()
+        rescued = quarantined = 0
+        if await self._is_due(round_, "reap", pieces):
+            lost = await self._db.write(declare_lost)
+            rescued, quarantined = await self._rescue(round_)
         finished: tuple[str, ...] = ()
         if await self._db.fetch(self._sql["finishable_runs"]):
             finished = await self._db.write(finish_runs)
+        if await self._is_due(round_, "lanes", pieces):
+            await settle_idle(self._db, self._sql)
+            await self._sweep_lanes(round_)
+        if await self._is_due(round_, "tidy", pieces):
+            await self._tidy(round_)
+        self._left = round_.left
         return Tending(
             woken=woken,
-            lost_workers=reaped.lost_workers,
-            rescued=reaped.rescued,
-            quarantined=reaped.quarantined,
+            lost_workers=lost,
+            rescued=rescued,
+            quarantined=quarantined,
             finished=finished,
+            more=bool(round_.left),
         )
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)
 
-    async def _sweep_lanes(self) -> None:
-        """Ask lanes that could let somebody out but were not asked."""
-        lanes: str = await self._db.value(self._sql["lanes_with_room"], SWEEP_AT_ONCE)
-        if lanes != "[]":
-            await self._db.write(lambda tx: admit_to(tx, lanes))
+    async def _is_due(self, round_: Round, piece: str, pieces: Collection[str]) -> bool:
+        """Whether it is our turn, or what we could not end in the last round."""
+        if round_.goes_on_with(piece):
+            return True
+        return piece in pieces and await self._db.write(lambda tx: _take(tx, piece))
 
-    async def _take_up(self) -> None:
-        """What was interrupted half-way is taken up again by whoever comes by."""
-        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
-            await self._in_steps(partial(cancel_open_items, no=row["no"], reason="The run was cancelled."))
-        for row in await self._db.fetch(self._sql["removed_runs"]):
-            await self._in_steps(partial(purge, no=row["no"]))
+    async def _promote_due(self, round_: Round) -> int:
+        woken = 0
+        if await self._db.value(self._sql["anything_due"]):
+            while moved := await self._db.write(promote_due):
+                woken += moved
+                if moved < PROMOTE_AT_ONCE or not round_.has_time_for("due"):
+                    break
+        return woken
 
-    async def _in_steps(self, step: Callable[[Transaction], int]) -> None:
-        for _ in range(STEPS_AT_ONCE):
-            if not await self._db.write(step):
+    async def _rescue(self, round_: Round) -> tuple[int, int]:
+        rescued = quarantined = 0
+        more = True
+        while more:
+            back, dead, more = await self._db.write(rescue)
+            rescued, quarantined = rescued + back, quarantined + dead
+            more = more and round_.has_time_for("reap")
+        return rescued, quarantined
+
+    async def _sweep_lanes(self, round_: Round) -> None:
+        """Ask all lanes in the order of their ids whether they could let somebody out but were not asked."""
+        more = True
+        while more:
+            place = await self._db.value(self._sql["tick_place"], "lanes")
+            found = await self._db.value(self._sql["next_lanes_with_room"], place, SWEEP_AT_ONCE)
+            last, seen, lanes = msgspec.json.decode(found)
+            more = seen == SWEEP_AT_ONCE
+            if lanes or place or more:
+                await self._db.write(partial(_sweep, lanes=lanes, place=last if more else 0))
+            more = more and round_.has_time_for("lanes")
+
+    async def _tidy(self, round_: Round) -> None:
+        while await self._db.write(_tidy):
+            if not round_.has_time_for("tidy"):
                 return
+        # What was interrupted half-way is taken up again by whoever comes by.
+        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
+            cancel = partial(cancel_open_items, no=row["no"], reason="The run was cancelled.")
+            while await self._db.write(cancel):
+                if not round_.has_time_for("tidy"):
+                    return
+        for row in await self._db.fetch(self._sql["removed_runs"]):
+            while await self._db.write(partial(purge, no=row["no"])):
+                if not round_.has_time_for("tidy"):
+                    return
 
 
 def _take(tx: Transaction, name: str) -> bool:
@@ -83,16 +122,16 @@ def _take(tx: Transaction, name: str) -> bool:
     return tx.run("take_tick", name, tx.now, EVERY[name]) > 0
 
 
-def _reap(tx: Transaction) -> Tending:
-    return reap(tx) if _take(tx, "reap") else Tending()
+def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
+    tx.run("set_tick_place", "lanes", place)
+    if lanes:
+        admit_to(tx, json_text(lanes))
 
 
 def _tidy(tx: Transaction) -> bool:
-    due = _take(tx, "tidy")
-    if due:
-        tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO)
-        tx.run("tidy_errands", tx.now - ERRAND_DAYS_KEPT * 24 * 3_600 * MICRO)
-    return due
+    """Delete some of what nobody asks for any more; False when nothing is left of it."""
+    tx.run("tidy_errands", tx.now - ERRAND_DAYS_KEPT * 24 * 3_600 * MICRO)
+    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_AT_ONCE) == TIDY_AT_ONCE
 
 
 def finish_runs(tx: Transaction) -> tuple[str, ...]:

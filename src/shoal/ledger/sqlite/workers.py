@@ -10,7 +10,7 @@ from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.idle import settle_idle
 from shoal.ledger.sqlite.transaction import Transaction
-from shoal.ledger.sqlite.unlease import reap, stop_worker
+from shoal.ledger.sqlite.unlease import declare_lost, rescue, stop_worker
 from shoal.ledger.workers import RegisteredWorkers
 from shoal.model.views import Tending
 from shoal.model.worker import WorkerSpec
@@ -43,6 +43,11 @@ class SqliteWorkers(RegisteredWorkers):
 
     async def bury(self, worker: str) -> Tending:
         no = await self._catalog.worker_no(worker)
-        buried = await self._db.write(lambda tx: reap(tx, (no,)))
+        lost = await self._db.write(lambda tx: declare_lost(tx, (no,)))
         self._forget(worker)
-        return buried
+        rescued = quarantined = 0
+        more = True
+        while more:
+            back, dead, more = await self._db.write(rescue)
+            rescued, quarantined = rescued + back, quarantined + dead
+        return Tending(lost_workers=lost, rescued=rescued, quarantined=quarantined)

@@ -10,6 +10,7 @@ import pytest
 from shoal.errors import UnknownStage
 from shoal.model.item import NewItem, priority_from_higher_first
 from shoal.model.run import RunSpec, StageSpec
+from shoal.model.worker import Scope
 from shoal.testing.lab import Lab
 
 
@@ -127,6 +128,33 @@ class IntakeConformance:
         await lab.ledger.upkeep.tend()
         assert await lab.claim_keys(worker) == ["later"]
         await lab.check()
+
+    async def test_a_worker_is_not_woken_by_what_others_wait_for(self, lab: Lab) -> None:
+        ours, others = await lab.run("page", "late"), await lab.run(scraper="other")
+        await lab.put(others, "soon", delay=5.0)
+        await lab.put(ours, "later", delay=60.0, partition="north")
+        await lab.put(ours, "last", delay=600.0, stage="late")
+
+        async def due(**scope: object) -> float:
+            seconds = await lab.ledger.upkeep.next_due(Scope(**scope))  # type: ignore[arg-type]
+            return -1 if seconds is None else seconds
+
+        assert 0 < await due() <= 5
+        assert 0 < await due(run_ids=(others.id,)) <= 5
+        assert 50 < await due(scraper="shop") <= 60
+        assert 50 < await due(scraper="shop", partitions=("south",)) <= 60
+        assert 500 < await due(run_ids=(ours.id,), stages=("late",)) <= 600
+        assert await due(scraper="shop", partitions=("south",), steal=False) == -1
+        await lab.ledger.runs.pause(ours.id)
+        assert await due(scraper="shop") == -1
+
+    async def test_of_many_that_wait_only_the_first_are_looked_at(self, lab: Lab) -> None:
+        ours, others = await lab.run(), await lab.run(scraper="other")
+        await lab.put(others, *(str(number) for number in range(250)), delay=5.0)
+        await lab.put(ours, "later", delay=60.0)
+        seconds = await lab.ledger.upkeep.next_due(Scope(scraper="shop"))
+        assert seconds is not None
+        assert 0 < seconds <= 5, "nothing of ours comes due before that, and nobody looked any farther"
 
     async def test_a_source_that_fails_half_way_loses_nothing_that_was_stored(self, lab: Lab) -> None:
         def urls() -> object:

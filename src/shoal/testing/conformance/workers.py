@@ -37,6 +37,20 @@ class WorkersConformance:
         assert [(a.outcome, a.worker) for a in attempts] == [("crashed", silent)]
         await lab.check()
 
+    async def test_a_worker_that_held_much_is_relieved_step_by_step(self, lab: Lab) -> None:
+        run = await lab.run()
+        keys = [str(number) for number in range(2_300)]
+        await lab.put(run, *keys)
+        silent, live = await lab.worker(lease_seconds=30), await lab.worker(lease_seconds=300)
+        assert len(await lab.claim(silent, 2_300)) == 2_300
+        await lab.jump(31)
+        rounds = [await lab.ledger.upkeep.tend()]
+        while rounds[-1].more:
+            rounds.append(await lab.ledger.upkeep.tend())
+        assert sum(tending.rescued for tending in rounds) == 2_300
+        assert len(await lab.claim(live, 2_300)) == 2_300
+        await lab.check()
+
     async def test_a_heartbeat_keeps_all_leases_alive(self, lab: Lab) -> None:
         run = await lab.run()
         await lab.put(run, "a")

@@ -26,6 +26,13 @@ begin
     end if;
 end $$;
 
+-- Those of these lanes that nobody has at this moment, now locked.
+create or replace function shoal.lock_free_lanes(lanes bigint[]) returns bigint[]
+language sql as $$
+    select coalesce(array_agg(x.id), '{}')
+    from (select l.id from shoal.lane l where l.id = any (lanes) order by l.id for update skip locked) x
+$$;
+
 -- True for one caller per interval; the others go on without waiting.
 create or replace function shoal.tick_due(what text, every double precision) returns boolean
 language plpgsql as $$

@@ -123,3 +123,42 @@ create or replace function shoal.lane_pause(l shoal.lane) returns interval
 language sql volatile as $$
     select shoal.seconds(l.delay_min + random() * (l.delay_max - l.delay_min))
 $$;
+
+-- One step through all lanes in the order of their ids: ask the next `most` whether they could let somebody out but were
+-- not asked, after a raised limit or a lock that was missed. Where it ended is noted, so that anybody goes on from
+-- there; one at a time. Lanes that somebody has are asked by their holder. more: the end has not been reached.
+create or replace function shoal.sweep_step(most int, out moved int, out more boolean)
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    begin_after bigint;
+    last bigint;
+    seen int;
+    lanes bigint[];
+begin
+    moved := 0;
+    more := false;
+    select k.place into begin_after from shoal.tick k where k.name = 'lanes' for update skip locked;
+    if not found then
+        return;
+    end if;
+    select max(x.id), count(*), array_agg(x.id) filter (where x.has_room) into last, seen, lanes
+    from (
+        select l.id, shoal.lane_allowance(l) > 0 and exists (
+            -- From run to run that waits here, along the index.
+            with recursive x(run) as (
+                (select w.run from shoal.waiting w where w.lane = l.id order by w.run limit 1)
+                union all
+                select (select w.run from shoal.waiting w where w.lane = l.id and w.run > x.run order by w.run limit 1)
+                from x where x.run is not null)
+            select 1 from x join shoal.run r on r.no = x.run and r.state = 'active' and not r.idle) as has_room
+        from shoal.lane l where l.id > begin_after order by l.id limit most
+    ) x;
+    more := seen = most;
+    update shoal.tick k set place = case when more then last else 0 end where k.name = 'lanes';
+    if lanes is not null then
+        lanes := shoal.lock_free_lanes(lanes);
+        moved := shoal.admit(lanes, shoal.clock());
+    end if;
+end $$;

@@ -28,16 +28,14 @@ begin
     t := shoal.clock();
     -- Settles the race with a reaper and with a caller who gives this claim up: whoever has the row first wins. The
     -- row is locked, not written: under somebody's open snapshot each version of it would stay and lengthen the way.
-    perform 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining') for no key update;
+    -- The lock is one that heartbeats do not wait for, however long this claim has to wait for others.
+    perform 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining') for key share;
     if not found then
         raise exception using errcode = 'SH001', message = 'worker lost';
     end if;
     if exists (select 1 from shoal.void_claim v where v.worker = worker_no and v.claim_no = claim) then
         raise exception using errcode = 'SH003', message = 'claim given up';
     end if;
-    -- A claim is a sign of life; one a second is enough.
-    update shoal.worker w set beat_at = t where w.no = worker_no and w.beat_at < t - interval '1 second';
-
     places := array(
         select x.ctid
         from (
@@ -98,6 +96,10 @@ begin
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
            j.lane_key, i.url, i.key, i.payload, j.due is not null, j.paced
     from judged j join shoal.item i on i.run = j.run and i.id = j.item;
+
+    -- A claim is a sign of life; one a second is enough. Last: from here on the worker's heartbeats wait for the commit.
+    update shoal.worker w set beat_at = shoal.clock()
+    where w.no = worker_no and w.beat_at < shoal.clock() - interval '1 second';
 end $$;
 
 -- The priorities of the first items of each queue, `depth` at most, without taking them: a run whose queues have
@@ -145,7 +147,7 @@ returns table (
 language plpgsql as $$
 begin
     -- Waits for the claim if it is being carried out at this moment.
-    perform 1 from shoal.worker w where w.no = worker_no for no key update;
+    perform 1 from shoal.worker w where w.no = worker_no for update;
     insert into shoal.void_claim (worker, claim_no, at) values (worker_no, claim, shoal.clock()) on conflict do nothing;
     return query
     select s.item, s.epoch, s.queue, s.priority, s.tries, s.rescues, i.max_attempts,
@@ -194,12 +196,15 @@ language sql immutable as $$
     select not slotted or (l.run = 0 and run_state <> 'active') or (l.delay_max > 0 and l.unstarted > 1)
 $$;
 
--- Move what has come due: with its slot, or without a lane, to ready; the rest to its place behind the lane. A paused
--- run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that has several
--- unstarted ones outside, from the time before it had a delay: they are let out again one at a time.
-create or replace function shoal.promote_due() returns int
+-- Move what has come due, at most `most` items: with its slot, or without a lane, to ready; the rest to its place behind
+-- the lane. A paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that
+-- has several unstarted ones outside, from the time before it had a delay: they are let out again one at a time.
+--
+-- waits: for lanes that others have, as long as lock_timeout allows; otherwise their items are left for later.
+create or replace function shoal.promote_due(most int, waits boolean) returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '1s'
 as $$
 declare
     t timestamptz := shoal.clock();
@@ -208,7 +213,7 @@ declare
     lanes bigint[];
     moved int;
 begin
-    due_items := array(select d.item from shoal.delayed d where d.due_at <= t order by d.due_at limit 1000);
+    due_items := array(select d.item from shoal.delayed d where d.due_at <= t order by d.due_at limit most);
     if due_items = '{}' then
         return 0;
     end if;
@@ -220,14 +225,20 @@ begin
         select distinct d.lane from shoal.delayed d
         join shoal.lane l on l.id = d.lane join shoal.run r on r.no = d.run
         where d.item = any (due_items) and d.run = any (runs) and shoal.gives_up_slot(d.slotted, l, r.state));
-    perform shoal.lock_lanes(lanes);
+    if waits then
+        perform shoal.lock_lanes(lanes);
+    else
+        lanes := shoal.lock_free_lanes(lanes);
+    end if;
     with gone as (
         delete from shoal.delayed d
         where d.item in (
             -- due_at again: somebody else may have moved the row and put it back for later.
             select x.item from shoal.delayed x
             where x.item = any (due_items) and x.run = any (runs) and x.due_at <= t
-              and (x.lane is null or x.slotted or x.lane = any (lanes))
+              and (x.lane is null or x.lane = any (lanes) or not shoal.gives_up_slot(
+                  x.slotted, (select l from shoal.lane l where l.id = x.lane),
+                  (select r.state from shoal.run r where r.no = x.run)))
             for update skip locked)
         returning d.*
     ),

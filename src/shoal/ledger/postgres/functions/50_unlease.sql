@@ -106,23 +106,17 @@ begin
     end if;
 end $$;
 
--- Declare silent workers lost and give their work to others. `corpses` are workers somebody saw die: no waiting then.
--- Two rounds may overlap; each worker row is taken by one of them.
-create or replace function shoal.reap(
-    corpses int[], out lost_workers text[], out rescued int, out quarantined int)
+-- Declare silent workers lost. `corpses` are workers somebody saw die: no waiting then. Nothing but rows of workers is
+-- touched, and none is waited for: one that is claiming at this moment is alive.
+create or replace function shoal.declare_lost(corpses int[]) returns text[]
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
+    lost text[];
 begin
-    -- Runs before workers, as claims do; lanes all at once, so that no two rounds wait for each other in a ring.
-    perform shoal.share_runs(array(
-        select s.run from shoal.lease s join shoal.worker w on w.no = s.worker
-        where w.state in ('stopped', 'lost') or w.no = any (corpses)
-           or w.beat_at < t - shoal.seconds(w.lease_seconds)));
     -- A clock that was set back must not give a dead worker a longer life.
     update shoal.worker w set beat_at = t
     where w.state in ('live', 'draining') and w.beat_at > t + shoal.seconds(w.lease_seconds);
-
     with silent as (
         select w.no from shoal.worker w
         where w.state in ('live', 'draining')
@@ -132,18 +126,32 @@ begin
     buried as (
         update shoal.worker w set state = 'lost', ended_at = t from silent s where w.no = s.no returning w.id
     )
-    select coalesce(array_agg(b.id order by b.id), '{}') into lost_workers from buried b;
+    select array_agg(b.id order by b.id) into lost from buried b;
+    return coalesce(lost, '{}');
+end $$;
 
+-- Give leases of workers that are gone to others, at most `most` of them; also those that an earlier round left.
+create or replace function shoal.rescue(most int, out rescued int, out quarantined int, out more boolean)
+language plpgsql
+set lock_timeout = '1s'
+as $$
+declare
+    orphans bigint[];
+begin
+    orphans := array(
+        select s.item from shoal.lease s join shoal.worker w on w.no = s.worker
+        where w.state in ('stopped', 'lost') order by s.item limit most);
+    more := cardinality(orphans) = most;
+    -- Runs before lanes; lanes all at once, so that no two rounds wait for each other in a ring.
+    perform shoal.share_runs(array(select s.run from shoal.lease s where s.item = any (orphans)));
     perform shoal.lock_lanes(array(
-        select distinct s.lane from shoal.lease s join shoal.worker w on w.no = s.worker
-        where w.state in ('stopped', 'lost') and s.lane is not null));
-    -- All leases of workers that are gone, also those an earlier round missed.
+        select distinct s.lane from shoal.lease s where s.item = any (orphans) and s.lane is not null));
     select coalesce(sum(u.back), 0), coalesce(sum(u.quarantined), 0) into rescued, quarantined
     from (
         select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs,
                'Worker ' || w.id || ' was ' || w.state || '.' as reason
         from shoal.lease s join shoal.worker w on w.no = s.worker
-        where w.state in ('stopped', 'lost')
+        where s.item = any (orphans) and w.state in ('stopped', 'lost')
         group by w.id, w.state
     ) g
     cross join lateral shoal.unlease(g.items, g.epochs, 'crashed', g.reason) u;
@@ -156,6 +164,8 @@ declare
     returned int;
 begin
     perform shoal.share_runs(array(select s.run from shoal.lease s where s.worker = worker_no));
+    -- Waits for a claim that is being carried out at this moment: what it takes goes back too.
+    perform 1 from shoal.worker w where w.no = worker_no for update;
     update shoal.worker w set state = 'stopped', ended_at = shoal.clock()
     where w.no = worker_no and w.state in ('live', 'draining');
     select u.back into returned

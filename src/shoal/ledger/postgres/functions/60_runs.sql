@@ -371,7 +371,10 @@ begin
         where r.state = 'active' and r.sealed and coalesce(m.items, 0) = 0
         order by r.no limit 100
     loop
-        perform shoal.own_run(candidate.no);
+        -- Something of it moves at this moment: then it is finished in a later round.
+        if not pg_catalog.pg_try_advisory_xact_lock(21320, candidate.no) then
+            continue;
+        end if;
         -- Asked again now that nothing of the run moves.
         update shoal.run r set state = 'finished', finished_at = shoal.clock(), changed_at = shoal.clock()
         where r.no = candidate.no and r.state = 'active' and r.sealed

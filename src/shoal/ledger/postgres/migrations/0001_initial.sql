@@ -1,4 +1,4 @@
--- functions: 2711e9c0608f8957
+-- functions: 441f757fecec8481
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -334,9 +334,11 @@ create table shoal.receipt (
 create index receipt_at on shoal.receipt (at);
 
 -- When a piece of upkeep was last done, so that a thousand workers do it as often as one.
+-- place: where a piece that is done step by step goes on.
 create table shoal.tick (
-    name text primary key,
-    at   timestamptz not null
+    name  text primary key,
+    at    timestamptz not null,
+    place bigint not null default 0
 );
 insert into shoal.tick (name, at) values ('reap', '-infinity'), ('fold', '-infinity'), ('lanes', '-infinity'),
     ('tidy', '-infinity'), ('wake', '-infinity');

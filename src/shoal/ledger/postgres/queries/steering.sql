@@ -137,6 +137,9 @@ select shoal.set_idle($1::int, $2::boolean)
 -- name: sweep_lanes
 select shoal.sweep_lanes($1::int, $2::int)
 
+-- name: sweep_step
+select * from shoal.sweep_step($1::int)
+
 -- name: finish_runs
 select shoal.finish_runs()
 
@@ -152,12 +155,42 @@ select r.no from shoal.run r where r.state = 'paused'
 select r.no from shoal.run r where r.state = 'removed' order by r.no
 
 -- name: tidy
--- Receipts matter for minutes, per-minute figures for days, errands for a schedule that comes once a year.
-with old_receipts as (delete from shoal.receipt where at < shoal.clock() - interval '1 day'),
-old_claims as (delete from shoal.void_claim where at < shoal.clock() - interval '1 day'),
-old_minutes as (delete from shoal.minute_count where minute < shoal.clock() - interval '8 days'),
-old_errands as (delete from shoal.errand where finished_at < shoal.clock() - interval '400 days')
-select 1
+-- Receipts matter for minutes, per-minute figures for days, errands for a schedule that comes once a year. At most so many
+-- of each at a time; how many there were.
+with old_receipts as (
+    delete from shoal.receipt x where x.ctid = any (array(
+        select y.ctid from shoal.receipt y where y.at < shoal.clock() - interval '1 day' limit $1::int)) returning 1
+),
+old_claims as (
+    delete from shoal.void_claim x where x.ctid = any (array(
+        select y.ctid from shoal.void_claim y where y.at < shoal.clock() - interval '1 day' limit $1)) returning 1
+),
+old_minutes as (
+    delete from shoal.minute_count x where x.ctid = any (array(
+        select y.ctid from shoal.minute_count y where y.minute < shoal.clock() - interval '8 days' limit $1))
+    returning 1
+),
+old_errands as (
+    delete from shoal.errand x where x.ctid = any (array(
+        select y.ctid from shoal.errand y where y.finished_at < shoal.clock() - interval '400 days' limit $1))
+    returning 1
+)
+select greatest((select count(*) from old_receipts), (select count(*) from old_claims),
+                (select count(*) from old_minutes), (select count(*) from old_errands))
 
 -- name: next_due
-select extract(epoch from min(d.due_at) - shoal.clock())::float8 from shoal.delayed d
+-- Only the first of all delayed items are looked at: when none of them is of this scope, nothing of it comes due before
+-- the last of them.
+select extract(epoch from coalesce(
+           min(x.due_at) filter (where x.ours),
+           case when count(*) = $5::int then max(x.due_at) end) - shoal.clock())::float8
+from (
+    select d.due_at, r.state = 'active' and ($1::text is null or r.scraper = $1)
+                     and ($2::text[] is null or r.id = any ($2))
+                     and ($3::text[] is null or s.name = any ($3))
+                     and ($4::text[] is null or k.partition = any ($4)) as ours
+    from (select d.due_at, d.queue from shoal.delayed d order by d.due_at limit $5) d
+    join shoal.queue k on k.id = d.queue
+    join shoal.stage s on s.id = k.stage
+    join shoal.run r on r.no = k.run
+) x

@@ -61,7 +61,7 @@ select f.priorities from shoal.first_priorities($1::int[], $2::int[], $3::bigint
 select * from shoal.recall($1::int, $2::int)
 
 -- name: promote_due
-select shoal.promote_due()
+select shoal.promote_due($1::int, $2::boolean)
 
 -- name: started
 select shoal.started($1::bigint[], $2::int[])
@@ -103,8 +103,11 @@ returning id
 -- name: stop_worker
 select shoal.stop_worker($1::int)
 
--- name: reap
-select * from shoal.reap($1::int[])
+-- name: declare_lost
+select shoal.declare_lost($1::int[])
+
+-- name: rescue
+select * from shoal.rescue($1::int)
 
 -- name: list_workers
 select w.id, w.node, w.pid, w.version, w.code, w.state, w.started_at, w.lease_seconds, w.scope,

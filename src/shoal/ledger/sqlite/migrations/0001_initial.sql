@@ -313,9 +313,11 @@ create table event (
 create index event_run on event (run, id);
 
 -- When a piece of upkeep was last done, so that many workers do it as often as one.
+-- place: where a piece that is done step by step goes on.
 create table tick (
-    name text primary key,
-    at   integer not null
+    name  text primary key,
+    at    integer not null,
+    place integer not null default 0
 ) strict, without rowid;
 insert into tick (name, at) values ('reap', 0), ('lanes', 0), ('tidy', 0);
 

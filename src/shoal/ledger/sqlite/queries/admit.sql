@@ -88,6 +88,14 @@ select json_group_array(l.id) from (
                     and exists (select 1 from waiting w where w.lane = l.id and w.run = r.no))
     limit ?1) l
 
+-- name: next_lanes_with_room
+-- Of the next ?2 lanes after the id ?1: [last id or null, how many there were, [those that could let somebody out]].
+select json_array(max(x.id), count(*), json_group_array(x.id) filter (where x.has_room)) from (
+    select l.id, l.allowance > 0
+        and exists (select 1 from run r where r.state = 'active' and not r.idle and (l.run = 0 or l.run = r.no)
+                      and exists (select 1 from waiting w where w.lane = l.id and w.run = r.no)) as has_room
+    from lane_room l where l.id > ?1 order by l.id limit ?2) x
+
 -- name: ensure_lanes
 -- A lane has the policy of the newest stage that named it, until an operator sets something else: two runs with
 -- different policies do not pull it to and fro. While the run that named it before is still under way, the stricter of

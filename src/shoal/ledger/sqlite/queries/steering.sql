@@ -210,11 +210,31 @@ where k.at <= shoal_now() - j.value or k.at > shoal_now() + j.value
 -- True for one caller per interval.
 update tick set at = ?2 where name = ?1 and (at <= ?2 - ?3 or at > ?2 + ?3)
 
+-- name: tick_place
+select k.place from tick k where k.name = ?1
+
+-- name: set_tick_place
+update tick set place = ?2 where name = ?1
+
 -- name: tidy_minutes
-delete from minute_count where minute < ?1
+delete from minute_count where (minute, queue, worker)
+    in (select m.minute, m.queue, m.worker from minute_count m where m.minute < ?1 limit ?2)
 
 -- name: next_due
-select (min(d.due_at) - shoal_now()) / 1e6 from delayed d
+-- Only the first of all delayed items are looked at: when none of them is of this scope, nothing of it comes due before
+-- the last of them.
+select (coalesce(min(x.due_at) filter (where x.ours), case when count(*) = ?5 then max(x.due_at) end)
+        - shoal_now()) / 1e6
+from (
+    select d.due_at, r.state = 'active' and (?1 is null or r.scraper = ?1)
+                     and (?2 is null or r.id in (select value from json_each(?2)))
+                     and (?3 is null or s.name in (select value from json_each(?3)))
+                     and (?4 is null or k.partition in (select value from json_each(?4))) as ours
+    from (select d.due_at, d.queue from delayed d order by d.due_at limit ?5) d
+    cross join queue k on k.id = d.queue
+    cross join stage s on s.id = k.stage
+    cross join run r on r.no = k.run
+) x
 
 -- name: last_seen
 -- The latest moment that the ledger has noted: workers beat, upkeep ticks, people act.

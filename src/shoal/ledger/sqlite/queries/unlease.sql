@@ -105,12 +105,14 @@ where state in ('live', 'draining')
 returning id
 
 -- name: orphaned_leases
--- All leases of workers that are gone, also those an earlier round missed.
-select 'Worker ' || w.id || ' was ' || w.state || '.' as reason,
-       json_group_array(json_array(s.item, s.epoch)) as leases
-from lease s join worker w on w.no = s.worker
-where w.state in ('stopped', 'lost')
-group by w.no
+-- Leases of workers that are gone, at most ?1; also those that an earlier round left.
+select 'Worker ' || x.id || ' was ' || x.state || '.' as reason,
+       json_group_array(json_array(x.item, x.epoch)) as leases, count(*) as leased
+from (
+    select s.item, s.epoch, w.no, w.id, w.state from lease s join worker w on w.no = s.worker
+    where w.state in ('stopped', 'lost') limit ?1
+) x
+group by x.no
 
 -- name: leases_of_worker
 select json_group_array(json_array(s.item, s.epoch)) from lease s where s.worker = ?1
