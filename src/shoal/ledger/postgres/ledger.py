@@ -7,6 +7,7 @@ from functools import cache
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.errands import SqlErrands
 from shoal.ledger.health import SqlHealth
+from shoal.ledger.postgres.bulk import PostgresBulk
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.schema import PostgresSchema
 from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSteering
@@ -27,7 +28,8 @@ class PostgresLedger:
         self.db = db
         self.schema = PostgresSchema(db)
         catalog = Catalog(db, sql)
-        self.runs = PostgresRuns(db, sql, catalog)
+        bulk = PostgresBulk(db, sql)
+        self.runs = PostgresRuns(db, sql, catalog, bulk)
         self.intake = PostgresIntake(db, sql, catalog)
         self.claims = PostgresClaims(db, sql, catalog)
         self.commits = PostgresCommits(db, sql, catalog)
@@ -37,7 +39,7 @@ class PostgresLedger:
         self.errands = SqlErrands(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
-        self.upkeep = PostgresUpkeep(db, sql)
+        self.upkeep = PostgresUpkeep(db, sql, bulk)
         self.health = SqlHealth(db, sql)
 
     async def close(self) -> None:

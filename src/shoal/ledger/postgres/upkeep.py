@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.idle import settle_idle
-from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE, SWEEP_AT_ONCE
 from shoal.ledger.postgres.work import tending
 from shoal.ledger.upkeep import AuditedUpkeep
 from shoal.model.views import Tending
@@ -15,14 +16,18 @@ REAP_SECONDS = 1.0
 FOLD_SECONDS = 1.0
 LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
+BULK_SECONDS = 1.0
 FOLD_AT_ONCE = 50_000
-PURGES_AT_ONCE = 50
+SWEEP_AT_ONCE = 1_000
+# Of the time that passes, at most half goes into the moves of many items that somebody has left.
+BULK_SHARE = 0.5
 
 
 class PostgresUpkeep(AuditedUpkeep):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], bulk: BulkMoves) -> None:
         super().__init__(db, queries)
         self._db = db
+        self._bulk = bulk
 
     async def tend(self) -> Tending:
         woken = 0
@@ -37,7 +42,11 @@ class PostgresUpkeep(AuditedUpkeep):
         if await self._due("fold", FOLD_SECONDS):
             await self._db.fetch(self._sql["fold_counts"], FOLD_AT_ONCE)
         if await self._due("tidy", TIDY_SECONDS):
-            await self._tidy()
+            await self._db.fetch(self._sql["tidy"])
+            await self._db.fetch(self._sql["look_for_places"])
+        if await self._due("bulk", BULK_SECONDS):
+            until = time.monotonic() + BULK_SECONDS * BULK_SHARE
+            await self._bulk.go_on(lambda: time.monotonic() < until)
         return Tending(
             woken=woken,
             lost_workers=reaped.lost_workers,
@@ -52,19 +61,3 @@ class PostgresUpkeep(AuditedUpkeep):
     async def _due(self, name: str, every: float) -> bool:
         due: bool = await self._db.value(self._sql["tick_due"], name, every)
         return due
-
-    async def _tidy(self) -> None:
-        await self._db.fetch(self._sql["tidy"])
-        # What was interrupted half-way is taken up again by whoever comes by.
-        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
-            while await self._db.value(
-                self._sql["cancel_open_items"], row["no"], "The run was cancelled.", CANCEL_AT_ONCE
-            ):
-                pass
-        for row in await self._db.fetch(self._sql["paused_runs"]):
-            await self._db.fetch(self._sql["yield_lanes"], row["no"])
-        for row in await self._db.fetch(self._sql["removed_runs"]):
-            await self._db.fetch(self._sql["drop_open_items"], row["no"])
-            for _ in range(PURGES_AT_ONCE):
-                if not await self._db.value(self._sql["purge"], row["no"], PURGE_AT_ONCE):
-                    break

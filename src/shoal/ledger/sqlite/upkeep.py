@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import time
+from collections.abc import Mapping
 
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.claims import promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.idle import settle_idle
-from shoal.ledger.sqlite.orders import cancel_open_items
-from shoal.ledger.sqlite.removal import purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import reap
 from shoal.ledger.upkeep import AuditedUpkeep
 from shoal.model.run import RunState
 from shoal.model.views import Tending
 
-EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
+EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO, "bulk": 1 * MICRO}
 SWEEP_AT_ONCE = 10_000
-STEPS_AT_ONCE = 1_000
+# Of each second, how much goes into the moves of many items that somebody has left.
+BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
 ERRAND_DAYS_KEPT = 400
 
 
 class SqliteUpkeep(AuditedUpkeep):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], bulk: BulkMoves) -> None:
         super().__init__(db, queries)
         self._db = db
+        self._bulk = bulk
 
     async def tend(self) -> Tending:
         woken = 0
@@ -43,8 +44,9 @@ class SqliteUpkeep(AuditedUpkeep):
                 case "lanes" if await self._db.write(lambda tx: _take(tx, "lanes")):
                     await settle_idle(self._db, self._sql)
                     await self._sweep_lanes()
-                case "tidy" if await self._db.write(_tidy):
-                    await self._take_up()
+                case "tidy":
+                    await self._db.write(_tidy)
+        await self._go_on()
         finished: tuple[str, ...] = ()
         if await self._db.fetch(self._sql["finishable_runs"]):
             finished = await self._db.write(finish_runs)
@@ -65,17 +67,11 @@ class SqliteUpkeep(AuditedUpkeep):
         if lanes != "[]":
             await self._db.write(lambda tx: admit_to(tx, lanes))
 
-    async def _take_up(self) -> None:
-        """What was interrupted half-way is taken up again by whoever comes by."""
-        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
-            await self._in_steps(partial(cancel_open_items, no=row["no"], reason="The run was cancelled."))
-        for row in await self._db.fetch(self._sql["removed_runs"]):
-            await self._in_steps(partial(purge, no=row["no"]))
-
-    async def _in_steps(self, step: Callable[[Transaction], int]) -> None:
-        for _ in range(STEPS_AT_ONCE):
-            if not await self._db.write(step):
-                return
+    async def _go_on(self) -> None:
+        """What was left half-way is gone on with by whoever comes by."""
+        if await self._db.value(self._sql["anything_left"]) and await self._db.write(lambda tx: _take(tx, "bulk")):
+            until = time.monotonic() + BULK_SECONDS
+            await self._bulk.go_on(lambda: time.monotonic() < until)
 
 
 def _take(tx: Transaction, name: str) -> bool:
@@ -87,12 +83,11 @@ def _reap(tx: Transaction) -> Tending:
     return reap(tx) if _take(tx, "reap") else Tending()
 
 
-def _tidy(tx: Transaction) -> bool:
-    due = _take(tx, "tidy")
-    if due:
+def _tidy(tx: Transaction) -> None:
+    if _take(tx, "tidy"):
         tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO)
         tx.run("tidy_errands", tx.now - ERRAND_DAYS_KEPT * 24 * 3_600 * MICRO)
-    return due
+        tx.run("look_for_places")
 
 
 def finish_runs(tx: Transaction) -> tuple[str, ...]:
