@@ -266,6 +266,9 @@ class Reads(Protocol):
     ) -> Page[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
 
+    async def result_span(self, run_id: str) -> tuple[int, int] | None:
+        """The first and the last item of a run that have a record; None when none has."""
+
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         """Newest first."""
 

@@ -131,6 +131,11 @@ class SqlReads:
         places = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
         return Page(rows, "{}.{}".format(*max(places)) if ends else None)
 
+    async def result_span(self, run_id: str) -> tuple[int, int] | None:
+        run = await self._catalog.run(run_id)
+        first, last = await self._db.row(self._sql["result_span"], run.no)
+        return None if first is None else (first, last)
+
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         check_limit(limit)
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no

@@ -200,3 +200,58 @@ begin
                        order by a.epoch desc limit 1) a on true
     order by i.id;
 end $$;
+
+-- Lanes that a run waits for, among them the busiest. A run may wait for very many, and which have most waiting is in no
+-- index: so the lanes of its first items are looked at, and of some spread evenly over the rest. A lane with a hundredth
+-- of all that wait is found in 99 of 100 cases.
+create or replace function shoal.busy_lanes(run_no int) returns bigint[]
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    queues int[] := array(select k.id from shoal.queue k where k.run = run_no);
+    each int := 1 + 500 / greatest(1, cardinality(queues));
+begin
+    return array(
+        select distinct x.lane from unnest(queues) as q(id)
+        cross join lateral (
+            (select w.lane from shoal.waiting w
+             where (w.queue, w.item) > (q.id, 0) and (w.queue, w.item) < (q.id + 1, 0)
+             order by w.queue, w.item limit each)
+            union all
+            select s.lane
+            from (select w.item from shoal.waiting w
+                  where (w.queue, w.item) > (q.id, 0) and (w.queue, w.item) < (q.id + 1, 0)
+                  order by w.queue, w.item limit 1) first
+            cross join lateral (
+                select w.item from shoal.waiting w
+                where (w.queue, w.item) > (q.id, 0) and (w.queue, w.item) < (q.id + 1, 0)
+                order by w.queue desc, w.item desc limit 1) last
+            cross join generate_series(1, each) as n
+            cross join lateral (
+                select w.lane from shoal.waiting w
+                where (w.queue, w.item) > (q.id, first.item + (last.item - first.item) * n / each - 1)
+                  and (w.queue, w.item) < (q.id + 1, 0)
+                order by w.queue, w.item limit 1) s
+        ) x);
+end $$;
+
+create or replace function shoal.delayed_reasons(run_no int)
+returns table (reason text, items bigint, first_due timestamptz)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return query
+    select x.reason, count(*), min(x.due_at)
+    from (
+        select d.reason, d.due_at from shoal.queue k
+        cross join lateral (select d.reason, d.due_at from shoal.delayed d
+                            where (d.queue, d.item) > (k.id, 0) and (d.queue, d.item) < (k.id + 1, 0)
+                            order by d.queue, d.item limit 10001) d
+        where k.run = run_no limit 10001
+    ) x
+    group by x.reason order by count(*) desc, x.reason;
+end $$;

@@ -117,6 +117,12 @@ order by w.item, w.n limit $6
 select r.item, r.n from shoal.result r
 where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n offset $4::int - 1 limit 1
 
+-- name: result_span
+select (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
+        order by r.run, r.item limit 1) as first,
+       (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
+        order by r.run desc, r.item desc limit 1) as last
+
 -- name: events
 select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail
 from shoal.event e left join shoal.run r on r.no = e.run
@@ -147,16 +153,15 @@ where i.run = $1 and i.id = $2
 select l.*, r.id as run_id,
        greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
        greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
-from shoal.lane l left join shoal.run r on r.no = l.run
-where l.waiting > 0 and (l.run = 0 or l.run = $1)
-  and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = $1)
+from unnest(shoal.busy_lanes($1::int)) as u(id)
+cross join lateral (select l.* from shoal.lane l where l.id = u.id limit 1) l
+left join shoal.run r on r.no = l.run
+where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind.
-select x.reason, count(*) as items, min(x.due_at) as first_due
-from (select d.reason, d.due_at from shoal.delayed d where d.run = $1 limit 10001) x
-group by x.reason order by items desc, x.reason
+select * from shoal.delayed_reasons($1::int)
 
 -- name: scalings
 -- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.

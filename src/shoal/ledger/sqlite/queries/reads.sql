@@ -207,6 +207,10 @@ order by r.item, r.n limit ?6
 select r.item, r.n from result r
 where r.run = ?1 and (r.item, r.n) > (?2, ?3) order by r.item, r.n limit 1 offset ?4 - 1
 
+-- name: result_span
+select (select min(r.item) from result r where r.run = ?1) as first,
+       (select max(r.item) from result r where r.run = ?1) as last
+
 -- name: events
 select e.id, e.at as "at [moment]", r.id as run_id, e.actor, e.action, e.subject, e.detail
 from event e left join run r on r.no = e.run
@@ -234,18 +238,42 @@ from item i join lane l on l.id = i.lane left join run r on r.no = l.run
 where i.run = ?1 and i.id = ?2
 
 -- name: busiest_lanes
+-- A run may wait for very many lanes, and which have most waiting is in no index: so the lanes of its first items are
+-- looked at, and of some spread evenly over the rest.
+with recursive ends as materialized (
+    select k.id as queue, 1 + 500 / (select count(*) from queue x where x.run = ?1) as each,
+           (select min(w.item) from waiting w indexed by waiting_queue where w.queue = k.id) as first,
+           (select max(w.item) from waiting w indexed by waiting_queue where w.queue = k.id) as last
+    from queue k where k.run = ?1
+),
+point (queue, each, first, last, n) as (
+    select e.queue, e.each, e.first, e.last, 1 from ends e where e.first is not null
+    union all
+    select p.queue, p.each, p.first, p.last, p.n + 1 from point p where p.n < p.each
+),
+seen as materialized (
+    select w.lane from ends e
+    cross join waiting w indexed by waiting_queue on w.queue = e.queue and w.item in (
+        select x.item from waiting x indexed by waiting_queue where x.queue = e.queue order by x.item
+        limit (select 1 + 500 / count(*) from queue k where k.run = ?1))
+    union
+    select (select w.lane from waiting w indexed by waiting_queue
+            where w.queue = p.queue and w.item >= p.first + (p.last - p.first) * p.n / p.each
+            order by w.item limit 1)
+    from point p
+)
 select l.*, r.id as run_id,
        max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
        max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
-from lane l left join run r on r.no = l.run
-where l.waiting > 0 and (l.run = 0 or l.run = ?1)
-  and exists (select 1 from waiting w where w.lane = l.id and w.run = ?1)
+from seen s cross join lane l on l.id = s.lane left join run r on r.no = l.run
+where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind.
 select x.reason, count(*) as items, min(x.due_at) as "first_due [moment]"
-from (select d.reason, d.due_at from delayed d where d.run = ?1 limit 10001) x
+from (select d.reason, d.due_at from queue k cross join delayed d indexed by delayed_queue on d.queue = k.id
+      where k.run = ?1 limit 10001) x
 group by x.reason order by items desc, x.reason
 
 -- name: scalings
