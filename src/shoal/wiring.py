@@ -150,6 +150,7 @@ def build_worker(
     starter = Starter()
     attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
     heart_settings = msgspec.structs.replace(settings, pool_size=1)
+    ledger.health.report_to(log.warning)
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,

@@ -306,6 +306,9 @@ class Health(Protocol):
     async def examine(self) -> Vitals:
         """The ledger's clock and the state of its server, for `shoal doctor`."""
 
+    def report_to(self, tell: Callable[[str], object]) -> None:
+        """Say what the ledger notices by itself while it is used, such as that its server has no connection left."""
+
 
 @runtime_checkable
 class Backup(Protocol):

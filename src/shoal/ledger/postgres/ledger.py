@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
@@ -22,6 +23,15 @@ DEFAULT_PATIENCE = 60.0
 DEFAULT_COMMAND_TIMEOUT = 60.0
 
 
+class PostgresHealth(SqlHealth):
+    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        super().__init__(db, queries)
+        self._db = db
+
+    def report_to(self, tell: Callable[[str], object]) -> None:
+        self._db.tell = tell
+
+
 class PostgresLedger:
     def __init__(self, db: Database) -> None:
         sql = named_queries()
@@ -40,7 +50,7 @@ class PostgresLedger:
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql, bulk)
-        self.health = SqlHealth(db, sql)
+        self.health = PostgresHealth(db, sql)
 
     async def close(self) -> None:
         await self.db.close()
