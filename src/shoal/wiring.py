@@ -166,6 +166,7 @@ def build_worker(
         patience=options.lease / 5,
         command_timeout=min(settings.command_timeout, max(1.0, options.lease / 3)),
     )
+    ledger.health.report_to(log.warning)
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,

@@ -78,10 +78,10 @@ async def test_a_late_clean_up_leaves_a_resumed_run_alone(lab: Lab) -> None:
     await lab.ledger.runs.resume(run.id)
     await lab.put(run, "new")
     if isinstance(lab.ledger, SqliteLedger):
-        ended = await lab.ledger.db.write(lambda tx: cancel_open_items(tx, run.no, "late"))
+        ended, _ = await lab.ledger.db.write(lambda tx: cancel_open_items(tx, run.no, "late"))
     else:
         assert isinstance(lab.ledger, PostgresLedger)
-        ended = await lab.ledger.db.value("select shoal.cancel_open_items($1, 'late', 100)", run.no)
+        ended = await lab.ledger.db.value("select ended from shoal.cancel_open_items($1, 'late', 100, null)", run.no)
     assert ended == 0
     assert await lab.state(run, "new") == "ready"
 
@@ -111,7 +111,8 @@ async def test_two_purges_at_once_leave_nothing_behind(lab: Lab) -> None:
 
     async def purge() -> None:
         if isinstance(lab.ledger, PostgresLedger):
-            while await lab.ledger.db.value("select shoal.purge($1, 7)", doomed.no):
+            place = None
+            while place := await lab.ledger.db.value("select shoal.purge($1, 7, $2)", doomed.no, place):
                 pass
         else:
             await lab.ledger.upkeep.tend()

@@ -44,9 +44,17 @@ def sample(
 
 @app.command()
 @with_options
-def coverage(session: Session, run: RunName, stage: StageName = None) -> None:
-    """Say which fields the records have, how often they are filled, of which types they are. Reads all records."""
-    found, covered = ask(session, lambda ledger: _coverage(ledger, run, stage))
+def coverage(
+    session: Session,
+    run: RunName,
+    stage: StageName = None,
+    everything: Annotated[bool, typer.Option("--all", help="Read every record, however many there are.")] = False,
+) -> None:
+    """Say which fields the records have, how often they are filled, of which types they are.
+
+    Of a run with very many records some are read, spread evenly over it; it says so. --all reads every one.
+    """
+    found, covered = ask(session, lambda ledger: _coverage(ledger, run, stage, everything=everything))
     if session.json:
         for field in covered.fields:
             session.record(field)
@@ -58,7 +66,13 @@ def coverage(session: Session, run: RunName, stage: StageName = None) -> None:
                 for one in covered.fields
             ],
         )
-    session.note(f"{covered.records} records of run {found.id} ({found.scraper}).")
+    if covered.sampled:
+        session.note(
+            f"A sample: {covered.records:,} of the {covered.of:,} records of run {found.id} ({found.scraper}), spread "
+            "evenly over it. --all reads every one."
+        )
+    else:
+        session.note(f"{covered.records} records of run {found.id} ({found.scraper}).")
     if not covered.complete:
         session.note(f"There are more than {len(covered.fields):,} different fields; the rest is not shown.")
 
@@ -69,11 +83,11 @@ async def _sample(ledger: Ledger, name: str, number: int, stage: str | None) -> 
     return await first_results(ledger, (await find_run(ledger, name)).id, number, stage=stage)
 
 
-async def _coverage(ledger: Ledger, name: str, stage: str | None) -> tuple[Run, Coverage]:
-    from shoal.export import coverage_of
+async def _coverage(ledger: Ledger, name: str, stage: str | None, *, everything: bool) -> tuple[Run, Coverage]:
+    from shoal.export import SAMPLE, coverage_of
 
     run = await find_run(ledger, name)
-    return run, await coverage_of(ledger, run.id, stage=stage)
+    return run, await coverage_of(ledger, run.id, stage=stage, sample=None if everything else SAMPLE)
 
 
 def _print_record(session: Session, row: ResultRow) -> None:

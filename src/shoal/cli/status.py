@@ -27,6 +27,7 @@ LOOKED_AT = 200
 MOST_PARTITIONS = 30
 MOST_WORKERS = 10
 MOST_FAILURES = 10
+FAILURES_LOOKED_AT = 2_000
 
 
 @with_options
@@ -71,7 +72,7 @@ async def _one(
         await _reading(ledger, run.id),
         await _signs(ledger, settings, run),
         await ledger.reads.workers(run.id, minutes=60),
-        await failures(ledger, run.id),
+        await failures(ledger, run.id, limit=FAILURES_LOOKED_AT),
         skew(workers_of(await ledger.workers.list(), run)),
     )
 

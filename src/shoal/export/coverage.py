@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -9,14 +10,17 @@ import msgspec
 from shoal.export.lines import record_of, result_pages
 from shoal.export.shape import MOST_COLUMNS, cell_text
 from shoal.ledger.protocols import Ledger
+from shoal.model.views import ResultRow
 
 EXAMPLE_CHARACTERS = 60
+SAMPLE = 20_000
+PLACES = 50
 _NAMES = {str: "text", bool: "bool", int: "int", float: "float", type(None): "null", list: "list", dict: "object"}
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class FieldCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """`present`: records that have the field; `filled`: those where it is not null, "", [] or {}."""
+    """`present`: records that have the field; `filled`: those where it is not null, "", [] or {}; of `records`."""
 
     field: str
     present: int
@@ -24,14 +28,21 @@ class FieldCoverage(msgspec.Struct, frozen=True, kw_only=True):
     filled_share: float
     types: tuple[str, ...]
     example: str
+    records: int
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """`complete` is False when there were more different fields than are looked at."""
+    """`records` were read, of as many as `of`: all of them, or, when `sampled`, some spread evenly over the run.
+
+    `of` counts the records of all stages then. `complete` is False when there were more different fields than are
+    looked at.
+    """
 
     records: int
+    of: int
     fields: tuple[FieldCoverage, ...]
     complete: bool
+    sampled: bool
 
 
 class _Field:
@@ -52,11 +63,19 @@ class _Field:
                 self.example = text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
 
 
-async def coverage_of(ledger: Ledger, run_id: str, *, stage: str | None = None) -> Coverage:
-    """Read all records of a run, in constant memory. Fields come in the order of first appearance."""
+async def coverage_of(
+    ledger: Ledger, run_id: str, *, stage: str | None = None, sample: int | None = SAMPLE
+) -> Coverage:
+    """What the records of a run have in them, in constant memory. Fields come in the order of first appearance.
+
+    Of a run that has more than `sample` records about so many are read, spread evenly over it; with None all are.
+    """
+    stored = (await ledger.reads.stats(run_id)).results
+    wholly = sample is None or stored <= sample
+    pages = result_pages(ledger, run_id, stage=stage) if wholly else _spread(ledger, run_id, stage, sample or 1)
     fields: dict[str, _Field] = {}
     records, complete = 0, True
-    async for rows in result_pages(ledger, run_id, stage=stage):
+    async for rows in pages:
         records += len(rows)
         for row in rows:
             for name, value in record_of(row).items():
@@ -75,7 +94,29 @@ async def coverage_of(ledger: Ledger, run_id: str, *, stage: str | None = None) 
             filled_share=round(field.filled / records, 4),
             types=tuple(field.types),
             example=field.example,
+            records=records,
         )
         for name, field in fields.items()
     )
-    return Coverage(records=records, fields=found, complete=complete)
+    return Coverage(
+        records=records, of=records if wholly else stored, fields=found, complete=complete, sampled=not wholly
+    )
+
+
+async def _spread(ledger: Ledger, run_id: str, stage: str | None, sample: int) -> AsyncIterator[tuple[ResultRow, ...]]:
+    """Pages of results from evenly spaced places of the run, none twice."""
+    span = await ledger.reads.result_span(run_id)
+    if span is None:
+        return
+    first, last = span
+    behind = -1
+    for n in range(PLACES):
+        item = first + (last - first) * n // PLACES
+        if item <= behind:
+            continue
+        page = await ledger.reads.results(
+            run_id, stage=stage, cursor=f"{item}.0" if n else None, limit=max(1, sample // PLACES)
+        )
+        if page.rows:
+            yield page.rows
+            behind = page.rows[-1].item

@@ -39,6 +39,8 @@ from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerView
 ALL_ITEMS = ItemFilter()
 Entry = str | bytes | NewItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
+# Hears how many items a move of many has done with so far.
+Told = Callable[[int], object]
 
 
 class Runs(Protocol):
@@ -63,7 +65,7 @@ class Runs(Protocol):
         """No more items come from outside: the run finishes when nothing remains."""
 
     async def pause(self, run_id: str, *, by: str = "") -> None:
-        """Claims stop; what is leased may end; places in shared lanes are given up."""
+        """Claims stop at once; what is leased may end; places in lanes that others wait for are given up."""
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
         """Active again, from paused, finished or cancelled. The id stays.
@@ -71,11 +73,15 @@ class Runs(Protocol):
         A run that had ended takes items again and must be sealed again to finish.
         """
 
-    async def cancel(self, run_id: str, *, by: str = "") -> int:
-        """End every open item as cancelled, leased ones too. Returns how many."""
+    async def cancel(self, run_id: str, *, by: str = "", told: Told = int) -> int:
+        """End every open item as cancelled, leased ones too. Returns how many.
 
-    async def remove(self, run_id: str, *, by: str = "") -> None:
-        """Forget the run and all that belongs to it. Hidden at once, deleted in small steps."""
+        The run is cancelled at once, its items in small steps. When the caller dies meanwhile, any worker's upkeep, or
+        the same call again, goes on.
+        """
+
+    async def remove(self, run_id: str, *, by: str = "", told: Told = int) -> None:
+        """Forget the run and all that belongs to it. Hidden at once, deleted in small steps, gone on with likewise."""
 
     async def note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
         """Keep something with the run under a name; what stood there is replaced. It goes when the run is removed."""
@@ -217,11 +223,15 @@ class Steering(Protocol):
     async def release(self, *, older_than: float, run_id: str | None = None, by: str = "") -> int:
         """Take away leases claimed more than so many seconds ago; their holders can no longer commit."""
 
-    async def retry(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
-        """Another life for dead (or cancelled) items; `limit` tries a few first."""
+    async def retry(
+        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", told: Told = int
+    ) -> int:
+        """Another life for dead (or cancelled) items, in small steps; `limit` tries a few first."""
 
-    async def cancel(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
-        """End open items as cancelled, leased ones too."""
+    async def cancel(
+        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", told: Told = int
+    ) -> int:
+        """End open items as cancelled, leased ones too, in small steps."""
 
 
 class Reads(Protocol):
@@ -255,6 +265,9 @@ class Reads(Protocol):
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> Page[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
+
+    async def result_span(self, run_id: str) -> tuple[int, int] | None:
+        """The first and the last item of a run that have a record; None when none has."""
 
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         """Newest first."""
@@ -295,6 +308,9 @@ class Schema(Protocol):
 class Health(Protocol):
     async def examine(self) -> Vitals:
         """The ledger's clock and the state of its server, for `shoal doctor`."""
+
+    def report_to(self, tell: Callable[[str], object]) -> None:
+        """Say what the ledger notices by itself while it is used, such as that its server has no connection left."""
 
 
 @runtime_checkable

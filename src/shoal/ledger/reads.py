@@ -9,8 +9,8 @@ from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_limit, cursor_parts, whole_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
-from shoal.ledger.rows import Queryable, Row, attempt_from, event_from, item_from, lane_from, scaling_from
-from shoal.model.item import ItemState
+from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
+from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.urlkey import key_hash
 from shoal.model.views import (
     AttemptView,
@@ -29,6 +29,8 @@ from shoal.model.views import (
 )
 
 SCAN_WINDOW = 1_000
+# So many items are looked at for one page when there is no index for what is asked; some tens of milliseconds.
+LOOKED_AT = 50_000
 _ENDED_BADLY = {ItemState.DEAD, ItemState.CANCELLED}
 
 
@@ -77,19 +79,18 @@ class SqlReads:
         if which.stage is not None:
             run.stage_id(which.stage)
         check_limit(limit)
-        after = whole_cursor(cursor) or 0
-        window = max(limit, SCAN_WINDOW)
-        ids = await self._scan(run.no, which, after, window)
+        # What an attempt but the last one ended with, and what moves meanwhile, is left out afterwards.
+        tells_more = which.outcome is not None or which.error is not None
+        most = max(limit, SCAN_WINDOW) if tells_more else limit
+        ids, seen_to = await self._find(run.no, which, whole_cursor(cursor) or 0, most)
         rows: list[ItemView] = []
         for row in await self._db.fetch(self._sql["item_views"], run.no, ids):
             view = item_from(row)
             if _matches(view, which):
                 rows.append(view)
                 if len(rows) == limit:
-                    break
-        if len(rows) == limit:
-            return Page(tuple(rows), str(rows[-1].id))
-        return Page(tuple(rows), str(ids[-1]) if len(ids) == window else None)
+                    return Page(tuple(rows), str(view.id))
+        return Page(tuple(rows), None if seen_to is None else str(seen_to))
 
     async def item(
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
@@ -130,6 +131,11 @@ class SqlReads:
         places = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
         return Page(rows, "{}.{}".format(*max(places)) if ends else None)
 
+    async def result_span(self, run_id: str) -> tuple[int, int] | None:
+        run = await self._catalog.run(run_id)
+        first, last = await self._db.row(self._sql["result_span"], run.no)
+        return None if first is None else (first, last)
+
     async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
         check_limit(limit)
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no
@@ -169,18 +175,41 @@ class SqlReads:
             )
         )
 
-    async def _scan(self, run_no: int, which: ItemFilter, after: int, window: int) -> list[int]:
-        """Items that may match, from the narrowest place that holds them all."""
-        states = set(which.states)
+    async def _find(self, run_no: int, which: ItemFilter, after: int, most: int) -> tuple[list[int], int | None]:
+        """The next items that may match, from the places where they stand, and up to which id all were looked at."""
         if which.ids:
-            return sorted(id for id in set(which.ids) if id > after)[:window]
-        if states and states <= _ENDED_BADLY:
-            found = await self._db.fetch(self._sql["scan_ended"], run_no, after, window, [s.value for s in states])
-        elif states == {ItemState.LEASED}:
-            found = await self._db.fetch(self._sql["scan_leased"], run_no, after, window)
-        else:
-            found = await self._db.fetch(self._sql["scan_items"], run_no, after, window)
-        return [row["id"] for row in found]
+            return sorted(id for id in set(which.ids) if id > after), None
+        queues = [
+            row["id"]
+            for row in await self._db.fetch(self._sql["run_queues"], run_no)
+            if which.stage in (None, row["stage"]) and which.partition in (None, row["partition"])
+        ]
+        some = None if which.stage is None and which.partition is None else queues
+        states = which.states or tuple(ItemState)
+        found: list[tuple[list[int], int | None]] = []
+
+        async def add(query: str, *args: object) -> None:
+            row = await self._db.row(self._sql[query], *args)
+            ids = array_from(row["ids"])
+            # A full list says nothing of what comes after it.
+            found.append((ids, ids[-1] if len(ids) == most else row["seen_to"]))
+
+        if which.outcome is None and which.error is None:
+            if not which.states:
+                await add("find_items", None, queues, after, most)
+                return found[0]
+            for state in set(states) - set(FINAL_STATES):
+                await add("find_items", state.value, queues, after, most)
+        elif set(states) - set(FINAL_STATES):
+            await add("find_attempted", run_no, after, most, LOOKED_AT, which.outcome, which.error)
+        if ItemState.DONE in states and which.error is None:
+            await add("find_done", run_no, some, after, most, LOOKED_AT)
+        for state in _ENDED_BADLY.intersection(states):
+            await add("find_ended", run_no, some, after, most, LOOKED_AT, state.value, which.outcome, which.error)
+        # What one place has behind the end of another's list would come out of order.
+        seen_to = min((end for _, end in found if end is not None), default=None)
+        ids = sorted(id for ids, _ in found for id in ids if seen_to is None or id <= seen_to)
+        return (ids[:most], ids[most - 1]) if len(ids) > most else (ids, seen_to)
 
     async def _item_row(self, run_id: str, id: int | None, key: str | None, stage: str | None) -> Row:
         run = await self._catalog.run(run_id)

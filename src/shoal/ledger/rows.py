@@ -45,7 +45,7 @@ def run_from(row: Row) -> Run:
         created_at=row["created_at"],
         finished_at=row["finished_at"],
         occasion=row["occasion"],
-        stages=tuple(_array(row["stages"])),
+        stages=tuple(array_from(row["stages"])),
     )
 
 
@@ -163,6 +163,6 @@ def worker_from(row: Row) -> WorkerView:
     )
 
 
-def _array(value: Any) -> list[Any]:
+def array_from(value: Any) -> list[Any]:
     """SQLite has no arrays: there they are JSON text."""
     return msgspec.json.decode(value) if isinstance(value, str) else list(value)

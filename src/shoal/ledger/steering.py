@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.protocols import Reads
+from shoal.ledger.protocols import Reads, Told
 from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
 from shoal.model.views import ItemFilter
 
@@ -45,29 +45,38 @@ class FilteredSteering(ABC):
         await self._note(no, by, "leases.released", run_id or "all", {"older_than": older_than, "items": released})
         return released
 
-    async def retry(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
+    async def retry(
+        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", told: Told = int
+    ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or (ItemState.DEAD,))
         if not set(which.states) <= set(RETRYABLE):
             raise InvalidSetting(
                 f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled ones ended badly."
             )
-        retried = await self._change(run_id, which, limit, lambda items: self._retry(no, items))
+        retried = await self._change(run_id, which, limit, told, lambda items: self._retry(no, items))
         await self._note(no, by, "items.retried", run_id, {"items": retried})
         return retried
 
-    async def cancel(self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "") -> int:
+    async def cancel(
+        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", told: Told = int
+    ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or OPEN_STATES)
         if set(which.states) & set(FINAL_STATES):
             raise InvalidSetting("Items that have ended cannot be cancelled: name open states only.")
         reason = f"Cancelled by {by or 'an operator'}."
-        cancelled = await self._change(run_id, which, limit, lambda items: self._cancel(no, items, reason))
+        cancelled = await self._change(run_id, which, limit, told, lambda items: self._cancel(no, items, reason))
         await self._note(no, by, "items.cancelled", run_id, {"items": cancelled})
         return cancelled
 
     async def _change(
-        self, run_id: str, which: ItemFilter, limit: int | None, change: Callable[[list[int]], Awaitable[int]]
+        self,
+        run_id: str,
+        which: ItemFilter,
+        limit: int | None,
+        told: Told,
+        change: Callable[[list[int]], Awaitable[int]],
     ) -> int:
         if limit is not None and limit < 1:
             raise InvalidSetting(f"The limit is {limit!r}; it must be at least 1.")
@@ -78,6 +87,7 @@ class FilteredSteering(ABC):
             page = await self._reads.items(run_id, which, cursor=cursor, limit=room)
             if page.rows:
                 changed += await change([row.id for row in page.rows])
+                told(changed)
             cursor = page.cursor
             if cursor is None or (limit is not None and changed >= limit):
                 return changed

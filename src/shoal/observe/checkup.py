@@ -15,11 +15,13 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.views import Vitals
 from shoal.model.worker import WorkerView
 from shoal.observe.skew import REMEDY, counted_kinds, skew
-from shoal.observe.words import percent, span
+from shoal.observe.words import counted, percent, span
 
 SLOW_SECONDS = 0.25
 MOST_SKEW = 5.0
 MOST_SESSIONS = 0.8
+# Of a worker: one for heartbeats, one for its work, one that listens.
+CONNECTIONS_NEEDED = 3
 MOST_TRANSACTION = 600.0
 STALE_SECONDS = 1_800.0
 LEAST_DISK = 512 << 20
@@ -46,7 +48,7 @@ async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
             for _ in range(SAMPLES - 1):
                 await asyncio.sleep(SAMPLE_PAUSE)
                 vitals.append(await ledger.health.examine())
-            checks += check_server(vitals)
+            checks += check_server(vitals, len(await ledger.workers.list()))
         workers = await ledger.workers.list()
         checks += [check_versions(workers, version), check_code(workers), check_signs_of_life(workers)]
         checks.append(await _check_stale(ledger))
@@ -88,10 +90,18 @@ def _check_clock(ledger: dt.datetime, here: dt.datetime) -> Check:
     )
 
 
-def check_server(vitals: list[Vitals]) -> list[Check]:
-    """A database server: its connections, lock waits (S0.20) and long transactions, over a few samples."""
+def check_server(vitals: list[Vitals], workers: int = 0) -> list[Check]:
+    """A database server: its connections, lock waits (S0.20) and long transactions, over a few samples.
+
+    `workers`: how many are present; each needs CONNECTIONS_NEEDED of the server's connections to work undisturbed.
+    """
     last = vitals[-1]
-    share = (last.sessions or 0) / max(1, last.most_sessions or 1)
+    most = max(1, last.most_sessions or 1)
+    needed = workers * CONNECTIONS_NEEDED
+    share = max(last.sessions or 0, needed) / most
+    in_use = f"{last.sessions} of {last.most_sessions} ({percent((last.sessions or 0) / most)}) are in use"
+    if workers:
+        in_use += f"; {counted(workers, 'worker')}, {CONNECTIONS_NEEDED} each, make {needed}"
     # One wait in one sample is everyday life; waits in every sample are a queue.
     waits = min(one.lock_waits or 0 for one in vitals)
     longest = last.longest_transaction or 0.0
@@ -99,8 +109,8 @@ def check_server(vitals: list[Vitals]) -> list[Check]:
         Check(
             name="connections",
             ok=share <= MOST_SESSIONS,
-            text=f"{last.sessions} of {last.most_sessions} ({percent(share)}) are in use",
-            fix="" if share <= MOST_SESSIONS else "Lower pool_size, use PgBouncer, or raise max_connections.",
+            text=in_use,
+            fix="" if share <= MOST_SESSIONS else "Raise max_connections, use PgBouncer, or start fewer workers.",
         ),
         Check(
             name="locks",

@@ -11,7 +11,8 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -34,6 +35,12 @@ from shoal.model.redaction import redacted
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
 LISTEN_AGAIN_SECONDS = 10.0
+IDLE_CONNECTION_SECONDS = 10.0
+# After the server said that it has no connection left: how long we make do with one, and how long we keep it.
+CROWDED_SECONDS = 30.0
+TURN_SECONDS = 5.0
+# Servers that were asked whether a pooler stands before them. A process asks once.
+_DIRECT: dict[str, bool] = {}
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
 _PASSING = (
@@ -84,10 +91,15 @@ class ClaimOutOfDate(LedgerError):
 
 
 class Database:
-    """A small pool, and calls that survive restarts of the server for as long as `patience` lasts."""
+    """A small pool, and calls that survive restarts of the server for as long as `patience` lasts.
+
+    A connection that is not used is closed soon. When the server has none left, everybody who finds out makes do with
+    one, gives it up now and then so that others get a turn, and does not listen; see `_make_do`. `tell` hears of that.
+    """
 
     def __init__(self, url: str, *, pool_size: int, patience: float, command_timeout: float) -> None:
         self.url = url
+        self.tell: Callable[[str], object] = str
         self.patience = patience
         self._pool_size = pool_size
         self._command_timeout = command_timeout
@@ -97,6 +109,9 @@ class Database:
         self._woken = asyncio.Event()
         self._begins_to_listen: asyncio.Task[None] | None = None
         self._listen_retry_at = 0.0
+        self._crowded_until = 0.0
+        self._given_up_at = 0.0
+        self._one_at_a_time = asyncio.Lock()
 
     @property
     def shown_url(self) -> str:
@@ -104,7 +119,7 @@ class Database:
 
     async def connect(self) -> None:
         try:
-            self._prepare = await self._is_direct()
+            self._prepare = await self._is_direct_patiently()
             self._pool = await asyncpg.create_pool(
                 self.url,
                 min_size=0,  # with a floor the pool reconnects by itself, and reports every failure of that on stderr
@@ -112,6 +127,7 @@ class Database:
                 connection_class=StatelessConnection,
                 statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
                 command_timeout=self._command_timeout,
+                max_inactive_connection_lifetime=IDLE_CONNECTION_SECONDS,
                 timeout=10,
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
@@ -125,6 +141,21 @@ class Database:
             raise tls_trouble(error, self.url, self.shown_url) or kind(
                 f"{self.shown_url} does not answer: {_text(error)}."
             ) from None
+
+    async def _is_direct_patiently(self) -> bool:
+        """Whether no pooler stands in between. A server without a free connection is asked again, as others leave."""
+        if (known := _DIRECT.get(self.url)) is not None:
+            return known
+        give_up_at = time.monotonic() + self.patience
+        while True:
+            try:
+                _DIRECT[self.url] = await self._is_direct()
+                return _DIRECT[self.url]
+            except asyncpg.TooManyConnectionsError as error:
+                if time.monotonic() > give_up_at:
+                    raise
+                self._make_do(error)
+            await asyncio.sleep(random.uniform(0.1, 0.5))
 
     async def _is_direct(self) -> bool:
         connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=10)
@@ -180,11 +211,14 @@ class Database:
         if self._pool is None:
             raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
         try:
-            async with self._pool.acquire(timeout=self._command_timeout) as connection:
+            async with self._connection(self._pool) as connection:
                 rows: list[Record] = await connection.fetch(sql, *args)
                 return rows
         except _BUSY as error:
             raise LedgerBusy(_text(error)) from error
+        except asyncpg.TooManyConnectionsError as error:
+            self._make_do(error)
+            raise ConnectionBroke(_text(error)) from error
         except _PASSING as error:
             raise ConnectionBroke(_text(error)) from error
         except asyncpg.UniqueViolationError as error:
@@ -194,6 +228,35 @@ class Database:
             raise translated(error) from error
         except asyncpg.PostgresError as error:
             raise translated(error) from error
+
+    @asynccontextmanager
+    async def _connection(self, pool: asyncpg.Pool) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        now = time.monotonic()
+        if now >= self._crowded_until:
+            async with pool.acquire(timeout=self._command_timeout) as connection:
+                yield connection
+            return
+        async with self._one_at_a_time:
+            if now - self._given_up_at > TURN_SECONDS:
+                self._given_up_at = now
+                await pool.expire_connections()
+            async with pool.acquire(timeout=self._command_timeout) as connection:
+                yield connection
+
+    def _make_do(self, error: BaseException) -> None:
+        """The server has no connection left: need as few as possible for a while."""
+        now = time.monotonic()
+        if now >= self._crowded_until:
+            self._given_up_at = now
+            self.tell(
+                f"The database server has no connection left ({_text(error)}): this process makes do with one and "
+                "takes turns with others. Start fewer workers, use PgBouncer, or raise max_connections."
+            )
+        self._crowded_until = now + CROWDED_SECONDS
+        self._listen_retry_at = self._crowded_until
+        if self._listener is not None:
+            self._listener.terminate()
+            self._listener = None
 
     async def row(self, sql: str, *args: object) -> Record:
         return (await self.fetch(sql, *args))[0]
@@ -243,6 +306,8 @@ class Database:
             connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=5)
             await connection.add_listener("shoal_wake", lambda *_: self._woken.set())
             self._listener, connection = connection, None
+        except asyncpg.TooManyConnectionsError as error:
+            self._make_do(error)
         except (*_BUSY, *_PASSING, asyncpg.PostgresError):
             return
         finally:

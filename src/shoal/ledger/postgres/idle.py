@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
+from shoal.ledger.postgres.bulk import PostgresBulk
 from shoal.ledger.postgres.database import Database
+
+SETTLE_SECONDS = 0.5
 
 
 async def settle_idle(db: Database, queries: Mapping[str, str]) -> None:
     """Runs that nobody serves give up their places, and those that somebody serves again come back.
 
-    One after another: together they would take the lanes' locks in any order.
+    Which runs those are is noted first. What it means for their lanes is begun with here and gone on with by anybody.
     """
-    for row in await db.fetch(queries["idle_changes"]):
+    changed = await db.fetch(queries["idle_changes"])
+    for row in changed:
         await db.fetch(queries["set_idle"], row["run_no"], row["now_idle"])
+    until = time.monotonic() + SETTLE_SECONDS
+    for row in changed:
+        await PostgresBulk(db, queries).settle_lanes(row["run_no"], has_time=lambda: time.monotonic() < until)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.errands import SqlErrands
 from shoal.ledger.health import SqlHealth
+from shoal.ledger.postgres.bulk import PostgresBulk
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.schema import PostgresSchema
 from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSteering
@@ -21,13 +23,23 @@ DEFAULT_PATIENCE = 60.0
 DEFAULT_COMMAND_TIMEOUT = 60.0
 
 
+class PostgresHealth(SqlHealth):
+    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+        super().__init__(db, queries)
+        self._db = db
+
+    def report_to(self, tell: Callable[[str], object]) -> None:
+        self._db.tell = tell
+
+
 class PostgresLedger:
     def __init__(self, db: Database) -> None:
         sql = named_queries()
         self.db = db
         self.schema = PostgresSchema(db)
         catalog = Catalog(db, sql)
-        self.runs = PostgresRuns(db, sql, catalog)
+        bulk = PostgresBulk(db, sql)
+        self.runs = PostgresRuns(db, sql, catalog, bulk)
         self.intake = PostgresIntake(db, sql, catalog)
         self.claims = PostgresClaims(db, sql, catalog)
         self.commits = PostgresCommits(db, sql, catalog)
@@ -37,8 +49,8 @@ class PostgresLedger:
         self.errands = SqlErrands(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
-        self.upkeep = PostgresUpkeep(db, sql)
-        self.health = SqlHealth(db, sql)
+        self.upkeep = PostgresUpkeep(db, sql, bulk)
+        self.health = PostgresHealth(db, sql)
 
     async def close(self) -> None:
         await self.db.close()

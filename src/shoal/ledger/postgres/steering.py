@@ -9,25 +9,25 @@ from typing import Any
 import msgspec
 
 from shoal.errors import InvalidSetting
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.lanes import Delay, SqlLanes
 from shoal.ledger.postgres.database import Database
-from shoal.ledger.protocols import Reads
+from shoal.ledger.protocols import Reads, Told
 from shoal.ledger.runs import NOT_REMOVED, FoundRuns, check_change
 from shoal.ledger.steering import FilteredSteering
 from shoal.model.jsontext import PAYLOAD_BYTES, json_text
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.urlkey import KEY_VERSION
 
-PURGE_AT_ONCE = 20_000
-CANCEL_AT_ONCE = 10_000
-SWEEP_AT_ONCE = 1_000
+RELEASE_AT_ONCE = 1_000
 
 
 class PostgresRuns(FoundRuns):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
         super().__init__(db, queries, catalog)
         self._db = db
+        self._bulk = bulk
 
     async def create(self, spec: RunSpec) -> Run:
         spec.checked()
@@ -57,28 +57,21 @@ class PostgresRuns(FoundRuns):
 
     async def pause(self, run_id: str, *, by: str = "") -> None:
         no = await self._set_state(run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
-        await self._db.fetch(self._sql["yield_lanes"], no)
+        await self._bulk.settle_lanes(no)
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
         no = await self._set_state(run_id, RunState.ACTIVE, NOT_REMOVED, by)
-        while await self._db.value(self._sql["sweep_lanes"], SWEEP_AT_ONCE, no):
-            pass
+        await self._bulk.settle_lanes(no)
 
-    async def cancel(self, run_id: str, *, by: str = "") -> int:
+    async def cancel(self, run_id: str, *, by: str = "", told: Told = int) -> int:
         no = await self._set_state(run_id, RunState.CANCELLED, NOT_REMOVED, by)
-        reason = f"The run was cancelled by {by or 'an operator'}."
-        cancelled = 0
-        while ended := await self._db.value(self._sql["cancel_open_items"], no, reason, CANCEL_AT_ONCE):
-            cancelled += ended
-        return cancelled
+        return await self._bulk.cancel_open_items(no, f"The run was cancelled by {by or 'an operator'}.", told=told)
 
-    async def remove(self, run_id: str, *, by: str = "") -> None:
+    async def remove(self, run_id: str, *, by: str = "", told: Told = int) -> None:
         no = await self._set_state(run_id, RunState.REMOVED, NOT_REMOVED, by)
         self._catalog.forget_run(run_id)
-        if not await self._db.value(self._sql["truncate_if_alone"], no):
-            await self._db.fetch(self._sql["drop_open_items"], no)
-        while await self._db.value(self._sql["purge"], no, PURGE_AT_ONCE):
-            pass
+        await self._db.fetch(self._sql["truncate_if_alone"], no)
+        await self._bulk.purge(no, told=told)
 
     async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
         no = (await self._catalog.run(run_id)).no
@@ -117,7 +110,12 @@ class PostgresSteering(FilteredSteering):
         self._sql = queries
 
     async def _release(self, older_than: float, run_no: int | None, reason: str) -> int:
-        released: int = await self._db.value(self._sql["release"], older_than, run_no, reason)
+        found = await self._db.fetch(self._sql["leases_older_than"], older_than, run_no)
+        released = 0
+        for at in range(0, len(found), RELEASE_AT_ONCE):
+            items, epochs = zip(*found[at : at + RELEASE_AT_ONCE], strict=True)
+            row = await self._db.row(self._sql["unlease"], list(items), list(epochs), "released", reason)
+            released += row["back"]
         return released
 
     async def _retry(self, run_no: int, items: list[int]) -> int:

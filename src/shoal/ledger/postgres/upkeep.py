@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.postgres.database import Database
 from shoal.ledger.postgres.idle import settle_idle
-from shoal.ledger.postgres.steering import CANCEL_AT_ONCE, PURGE_AT_ONCE
 from shoal.ledger.postgres.work import PROMOTE_AT_ONCE, RESCUE_AT_ONCE
 from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.views import Tending
@@ -15,15 +16,19 @@ REAP_SECONDS = 1.0
 FOLD_SECONDS = 1.0
 LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
+BULK_SECONDS = 1.0
 SWEEP_AT_ONCE = 1_000
 FOLD_AT_ONCE = 10_000
 TIDY_AT_ONCE = 10_000
+# Of the time that passes, at most half goes into the moves of many items that somebody has left.
+BULK_SHARE = 0.5
 
 
 class PostgresUpkeep(AuditedUpkeep):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], bulk: BulkMoves) -> None:
         super().__init__(db, queries)
         self._db = db
+        self._bulk = bulk
 
     async def tend(self) -> Tending:
         round_ = Round(self._left)
@@ -41,6 +46,9 @@ class PostgresUpkeep(AuditedUpkeep):
             await self._sweep_lanes(round_)
         if await self._due(round_, "tidy", TIDY_SECONDS):
             await self._tidy(round_)
+        if await self._due(round_, "bulk", BULK_SECONDS):
+            until = time.monotonic() + BULK_SECONDS * BULK_SHARE
+            await self._bulk.go_on(lambda: time.monotonic() < until)
         self._left = round_.left
         return Tending(
             woken=woken,
@@ -94,17 +102,4 @@ class PostgresUpkeep(AuditedUpkeep):
         while (row := await self._db.try_row(self._sql["tidy"], TIDY_AT_ONCE)) is not None and row[0] == TIDY_AT_ONCE:
             if not round_.has_time_for("tidy"):
                 return
-        # What was interrupted half-way is taken up again by whoever comes by.
-        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
-            while await self._db.value(
-                self._sql["cancel_open_items"], row["no"], "The run was cancelled.", CANCEL_AT_ONCE
-            ):
-                if not round_.has_time_for("tidy"):
-                    return
-        for row in await self._db.fetch(self._sql["paused_runs"]):
-            await self._db.fetch(self._sql["yield_lanes"], row["no"])
-        for row in await self._db.fetch(self._sql["removed_runs"]):
-            await self._db.fetch(self._sql["drop_open_items"], row["no"])
-            while await self._db.value(self._sql["purge"], row["no"], PURGE_AT_ONCE):
-                if not round_.has_time_for("tidy"):
-                    return
+        await self._db.try_row(self._sql["look_for_places"])

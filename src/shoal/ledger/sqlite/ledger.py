@@ -12,6 +12,7 @@ from shoal.ledger.health import SqlHealth
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.settings import SqlSettings
 from shoal.ledger.sqlite.backup import Progress, back_up
+from shoal.ledger.sqlite.bulk import SqliteBulk
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.clock import Clock
 from shoal.ledger.sqlite.commits import SqliteCommits
@@ -44,7 +45,8 @@ class SqliteLedger:
         self.db = db
         self.schema = SqliteSchema(db)
         catalog = Catalog(db, sql)
-        self.runs = SqliteRuns(db, sql, catalog)
+        bulk = SqliteBulk(db, sql)
+        self.runs = SqliteRuns(db, sql, catalog, bulk)
         self.intake = SqliteIntake(db, catalog)
         self.claims = SqliteClaims(db, sql, catalog)
         self.commits = SqliteCommits(db, catalog)
@@ -54,7 +56,7 @@ class SqliteLedger:
         self.errands = SqlErrands(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = SqliteSteering(db, catalog, self.reads)
-        self.upkeep = SqliteUpkeep(db, sql)
+        self.upkeep = SqliteUpkeep(db, sql, bulk)
         self.health = SqliteHealth(db, sql)
 
     async def back_up(self, target: Path, progress: Progress) -> None:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from shoal.ledger.sqlite.orders import STEP, cancel_open_items
+from shoal.ledger.sqlite.orders import STEP
 from shoal.ledger.sqlite.transaction import Transaction
 
 
 def purge(tx: Transaction, no: int) -> int:
-    """Delete some items of a removed run with all that belongs to them; 0 means that the run is gone."""
-    if dropped := cancel_open_items(tx, no, "The run was removed."):
-        return dropped
+    """Delete some items of a removed run that has no open ones, with all that belongs to them; 0: the run is gone."""
+    if tx.value("run_state", no) != "removed":
+        return 0
     items = tx.value("purge_pick", no, STEP)
     tx.run("purge_results", no, items)
     tx.run("purge_attempts", items)
     tx.run("purge_outcomes", items)
-    deleted = tx.run("purge_items", items)
-    if not deleted:
-        for forget in (
-            "forget_counts",
-            "forget_minutes",
-            "forget_lanes",
-            "forget_queues",
-            "forget_stages",
-            "forget_notes",
-            "forget_run",
-        ):
-            tx.run(forget, no)
-    return deleted
+    if deleted := tx.run("purge_items", items):
+        return deleted
+    if deleted := tx.run("purge_lanes", no, STEP):
+        return deleted
+    for forget in ("forget_counts", "forget_minutes", "forget_queues", "forget_stages", "forget_notes", "forget_run"):
+        tx.run(forget, no)
+    return 0
 
 
 def empty_if_alone(tx: Transaction, no: int) -> None:

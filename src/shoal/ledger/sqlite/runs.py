@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.errors import InvalidSetting
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.protocols import Told
 from shoal.ledger.runs import NOT_REMOVED, FoundRuns, check_change
-from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.clock import moment
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.idle import yield_lanes
-from shoal.ledger.sqlite.orders import cancel_open_items
-from shoal.ledger.sqlite.removal import empty_if_alone, purge
+from shoal.ledger.sqlite.removal import empty_if_alone
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.model.jsontext import PAYLOAD_BYTES
 from shoal.model.jsontext import json_text as checked_json
 from shoal.model.run import Run, RunSpec, RunState, run_id_at
 from shoal.model.urlkey import KEY_VERSION
 
-RESUME_LANES = 100_000
+_LANE_WORK = {RunState.PAUSED: "give", RunState.ACTIVE: "ask"}
 
 
 class SqliteRuns(FoundRuns):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
         super().__init__(db, queries, catalog)
         self._db = db
+        self._bulk = bulk
 
     async def create(self, spec: RunSpec) -> Run:
         spec.checked()
@@ -42,39 +42,27 @@ class SqliteRuns(FoundRuns):
         await self._db.write(work)
 
     async def pause(self, run_id: str, *, by: str = "") -> None:
-        no = (await self._catalog.run(run_id)).no
-
-        def work(tx: Transaction) -> None:
-            _set_state(tx, no, run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
-            yield_lanes(tx, no)
-
-        await self._db.write(work)
+        no = await self._set_state(run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
+        await self._bulk.settle_lanes(no)
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
-        no = (await self._catalog.run(run_id)).no
+        no = await self._set_state(run_id, RunState.ACTIVE, NOT_REMOVED, by)
+        await self._bulk.settle_lanes(no)
 
-        def work(tx: Transaction) -> None:
-            _set_state(tx, no, run_id, RunState.ACTIVE, NOT_REMOVED, by)
-            admit_to(tx, tx.value("lanes_with_room", RESUME_LANES))
+    async def cancel(self, run_id: str, *, by: str = "", told: Told = int) -> int:
+        no = await self._set_state(run_id, RunState.CANCELLED, NOT_REMOVED, by)
+        return await self._bulk.cancel_open_items(no, f"The run was cancelled by {by or 'an operator'}.", told=told)
 
-        await self._db.write(work)
-
-    async def cancel(self, run_id: str, *, by: str = "") -> int:
-        no = (await self._catalog.run(run_id)).no
-        reason = f"The run was cancelled by {by or 'an operator'}."
-        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.CANCELLED, NOT_REMOVED, by))
-        cancelled = 0
-        while ended := await self._db.write(lambda tx: cancel_open_items(tx, no, reason)):
-            cancelled += ended
-        return cancelled
-
-    async def remove(self, run_id: str, *, by: str = "") -> None:
-        no = (await self._catalog.run(run_id)).no
-        await self._db.write(lambda tx: _set_state(tx, no, run_id, RunState.REMOVED, NOT_REMOVED, by))
+    async def remove(self, run_id: str, *, by: str = "", told: Told = int) -> None:
+        no = await self._set_state(run_id, RunState.REMOVED, NOT_REMOVED, by)
         self._catalog.forget_run(run_id)
         await self._db.write(lambda tx: empty_if_alone(tx, no))
-        while await self._db.write(lambda tx: purge(tx, no)):
-            pass
+        await self._bulk.purge(no, told=told)
+
+    async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
+        no = (await self._catalog.run(run_id)).no
+        await self._db.write(lambda tx: _set_state(tx, no, run_id, wanted, allowed, by))
+        return no
 
 
 def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
@@ -123,3 +111,4 @@ def _set_state(tx: Transaction, no: int, run_id: str, wanted: RunState, allowed:
         tx.run("change_run_state", no, wanted.value, tx.now)
         tx.note(no, by, f"run.{wanted.value}", run_id, {"from": was})
         tx.wakes = True
+    tx.run("set_lane_work", no, _LANE_WORK.get(wanted), None)

@@ -11,7 +11,7 @@ from shoal.ledger.protocols import Reads
 from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.clock import MICRO, micros
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.orders import cancel_items, retry_items
+from shoal.ledger.sqlite.orders import STEP, cancel_items, retry_items
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import release
 from shoal.ledger.steering import FilteredSteering
@@ -125,7 +125,11 @@ class SqliteSteering(FilteredSteering):
         self._db = db
 
     async def _release(self, older_than: float, run_no: int | None, reason: str) -> int:
-        return await self._db.write(lambda tx: release(tx, older_than, run_no, reason))
+        claimed_until = await self._db.write(lambda tx: tx.now - micros(older_than))
+        released = 0
+        while back := await self._db.write(lambda tx: release(tx, claimed_until, run_no, reason, STEP)):
+            released += back
+        return released
 
     async def _retry(self, run_no: int, items: list[int]) -> int:
         return await self._db.write(lambda tx: retry_items(tx, run_no, json_text(items)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-_decode = msgspec.json.Decoder().decode
+decoded = msgspec.json.Decoder().decode
 
 
 class Transaction:
@@ -34,7 +34,7 @@ class Transaction:
 
     def json(self, name: str, *args: object) -> Any:
         """The value of a query that answers with one JSON text."""
-        return _decode(self.value(name, *args))
+        return decoded(self.value(name, *args))
 
     def note(self, run_no: int | None, actor: str, action: str, subject: str, detail: Mapping[str, Any]) -> None:
         self.run("note_event", run_no, actor, action, subject, json_text(detail))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shoal.ledger.sqlite.admit import admit
-from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 
 # Other runs wait for the lock while a step lasts: some milliseconds.
@@ -75,5 +74,6 @@ def reconcile(tx: Transaction, worker: int, known: str) -> int:
     return unlease(tx, tx.value("leases_unknown", worker, known), "returned", None)[0]
 
 
-def release(tx: Transaction, older_than: float, run_no: int | None, reason: str) -> int:
-    return unlease(tx, tx.value("leases_by_age", tx.now - micros(older_than), run_no), "released", reason)[0]
+def release(tx: Transaction, claimed_until: int, run_no: int | None, reason: str, most: int) -> int:
+    """Release some of the leases that were claimed until then; 0: none is left."""
+    return unlease(tx, tx.value("leases_by_age", claimed_until, run_no, most), "released", reason)[0]

@@ -5,35 +5,38 @@ In short transactions, a round bounded in time: there is one write lock, and hea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from functools import partial
 
 import msgspec
 
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.sqlite.admit import admit_to
 from shoal.ledger.sqlite.claims import PROMOTE_AT_ONCE, promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.idle import settle_idle
-from shoal.ledger.sqlite.orders import cancel_open_items
-from shoal.ledger.sqlite.removal import purge
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import declare_lost, rescue
 from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.run import RunState
 from shoal.model.views import Tending
 
-EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
+EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO, "bulk": 1 * MICRO}
 SWEEP_AT_ONCE = 1_000
 TIDY_AT_ONCE = 1_000
+# Of each second, how much goes into the moves of many items that somebody has left.
+BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
 ERRAND_DAYS_KEPT = 400
 
 
 class SqliteUpkeep(AuditedUpkeep):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+    def __init__(self, db: Database, queries: Mapping[str, str], bulk: BulkMoves) -> None:
         super().__init__(db, queries)
         self._db = db
+        self._bulk = bulk
 
     async def tend(self) -> Tending:
         round_ = Round(self._left)
@@ -44,6 +47,7 @@ class SqliteUpkeep(AuditedUpkeep):
         if await self._is_due(round_, "reap", pieces):
             lost = await self._db.write(declare_lost)
             rescued, quarantined = await self._rescue(round_)
+        await self._go_on()
         finished: tuple[str, ...] = ()
         if await self._db.fetch(self._sql["finishable_runs"]):
             finished = await self._db.write(finish_runs)
@@ -105,16 +109,12 @@ class SqliteUpkeep(AuditedUpkeep):
         while await self._db.write(_tidy):
             if not round_.has_time_for("tidy"):
                 return
-        # What was interrupted half-way is taken up again by whoever comes by.
-        for row in await self._db.fetch(self._sql["half_cancelled_runs"]):
-            cancel = partial(cancel_open_items, no=row["no"], reason="The run was cancelled.")
-            while await self._db.write(cancel):
-                if not round_.has_time_for("tidy"):
-                    return
-        for row in await self._db.fetch(self._sql["removed_runs"]):
-            while await self._db.write(partial(purge, no=row["no"])):
-                if not round_.has_time_for("tidy"):
-                    return
+
+    async def _go_on(self) -> None:
+        """What was left half-way is gone on with by whoever comes by."""
+        if await self._db.value(self._sql["anything_left"]) and await self._db.write(lambda tx: _take(tx, "bulk")):
+            until = time.monotonic() + BULK_SECONDS
+            await self._bulk.go_on(lambda: time.monotonic() < until)
 
 
 def _take(tx: Transaction, name: str) -> bool:
@@ -131,6 +131,7 @@ def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
 def _tidy(tx: Transaction) -> bool:
     """Delete some of what nobody asks for any more; False when nothing is left of it."""
     tx.run("tidy_errands", tx.now - ERRAND_DAYS_KEPT * 24 * 3_600 * MICRO)
+    tx.run("look_for_places")
     return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_AT_ONCE) == TIDY_AT_ONCE
 
 

@@ -19,7 +19,9 @@ create or replace function shoal.own_run(run int) returns void
 language sql as 'select pg_catalog.pg_advisory_xact_lock(21320, run)';
 
 create or replace function shoal.lock_lanes(lanes bigint[]) returns void
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
+as $$
 begin
     if lanes is not null then
         perform 1 from shoal.lane l where l.id = any (lanes) order by l.id for update;

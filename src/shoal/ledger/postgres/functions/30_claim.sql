@@ -224,7 +224,8 @@ begin
     lanes := array(
         select distinct d.lane from shoal.delayed d
         join shoal.lane l on l.id = d.lane join shoal.run r on r.no = d.run
-        where d.item = any (due_items) and d.run = any (runs) and shoal.gives_up_slot(d.slotted, l, r.state));
+        where d.item = any (due_items) and d.run = any (runs)
+          and shoal.gives_up_slot(d.slotted, l, case when r.idle then 'idle' else r.state end));
     if waits then
         perform shoal.lock_lanes(lanes);
     else
@@ -243,7 +244,7 @@ begin
         returning d.*
     ),
     judged as materialized (
-        select g.*, coalesce(g.lane = any (lanes), false) and shoal.gives_up_slot(g.slotted, l, r.state) as in_line
+        select g.*, coalesce(g.lane = any (lanes), false) and shoal.gives_up_slot(g.slotted, l, case when r.idle then 'idle' else r.state end) as in_line
         from gone g join shoal.run r on r.no = g.run left join shoal.lane l on l.id = g.lane
     ),
     to_ready as (

@@ -28,10 +28,10 @@ begin
         select g.*, r.rescues_now,
                how = 'crashed' and r.rescues_now > n.max_rescues as poison,
                l.delay_max, l.next_at, coalesce(l.ordered, false) as ordered,
-               -- Keeps its slot and goes straight back: it has surely not been started. But a paused run keeps no
-               -- slot in a lane that other runs share.
+               -- Keeps its slot and goes straight back: it has surely not been started. But a paused or idle run keeps
+               -- no slot in a lane that other runs share.
                g.lane is null or (g.started_at is null and (how = 'returned' or l.delay_max = 0)
-                                  and (l.run <> 0 or n.state = 'active')) as straight
+                                  and (l.run <> 0 or (n.state = 'active' and not n.idle))) as straight
         from gone g
         join shoal.run n on n.no = g.run
         left join shoal.lane l on l.id = g.lane
@@ -188,19 +188,4 @@ begin
               select k.item, k.epoch from unnest(known_items, known_epochs) as k(item, epoch))) g
     cross join lateral shoal.unlease(g.items, g.epochs, 'returned', null) u;
     return coalesce(returned, 0);
-end $$;
-
--- Release by age, by order of a person.
-create or replace function shoal.release(older_than double precision, run_no int, reason text) returns int
-language plpgsql as $$
-declare
-    t timestamptz := shoal.clock();
-    released int;
-begin
-    select u.back into released
-    from (select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs
-          from shoal.lease s
-          where s.claimed_at <= t - shoal.seconds(older_than) and (run_no is null or s.run = run_no)) g
-    cross join lateral shoal.unlease(g.items, g.epochs, 'released', reason) u;
-    return coalesce(released, 0);
 end $$;

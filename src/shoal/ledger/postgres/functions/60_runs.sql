@@ -1,36 +1,70 @@
--- Cancel these items of a run, wherever they stand. The run is owned, so nothing moves meanwhile except promotions out
--- of `waiting`, and those are held off by the lanes' locks.
+-- Moves of many items. Each is made in steps of a bounded number of rows, a short transaction each, by whoever asks
+-- for the next one; what is to be done is stored first (the run's state, or its lane_work), so that anybody can go on.
+--
+-- Their plans must not depend on statistics. A table that was analysed while it was empty counts as empty for the
+-- planner however large it has become, and then any plan looks as good as any other. So: no sequential scans, no hash
+-- and no merge joins; rows are picked by LATERAL ... LIMIT, which cannot be turned around; and ranges are written as
+-- comparisons of whole index keys, for which no other index will do.
+
+-- End these items of a run as cancelled, wherever they stand; without a reason they leave no trace (a removed run's).
+-- The run is owned, so nothing moves meanwhile, except for what operators do to lanes, and that is held off by the
+-- lanes' locks.
 create or replace function shoal.cancel_items(run_no int, items bigint[], reason text) returns int
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
     lanes bigint[];
+    ids bigint[];
+    id_queues int[];
+    id_priorities int[];
+    id_lanes bigint[];
+    in_ready tid[];
+    in_waiting tid[];
+    in_delayed tid[];
     n int;
 begin
     perform shoal.own_run(run_no);
-    select array_agg(distinct i.lane) into lanes
-    from shoal.item i where i.run = run_no and i.id = any (items) and i.lane is not null;
+    select array_agg(i.id), array_agg(i.queue), array_agg(i.priority), array_agg(i.lane), array_agg(distinct i.lane)
+    into ids, id_queues, id_priorities, id_lanes, lanes
+    from (select distinct u.id from unnest(items) as u(id)) u
+    cross join lateral (select i.id, i.queue, i.priority, i.lane from shoal.item i
+                        where i.run = run_no and i.id = u.id limit 1) i;
+    if ids is null then
+        return 0;
+    end if;
+    lanes := array_remove(lanes, null);
     perform shoal.lock_lanes(lanes);
     t := shoal.clock();
-    with facts as materialized (
-        select i.id, i.queue, i.priority, i.lane from shoal.item i where i.run = run_no and i.id = any (items)
-    ),
-    from_ready as (
-        delete from shoal.ready r using facts f
-        where r.queue = f.queue and r.priority = f.priority and r.item = f.id
+    in_ready := array(
+        select r.ctid from unnest(ids, id_queues, id_priorities) as f(id, queue, priority)
+        cross join lateral (select r.ctid from shoal.ready r
+                            where r.queue = f.queue and r.priority = f.priority and r.item = f.id limit 1) r);
+    in_waiting := array(
+        select w.ctid from unnest(ids, id_queues, id_priorities, id_lanes) as f(id, queue, priority, lane)
+        cross join lateral (select w.ctid from shoal.waiting w
+                            where w.lane = f.lane and w.run = run_no and w.priority = f.priority and w.item = f.id
+                              and w.queue = f.queue limit 1) w);
+    in_delayed := array(
+        select d.ctid from unnest(ids, id_queues) as f(id, queue)
+        cross join lateral (select d.ctid from shoal.delayed d
+                            where d.item = f.id and d.queue = f.queue limit 1) d);
+    with from_ready as (
+        delete from shoal.ready r where r.ctid = any (in_ready)
         returning r.item, r.lane, r.queue, r.epoch, r.tries, r.rescues
     ),
     from_waiting as (
-        delete from shoal.waiting w using facts f
-        where w.lane = f.lane and w.run = run_no and w.priority = f.priority and w.item = f.id
+        delete from shoal.waiting w where w.ctid = any (in_waiting)
         returning w.item, w.lane, w.queue, w.epoch, w.tries, w.rescues
     ),
     from_delayed as (
-        delete from shoal.delayed d using facts f where d.item = f.id
+        delete from shoal.delayed d where d.ctid = any (in_delayed)
         returning d.item, d.lane, d.queue, d.epoch, d.tries, d.rescues, d.slotted
     ),
     from_lease as (
-        delete from shoal.lease s using facts f where s.item = f.id
+        delete from shoal.lease s where s.item = any (ids)
         returning s.item, s.lane, s.queue, s.epoch, s.tries, s.rescues, s.worker, s.claimed_at, s.started_at
     ),
     gone as materialized (
@@ -49,7 +83,7 @@ begin
                                    state, outcome, error)
         select g.item, g.claimed_at, t, run_no, g.queue, g.epoch, g.worker, 0, g.tries, g.rescues,
                'cancelled', 'cancelled', reason
-        from gone g
+        from gone g where reason is not null
     ),
     freed as (
         update shoal.lane l
@@ -62,9 +96,9 @@ begin
     ),
     delta as (
         insert into shoal.count_delta (at, queue, cancelled, ready, waiting, delayed, leased)
-        select t, g.queue, count(*), -count(*) filter (where g.place = 'ready'),
-               -count(*) filter (where g.place = 'waiting'), -count(*) filter (where g.place = 'delayed'),
-               -count(*) filter (where g.place = 'leased')
+        select t, g.queue, case when reason is null then 0 else count(*) end,
+               -count(*) filter (where g.place = 'ready'), -count(*) filter (where g.place = 'waiting'),
+               -count(*) filter (where g.place = 'delayed'), -count(*) filter (where g.place = 'leased')
         from gone g group by g.queue
     )
     select count(*) into n from gone g;
@@ -75,27 +109,40 @@ end $$;
 -- Give dead or cancelled items another life: their end becomes an ordinary attempt, tries and rescues start anew, the
 -- epoch goes on. A finished or cancelled run is active again.
 create or replace function shoal.retry_items(run_no int, items bigint[]) returns int
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
     lanes bigint[];
+    ended tid[];
     n int;
 begin
     perform shoal.own_run(run_no);
     if not exists (select 1 from shoal.run r where r.no = run_no and r.state <> 'removed') then
         return 0;
     end if;
-    select array_agg(distinct i.lane) into lanes
-    from shoal.item i where i.run = run_no and i.id = any (items) and i.lane is not null;
+    ended := array(
+        select o.ctid from (select distinct u.id from unnest(items) as u(id)) u
+        cross join lateral (select o.ctid from shoal.outcome o
+                            where o.run = run_no and o.item = u.id and o.state in ('dead', 'cancelled') limit 1) o);
+    if ended = '{}' then
+        return 0;
+    end if;
+    lanes := array(
+        select distinct i.lane from unnest(items) as u(id)
+        cross join lateral (select i.lane from shoal.item i where i.run = run_no and i.id = u.id limit 1) i
+        where i.lane is not null);
     perform shoal.lock_lanes(lanes);
     t := shoal.clock();
     with revived as (
-        delete from shoal.outcome o
-        where o.run = run_no and o.item = any (items) and o.state in ('dead', 'cancelled')
-        returning o.*
+        delete from shoal.outcome o where o.ctid = any (ended) returning o.*
     ),
     placed as materialized (
-        select v.*, i.lane, i.priority from revived v join shoal.item i on i.run = run_no and i.id = v.item
+        select v.*, i.lane, i.priority from revived v
+        cross join lateral (select i.lane, i.priority from shoal.item i
+                            where i.run = v.run and i.id = v.item limit 1) i
     ),
     history as (
         -- An item cancelled before anybody claimed it has no attempt to keep.
@@ -137,111 +184,252 @@ begin
     return n;
 end $$;
 
--- End some of a cancelled run's open items; 0 means that none is left. In steps, so that no lock is held for long:
--- nothing of a cancelled run is claimed or let out meanwhile.
-create or replace function shoal.cancel_open_items(run_no int, reason text, most int) returns int
-language plpgsql as $$
-begin
-    perform shoal.own_run(run_no);
-    if not exists (select 1 from shoal.run r where r.no = run_no and r.state = 'cancelled') then
-        return 0;
-    end if;
-    return shoal.cancel_items(run_no, array(
-        select x.item from (
-            (select r.item from shoal.queue k join shoal.ready r on r.queue = k.id where k.run = run_no limit most)
-            union all (select w.item from shoal.waiting w where w.run = run_no limit most)
-            union all (select d.item from shoal.delayed d where d.run = run_no limit most)
-            union all (select s.item from shoal.lease s where s.run = run_no limit most)) x
-        limit most), reason);
-end $$;
+-- The run's next queue after this one; null when there is none.
+create or replace function shoal.next_queue(run_no int, after_queue int) returns int
+language sql stable as $$
+    select k.id from shoal.queue k where k.run = run_no and k.id > after_queue order by k.id limit 1
+$$;
 
--- Drop whatever is open of a removed run. Nobody will ask what became of it, so nothing is written down.
-create or replace function shoal.drop_open_items(run_no int) returns void
-language plpgsql as $$
+-- One step of ending a cancelled or removed run's open items, nothing of which is claimed or let out meanwhile.
+-- `place` is where to go on, null to begin; a null in the answer means that a whole round was made. Leases first, so
+-- that no commit adds anything; ready last, because what comes due goes there.
+create or replace function shoal.cancel_open_items(
+    run_no int, reason text, most int, inout place bigint[], out ended int)
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
-    lanes bigint[];
+    table_no int := coalesce(place[1], 1);
+    at_queue int := coalesce(place[2], 0);
+    at_priority int := coalesce(place[3], -2147483648);
+    at_item bigint := coalesce(place[4], 0);
+    items bigint[];
+    last_priority int;
 begin
+    ended := 0;
     perform shoal.own_run(run_no);
-    lanes := array(
-        select r.lane from shoal.ready r join shoal.queue k on k.id = r.queue
-        where k.run = run_no and r.lane is not null
-        union select w.lane from shoal.waiting w where w.run = run_no
-        union select d.lane from shoal.delayed d where d.run = run_no and d.lane is not null
-        union select s.lane from shoal.lease s where s.run = run_no and s.lane is not null);
-    perform shoal.lock_lanes(lanes);
-    with from_ready as (
-        delete from shoal.ready r using shoal.queue k where k.run = run_no and r.queue = k.id returning r.lane
-    ),
-    from_waiting as (delete from shoal.waiting w where w.run = run_no returning w.lane),
-    from_delayed as (delete from shoal.delayed d where d.run = run_no returning d.lane, d.slotted),
-    from_lease as (delete from shoal.lease s where s.run = run_no returning s.lane, s.started_at),
-    gone as (
-        select lane, 1 as taken, 1 as unstarted, 0 as waiting from from_ready
-        union all select lane, 0, 0, 1 from from_waiting
-        union all select lane, slotted::int, slotted::int, 0 from from_delayed
-        union all select lane, 1, (started_at is null)::int, 0 from from_lease
-    )
-    update shoal.lane l
-    set taken = l.taken - n.taken, unstarted = l.unstarted - n.unstarted, waiting = l.waiting - n.waiting
-    from (select g.lane, sum(g.taken)::int as taken, sum(g.unstarted)::int as unstarted, sum(g.waiting)::int as waiting
-          from gone g where g.lane is not null group by g.lane) n
-    where l.id = n.lane;
-    perform shoal.admit(lanes, shoal.clock());
+    if not exists (select 1 from shoal.run r
+                   where r.no = run_no and r.state = case when reason is null then 'removed' else 'cancelled' end) then
+        place := null;
+        return;
+    end if;
+    loop
+        case table_no
+        when 1 then
+            items := array(select s.item from shoal.lease s where s.run = run_no and s.item > at_item
+                           order by s.item limit most);
+        when 2 then
+            items := array(select d.item from shoal.delayed d
+                           where (d.queue, d.item) > (at_queue, at_item) and (d.queue, d.item) < (at_queue + 1, 0)
+                           order by d.queue, d.item limit most);
+        when 3 then
+            items := array(select w.item from shoal.waiting w
+                           where (w.queue, w.item) > (at_queue, at_item) and (w.queue, w.item) < (at_queue + 1, 0)
+                           order by w.queue, w.item limit most);
+        else
+            select array_agg(x.item order by x.priority, x.item), max(x.priority) into items, last_priority
+            from (select r.priority, r.item from shoal.ready r
+                  where (r.queue, r.priority, r.item) > (at_queue, at_priority, at_item)
+                    and (r.queue, r.priority, r.item) < (at_queue + 1, -2147483648, 0)
+                  order by r.queue, r.priority, r.item limit most) x;
+        end case;
+        if cardinality(items) > 0 then
+            place := array[table_no, at_queue, coalesce(last_priority, at_priority), items[cardinality(items)]];
+            ended := shoal.cancel_items(run_no, items, reason);
+            return;
+        end if;
+        at_queue := case when table_no > 1 then shoal.next_queue(run_no, at_queue) end;
+        if at_queue is null then
+            table_no := table_no + 1;
+            at_queue := shoal.next_queue(run_no, 0);
+        end if;
+        at_priority := -2147483648;
+        at_item := 0;
+        if table_no > 4 or at_queue is null then
+            place := null;
+            return;
+        end if;
+    end loop;
 end $$;
 
--- A paused or idle run must not sit on places in lanes that other runs share: put what it has let out back in line.
-create or replace function shoal.yield_lanes(run_no int) returns int
-language plpgsql as $$
+-- One step of what a run still has to do to its lanes; true means that there is more to do now.
+--
+-- `give`: it was paused, or nobody serves it, and must not keep places in lanes that other runs share: what it has let
+-- out goes back behind them. That is put off as long as nobody else waits for a lane: then nothing is moved at all, and
+-- nothing has to be let out again later. `ask`: it is active again, so its lanes are asked to let items out.
+create or replace function shoal.settle_lanes(run_no int, most int) returns boolean
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    work text;
+    place bigint[];
+begin
+    select r.lane_work into work from shoal.run r where r.no = run_no;
+    if work = 'give' then
+        if not shoal.others_wait(run_no) then
+            return false;
+        end if;
+        perform shoal.own_run(run_no);
+    elsif work = 'ask' then
+        perform shoal.share_runs(array[run_no]);
+    else
+        return false;
+    end if;
+    -- Asked again under the lock. Two who go on at once take turns.
+    select r.lane_place into place from shoal.run r where r.no = run_no and r.lane_work = work for no key update;
+    if not found then
+        return true;
+    end if;
+    if work = 'give' then
+        place := shoal.give_up_places(run_no, place, most);
+    else
+        place := shoal.ask_lanes(run_no, place, most);
+    end if;
+    update shoal.run r set lane_work = case when place is not null then work end, lane_place = place
+    where r.no = run_no;
+    return place is not null;
+end $$;
+
+-- Whether a run that is worked on, other than this one, has items behind lanes.
+create or replace function shoal.others_wait(run_no int) returns boolean
+language sql stable as $$
+    select exists (
+        select 1
+        from (select c.queue, c.waiting from shoal.queue_count c where c.waiting <> 0
+              union all select d.queue, d.waiting from shoal.count_delta d where d.waiting <> 0) x
+        join shoal.queue k on k.id = x.queue
+        join shoal.run r on r.no = k.run and r.state = 'active' and not r.idle and r.no <> run_no
+        group by x.queue having sum(x.waiting) > 0)
+$$;
+
+-- Put the next of what an owned run has let out of shared lanes back in line. Returns where to go on; null: all done.
+create or replace function shoal.give_up_places(run_no int, place bigint[], most int) returns bigint[]
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
     t timestamptz;
+    table_no int := coalesce(place[1], 1);
+    at_queue int := coalesce(place[2], shoal.next_queue(run_no, 0));
+    at_priority int := coalesce(place[3], -2147483648);
+    at_item bigint := coalesce(place[4], 0);
+    priorities int[];
+    items bigint[];
     lanes bigint[];
-    n int;
+    shared bigint[];
+    in_ready tid[] := '{}';
+    in_delayed tid[] := '{}';
 begin
-    lanes := array(
-        select l.id from shoal.ready r join shoal.queue k on k.id = r.queue join shoal.lane l on l.id = r.lane
-        where k.run = run_no and l.run = 0
-        union
-        select l.id from shoal.delayed d join shoal.lane l on l.id = d.lane
-        where d.run = run_no and d.slotted and l.run = 0);
-    if lanes = '{}' then
-        return 0;
-    end if;
-    perform shoal.lock_lanes(lanes);
-    t := shoal.clock();
-    -- Resumed meanwhile? Then there is nothing to give up.
-    if not exists (select 1 from shoal.run r where r.no = run_no and (r.state = 'paused' or r.idle)) then
-        return 0;
-    end if;
-    with from_ready as (
-        delete from shoal.ready r using shoal.queue k
-        where k.run = run_no and r.queue = k.id and r.lane = any (lanes)
-        returning r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
-    ),
-    from_delayed as (
-        delete from shoal.delayed d
-        where d.run = run_no and d.slotted and d.lane = any (lanes)
-        returning d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues
-    ),
-    gone as materialized (
-        select f.*, true as was_ready from from_ready f union all select f.*, false from from_delayed f
-    ),
-    to_waiting as (
-        insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
-        select g.item, g.lane, t, run_no, g.queue, g.priority, g.epoch, g.tries, g.rescues from gone g
-    ),
-    freed as (
-        update shoal.lane l set taken = l.taken - n.n, unstarted = l.unstarted - n.n, waiting = l.waiting + n.n
-        from (select g.lane, count(*)::int as n from gone g group by g.lane) n
-        where l.id = n.lane
-    ),
-    delta as (
+    loop
+        if at_queue is null then
+            table_no := table_no + 1;
+            at_queue := shoal.next_queue(run_no, 0);
+        end if;
+        if table_no > 2 or at_queue is null then
+            return null;
+        end if;
+        if table_no = 1 then
+            select array_agg(x.item), array_agg(at_priority), array_agg(x.lane) into items, priorities, lanes
+            from (select d.item, case when d.slotted then d.lane end as lane from shoal.delayed d
+                  where (d.queue, d.item) > (at_queue, at_item) and (d.queue, d.item) < (at_queue + 1, 0)
+                  order by d.queue, d.item limit most) x;
+        else
+            select array_agg(x.item), array_agg(x.priority), array_agg(x.lane) into items, priorities, lanes
+            from (select r.item, r.priority, r.lane from shoal.ready r
+                  where (r.queue, r.priority, r.item) > (at_queue, at_priority, at_item)
+                    and (r.queue, r.priority, r.item) < (at_queue + 1, -2147483648, 0)
+                  order by r.queue, r.priority, r.item limit most) x;
+        end if;
+        exit when items is not null;
+        at_queue := shoal.next_queue(run_no, at_queue);
+        at_priority := -2147483648;
+        at_item := 0;
+    end loop;
+    shared := array(
+        select l.id from (select distinct u.lane from unnest(lanes) as u(lane) where u.lane is not null) u
+        cross join lateral (select l.id from shoal.lane l where l.id = u.lane and l.run = 0 limit 1) l);
+    if shared <> '{}' then
+        perform shoal.lock_lanes(shared);
+        t := shoal.clock();
+        if table_no = 1 then
+            in_delayed := array(
+                select d.ctid from unnest(items, lanes) as u(item, lane)
+                cross join lateral (select d.ctid from shoal.delayed d
+                                    where d.item = u.item and d.queue = at_queue and d.slotted limit 1) d
+                where u.lane = any (shared));
+        else
+            in_ready := array(
+                select r.ctid from unnest(items, priorities, lanes) as u(item, priority, lane)
+                cross join lateral (select r.ctid from shoal.ready r
+                                    where r.queue = at_queue and r.priority = u.priority and r.item = u.item limit 1) r
+                where u.lane = any (shared));
+        end if;
+        with from_ready as (
+            delete from shoal.ready r where r.ctid = any (in_ready)
+            returning r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
+        ),
+        from_delayed as (
+            delete from shoal.delayed d where d.ctid = any (in_delayed)
+            returning d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues
+        ),
+        gone as materialized (
+            select f.*, true as was_ready from from_ready f union all select f.*, false from from_delayed f
+        ),
+        to_waiting as (
+            insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
+            select g.item, g.lane, t, run_no, g.queue, g.priority, g.epoch, g.tries, g.rescues from gone g
+        ),
+        freed as (
+            update shoal.lane l set taken = l.taken - n.n, unstarted = l.unstarted - n.n, waiting = l.waiting + n.n
+            from (select g.lane, count(*)::int as n from gone g group by g.lane) n
+            where l.id = n.lane
+        )
         insert into shoal.count_delta (at, queue, waiting, ready, delayed)
         select t, g.queue, count(*), -count(*) filter (where g.was_ready), -count(*) filter (where not g.was_ready)
-        from gone g group by g.queue
-    )
-    select count(*) into n from gone;
-    perform shoal.admit(lanes, t);
-    return n;
+        from gone g group by g.queue;
+        perform shoal.admit(shared, t);
+    end if;
+    return array[table_no, at_queue, priorities[cardinality(items)], items[cardinality(items)]];
+end $$;
+
+-- Ask the next lanes to let out what waits behind them of a run. Returns where to go on; null: all were asked.
+create or replace function shoal.ask_lanes(run_no int, place bigint[], most int) returns bigint[]
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    looked_at bigint[];
+    lanes bigint[];
+    enough bigint;
+begin
+    looked_at := array(select l.id from shoal.lane l where l.id > coalesce(place[1], 0) order by l.id limit most);
+    if looked_at = '{}' then
+        return null;
+    end if;
+    -- Only so many lanes as let out about as many items as a step may move, at least one.
+    select array_agg(x.id), max(x.id) filter (where x.sum >= most) into lanes, enough
+    from (
+        select l.id, l.n, sum(l.n) over (order by l.id) as sum
+        from (
+            select l.id, least(shoal.lane_allowance(l), l.waiting) as n
+            from unnest(looked_at) as u(id)
+            cross join lateral (select l.* from shoal.lane l where l.id = u.id limit 1) l
+            cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = run_no
+                                order by w.priority, w.item limit 1) w
+            where shoal.lane_allowance(l) > 0 and l.run in (0, run_no)
+        ) l
+    ) x where x.sum - x.n < most;
+    if lanes is not null then
+        perform shoal.lock_lanes(lanes);
+        perform shoal.admit(lanes, shoal.clock());
+        perform shoal.wake();
+    end if;
+    return array[coalesce(enough, looked_at[cardinality(looked_at)])];
 end $$;
 
 -- Lanes that could let somebody out but were not asked: after a resume, a raised limit, a lock that was missed.
@@ -293,24 +481,16 @@ language sql stable as $$
         from shoal.run r where r.state = 'active'
     )
     select j.no, j.now_idle from judged j where j.idle <> j.now_idle
-    union all
-    -- What was let out just before it became idle, or came back from a worker that died.
-    select j.no, true from judged j
-    where j.idle and j.now_idle
-      and exists (select 1 from shoal.queue k join shoal.ready y on y.queue = k.id
-                  where k.run = j.no and y.lane is not null)
 $$;
 
+-- Nothing of the run moves at that moment, and whatever moves later sees it.
 create or replace function shoal.set_idle(run_number int, wanted boolean) returns void
 language plpgsql as $$
 begin
-    update shoal.run r set idle = wanted where r.no = run_number and r.idle <> wanted;
-    if wanted then
-        perform shoal.yield_lanes(run_number);
-    else
-        while shoal.sweep_lanes(1000, run_number) > 0 loop
-        end loop;
-    end if;
+    perform shoal.own_run(run_number);
+    update shoal.run r
+    set idle = wanted, lane_work = case when wanted then 'give' else 'ask' end, lane_place = null
+    where r.no = run_number and r.idle <> wanted and r.state = 'active';
 end $$;
 
 -- Fold count deltas into totals and per-minute figures.
@@ -399,43 +579,77 @@ left join (select x.queue, sum(x.ready + x.waiting + x.delayed + x.leased) as it
 where r.state = 'cancelled' or (r.state = 'active' and r.sealed)
 group by k.run;
 
--- Delete some rows of a removed run; 0 means that it is gone.
-create or replace function shoal.purge(run_no int, most int) returns bigint
-language plpgsql as $$
+-- One step of deleting a removed run that has no open items, along the primary keys from where the last step ended:
+-- what it deleted stays in the way while somebody holds an old snapshot. `place`: null to begin, null when it is gone.
+create or replace function shoal.purge(run_no int, most int, inout place bigint[])
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
 declare
-    n bigint := 0;
-    part bigint;
+    table_no int := coalesce(place[1], 1);
+    at_item bigint := coalesce(place[2], 0);
+    rows tid[];
+    last_item bigint;
 begin
     -- One at a time: two would wait for each other's rows and each think that nothing was left.
     perform shoal.own_run(run_no);
-    delete from shoal.result x where x.ctid = any (array(
-        select y.ctid from shoal.result y where y.run = run_no limit most));
-    get diagnostics part = row_count;
-    n := n + part;
-    delete from shoal.attempt x where x.ctid = any (array(
-        select y.ctid from shoal.attempt y where y.run = run_no limit most));
-    get diagnostics part = row_count;
-    n := n + part;
-    delete from shoal.outcome x where x.ctid = any (array(
-        select y.ctid from shoal.outcome y where y.run = run_no limit most));
-    get diagnostics part = row_count;
-    n := n + part;
-    delete from shoal.item x where x.ctid = any (array(
-        select y.ctid from shoal.item y where y.run = run_no limit most));
-    get diagnostics part = row_count;
-    n := n + part;
-    if n > 0 then
-        return n;
+    if not exists (select 1 from shoal.run r where r.no = run_no and r.state = 'removed') then
+        place := null;
+        return;
     end if;
-    delete from shoal.count_delta d using shoal.queue k where k.run = run_no and d.queue = k.id;
-    delete from shoal.queue_count c using shoal.queue k where k.run = run_no and c.queue = k.id;
-    delete from shoal.minute_count m using shoal.queue k where k.run = run_no and m.queue = k.id;
-    delete from shoal.lane l where l.run = run_no;
+    while table_no <= 5 loop
+        case table_no
+        when 1 then
+            -- An item's records are many or few: the last one's are begun with again.
+            select array_agg(x.ctid), max(x.item) - 1 into rows, last_item
+            from (select y.ctid, y.item from shoal.result y
+                  where (y.run, y.item) > (run_no, at_item) and (y.run, y.item) < (run_no + 1, 0)
+                  order by y.run, y.item, y.n limit most) x;
+            delete from shoal.result y where y.ctid = any (rows);
+        when 2 then
+            select array_agg(x.ctid), max(x.item) - 1 into rows, last_item
+            from (select y.ctid, y.item from shoal.attempt y
+                  where (y.run, y.item) > (run_no, at_item) and (y.run, y.item) < (run_no + 1, 0)
+                  order by y.run, y.item, y.epoch limit most) x;
+            delete from shoal.attempt y where y.ctid = any (rows);
+        when 3 then
+            select array_agg(x.ctid), max(x.item) into rows, last_item
+            from (select y.ctid, y.item from shoal.outcome y
+                  where (y.run, y.item) > (run_no, at_item) and (y.run, y.item) < (run_no + 1, 0)
+                  order by y.run, y.item limit most) x;
+            delete from shoal.outcome y where y.ctid = any (rows);
+        when 4 then
+            select array_agg(x.ctid), max(x.id) into rows, last_item
+            from (select y.ctid, y.id from shoal.item y
+                  where (y.run, y.id) > (run_no, at_item) and (y.run, y.id) < (run_no + 1, 0)
+                  order by y.run, y.id limit most) x;
+            delete from shoal.item y where y.ctid = any (rows);
+        else
+            select array_agg(x.ctid), 0 into rows, last_item
+            from (select y.ctid from shoal.lane y where (y.run, y.key) >= (run_no, '') and (y.run, y.key) < (run_no + 1, '')
+                  order by y.run, y.key limit most) x;
+            delete from shoal.lane y where y.ctid = any (rows);
+        end case;
+        if rows is not null then
+            place := array[table_no, last_item];
+            return;
+        end if;
+        table_no := table_no + 1;
+        at_item := 0;
+    end loop;
+    if exists (select 1 from shoal.item y where (y.run, y.id) > (run_no, 0) and (y.run, y.id) < (run_no + 1, 0)) then
+        place := array[1, 0];
+        return;
+    end if;
+    delete from shoal.count_delta d where d.queue in (select k.id from shoal.queue k where k.run = run_no);
+    delete from shoal.queue_count c where c.queue in (select k.id from shoal.queue k where k.run = run_no);
+    delete from shoal.minute_count m where m.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.queue k where k.run = run_no;
     delete from shoal.stage s where s.run = run_no;
     delete from shoal.run_note n where n.run = run_no;
     delete from shoal.run r where r.no = run_no and r.state = 'removed';
-    return 0;
+    place := null;
 end $$;
 
 -- A new run. Its id is the ledger's time; a suffix is added when the plain id is taken. Asked again with the same
@@ -493,6 +707,11 @@ declare
 begin
     perform shoal.own_run(run_no);
     select r.state into was from shoal.run r where r.no = run_no for update;
+    if was = any (allowed) then
+        update shoal.run r
+        set lane_work = case wanted when 'paused' then 'give' when 'active' then 'ask' end, lane_place = null
+        where r.no = run_no;
+    end if;
     if was = any (allowed) and was <> wanted then
         update shoal.run r
         set state = wanted, changed_at = t,

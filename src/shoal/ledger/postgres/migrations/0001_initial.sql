@@ -1,4 +1,4 @@
--- functions: 441f757fecec8481
+-- functions: 10749a9dce682075
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -20,9 +20,13 @@ create table shoal.run (
     finished_at  timestamptz,
     occasion     text,
     -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
-    idle         boolean not null default false
+    idle         boolean not null default false,
+    -- What is still to be done to its lanes, and how far that has come: see shoal.settle_lanes.
+    lane_work    text check (lane_work in ('give', 'ask')),
+    lane_place   bigint[]
 );
 create index run_active on shoal.run (no) where state = 'active';
+create index run_lane_work on shoal.run (no) where lane_work is not null;
 -- One run for one occasion: a slot of a schedule, a member of a collection.
 create unique index run_occasion on shoal.run (occasion) where occasion is not null and state <> 'removed';
 
@@ -81,6 +85,8 @@ create table shoal.item (
     primary key (run, id)
 );
 create unique index item_key on shoal.item (stage, key_hash);
+-- For lists of a stage or a partition.
+create index item_queue on shoal.item (queue, id);
 
 -- Claimable rows and nothing else. The primary key is the claim order.
 create table shoal.ready (
@@ -108,6 +114,8 @@ create table shoal.waiting (
     rescues  smallint not null,
     primary key (lane, run, priority, item)
 );
+-- For lists, and for orders about a whole run.
+create index waiting_queue on shoal.waiting (queue, item);
 
 -- Not before due_at. slotted: it counts among its lane's taken places while it waits.
 create table shoal.delayed (
@@ -125,6 +133,8 @@ create table shoal.delayed (
     reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
 );
 create index delayed_due on shoal.delayed (due_at);
+-- For lists, and for orders about a whole run.
+create index delayed_queue on shoal.delayed (queue, item);
 -- For an operator who lifts a block or shortens a delay.
 create index delayed_lane on shoal.delayed (lane) where slotted;
 
@@ -341,7 +351,7 @@ create table shoal.tick (
     place bigint not null default 0
 );
 insert into shoal.tick (name, at) values ('reap', '-infinity'), ('fold', '-infinity'), ('lanes', '-infinity'),
-    ('tidy', '-infinity'), ('wake', '-infinity');
+    ('tidy', '-infinity'), ('wake', '-infinity'), ('bulk', '-infinity');
 
 -- Rows of these tables live for seconds: vacuum them by count, without pausing, and never pad their pages.
 alter table shoal.ready set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,

@@ -50,48 +50,22 @@ select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigin
 from ends e
 
 -- name: item_views
--- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
-select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
-       coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
-       case when o.item is not null then o.state when s.item is not null then 'leased'
-            when y.item is not null then 'ready' when d.item is not null then 'delayed'
-            when w.item is not null then 'waiting' end as state,
-       coalesce(o.ended_at, s.claimed_at, y.since, d.since, w.since) as since, d.due_at,
-       coalesce(wo.id, ws.id) as worker,
-       coalesce(o.tries, s.tries, y.tries, d.tries, w.tries) as tries,
-       coalesce(o.rescues, s.rescues, y.rescues, d.rescues, w.rescues) as rescues,
-       coalesce(o.epoch, s.epoch, y.epoch, d.epoch, w.epoch) as epoch,
-       coalesce(o.outcome, a.outcome) as outcome,
-       case when o.item is not null then o.error else a.error end as error, d.reason
-from unnest($2::bigint[]) as u(id)
-join shoal.item i on i.run = $1 and i.id = u.id
-join shoal.run n on n.no = i.run
-join shoal.stage g on g.id = i.stage
-join shoal.queue k on k.id = i.queue
-left join shoal.lane l on l.id = i.lane
-left join shoal.outcome o on o.run = i.run and o.item = i.id
-left join shoal.lease s on s.item = i.id
-left join shoal.ready y on y.queue = i.queue and y.priority = i.priority and y.item = i.id
-left join shoal.delayed d on d.item = i.id
-left join shoal.waiting w on w.lane = i.lane and w.run = i.run and w.priority = i.priority and w.item = i.id
-left join shoal.worker wo on wo.no = o.worker
-left join shoal.worker ws on ws.no = s.worker
-left join lateral (select a.outcome, a.error from shoal.attempt a where a.run = i.run and a.item = i.id
-                   order by a.epoch desc limit 1) a on true
-order by i.id
+select * from shoal.item_views($1::int, $2::bigint[])
 
--- name: scan_items
--- A window of the run's items in the order they came; states are looked up for the window only.
-select i.id from shoal.item i where i.run = $1 and i.id > $2 order by i.id limit $3
+-- name: run_queues
+select k.id, g.name as stage, k.partition from shoal.queue k join shoal.stage g on g.id = k.stage where k.run = $1
 
--- name: scan_ended
--- Dead and cancelled items have an index of their own: they are what people look for among millions that are done.
-select o.item as id from shoal.outcome o
-where o.run = $1 and o.state = any ($4::text[]) and o.state <> 'done' and o.item > $2
-order by o.item limit $3
+-- name: find_items
+select * from shoal.find_items($1::text, $2::int[], $3::bigint, $4::int)
 
--- name: scan_leased
-select s.item as id from shoal.lease s where s.run = $1 and s.item > $2 order by s.item limit $3
+-- name: find_done
+select * from shoal.find_done($1::int, $2::int[], $3::bigint, $4::int, $5::int)
+
+-- name: find_ended
+select * from shoal.find_ended($1::int, $2::int[], $3::bigint, $4::int, $5::int, $6::text, $7::text, $8::text)
+
+-- name: find_attempted
+select * from shoal.find_attempted($1::int, $2::bigint, $3::int, $4::int, $5::text, $6::text)
 
 -- name: item_by_key
 select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
@@ -143,6 +117,12 @@ order by w.item, w.n limit $6
 select r.item, r.n from shoal.result r
 where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n offset $4::int - 1 limit 1
 
+-- name: result_span
+select (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
+        order by r.run, r.item limit 1) as first,
+       (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
+        order by r.run desc, r.item desc limit 1) as last
+
 -- name: events
 select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail
 from shoal.event e left join shoal.run r on r.no = e.run
@@ -173,16 +153,15 @@ where i.run = $1 and i.id = $2
 select l.*, r.id as run_id,
        greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
        greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
-from shoal.lane l left join shoal.run r on r.no = l.run
-where l.waiting > 0 and (l.run = 0 or l.run = $1)
-  and exists (select 1 from shoal.waiting w where w.lane = l.id and w.run = $1)
+from unnest(shoal.busy_lanes($1::int)) as u(id)
+cross join lateral (select l.* from shoal.lane l where l.id = u.id limit 1) l
+left join shoal.run r on r.no = l.run
+where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind.
-select x.reason, count(*) as items, min(x.due_at) as first_due
-from (select d.reason, d.due_at from shoal.delayed d where d.run = $1 limit 10001) x
-group by x.reason order by items desc, x.reason
+select * from shoal.delayed_reasons($1::int)
 
 -- name: scalings
 -- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.

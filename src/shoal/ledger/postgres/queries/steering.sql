@@ -39,23 +39,31 @@ select shoal.clock(), s.no, $2, 'run.sealed', s.id, '{}' from sealed s
 -- name: set_run_state
 select shoal.set_run_state($1::int, $2, $3::text[], $4)
 
--- name: yield_lanes
-select shoal.yield_lanes($1::int)
+-- name: settle_lanes
+select shoal.settle_lanes($1::int, $2::int)
 
 -- name: cancel_open_items
-select shoal.cancel_open_items($1::int, $2, $3::int)
+select * from shoal.cancel_open_items($1::int, $2::text, $3::int, $4::bigint[])
 
--- name: drop_open_items
-select shoal.drop_open_items($1::int)
+-- name: open_items_left
+-- By the counts, which are exact.
+select coalesce(sum(x.ready + x.waiting + x.delayed + x.leased), 0)::bigint
+from shoal.queue k join (
+    select c.queue, c.ready, c.waiting, c.delayed, c.leased from shoal.queue_count c
+    union all select d.queue, d.ready, d.waiting, d.delayed, d.leased from shoal.count_delta d
+) x on x.queue = k.id
+where k.run = $1
 
 -- name: truncate_if_alone
 select shoal.truncate_if_alone($1::int)
 
 -- name: purge
-select shoal.purge($1::int, $2::int)
+select shoal.purge($1::int, $2::int, $3::bigint[])
 
--- name: release
-select shoal.release($1::float8, $2::int, $3)
+-- name: leases_older_than
+select s.item, s.epoch from shoal.lease s
+where s.claimed_at <= shoal.clock() - make_interval(secs => $1) and ($2::int is null or s.run = $2)
+order by s.item
 
 -- name: retry_items
 select shoal.retry_items($1::int, $2::bigint[])
@@ -144,12 +152,17 @@ select * from shoal.sweep_step($1::int)
 select shoal.finish_runs()
 
 -- name: half_cancelled_runs
--- A cancel that was interrupted between its two steps.
+-- A cancel that was interrupted between two of its steps.
 select r.no from shoal.run r join shoal.remaining_items m on m.run = r.no
 where r.state = 'cancelled' and m.items > 0
 
--- name: paused_runs
-select r.no from shoal.run r where r.state = 'paused'
+-- name: runs_with_lane_work
+select r.no from shoal.run r where r.lane_work is not null and r.state in ('active', 'paused') order by r.no
+
+-- name: look_for_places
+-- Paused and idle runs may have got places back in lanes that others share: look again.
+update shoal.run r set lane_work = 'give', lane_place = null
+where r.lane_work is null and (r.state = 'paused' or (r.state = 'active' and r.idle))
 
 -- name: removed_runs
 select r.no from shoal.run r where r.state = 'removed' order by r.no

@@ -22,9 +22,13 @@ create table run (
     finished_at  integer,
     occasion     text,
     -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
-    idle         integer not null default 0
+    idle         integer not null default 0,
+    -- What is still to be done to its lanes, and how far that has come, a JSON list: see idle.py.
+    lane_work    text check (lane_work in ('give', 'ask')),
+    lane_place   text
 ) strict;
 create index run_active on run (no) where state = 'active';
+create index run_lane_work on run (no) where lane_work is not null;
 -- One run for one occasion: a slot of a schedule, a member of a collection.
 create unique index run_occasion on run (occasion) where occasion is not null and state <> 'removed';
 
@@ -82,7 +86,8 @@ create table item (
     payload      text
 ) strict;
 create unique index item_key on item (stage, key_hash);
-create index item_run on item (run);
+-- A run's items are those of its queues: for lists, and for removing it.
+create index item_queue on item (queue);
 
 create table counter (
     name  text primary key,
@@ -116,6 +121,8 @@ create table waiting (
     rescues  integer not null,
     primary key (lane, run, priority, item)
 ) strict, without rowid;
+-- For lists, and for orders about a whole run.
+create index waiting_queue on waiting (queue, item);
 
 -- Not before due_at. slotted: it counts among its lane's taken places while it waits.
 create table delayed (
@@ -133,6 +140,8 @@ create table delayed (
     reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
 ) strict;
 create index delayed_due on delayed (due_at);
+-- For lists, and for orders about a whole run.
+create index delayed_queue on delayed (queue);
 -- For an operator who lifts a block or shortens a delay.
 create index delayed_lane on delayed (lane) where slotted;
 
@@ -319,7 +328,7 @@ create table tick (
     at    integer not null,
     place integer not null default 0
 ) strict, without rowid;
-insert into tick (name, at) values ('reap', 0), ('lanes', 0), ('tidy', 0);
+insert into tick (name, at) values ('reap', 0), ('lanes', 0), ('tidy', 0), ('bulk', 0);
 
 -- What to add to the kernel's clock to get the ledger's, for each boot of a machine. See clock.py.
 create table clock (

@@ -115,7 +115,7 @@ select exists (select 1 from delayed d where d.due_at <= shoal_now())
 insert into temp.promoted (item, lane, run, queue, priority, epoch, tries, rescues, slotted, in_line)
 select d.item, d.lane, d.run, d.queue, d.priority, d.epoch, d.tries, d.rescues, d.slotted,
        d.lane is not null
-       and (not d.slotted or (l.run = 0 and r.state <> 'active') or (l.delay_max > 0 and l.unstarted > 1))
+       and (not d.slotted or (l.run = 0 and (r.state <> 'active' or r.idle)) or (l.delay_max > 0 and l.unstarted > 1))
 from (select * from delayed where due_at <= ?1 order by due_at limit ?2) d
 cross join run r on r.no = d.run
 left join lane l on l.id = d.lane

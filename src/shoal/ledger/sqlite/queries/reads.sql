@@ -69,18 +69,89 @@ left join worker ws on ws.no = s.worker
 left join attempt a on a.item = i.id and a.epoch = (select max(x.epoch) from attempt x where x.item = i.id)
 order by i.id
 
--- name: scan_items
--- A window of the run's items in the order they came; states are looked up for the window only.
-select i.id from item i where i.run = ?1 and i.id > ?2 order by i.id limit ?3
+-- name: run_queues
+select k.id, g.name as stage, k.partition from queue k join stage g on g.id = k.stage where k.run = ?1
 
--- name: scan_ended
--- Dead and cancelled items have an index of their own: they are what people look for among millions that are done.
-select o.item as id from outcome o
-where o.run = ?1 and o.state in (select value from json_each(?4)) and o.state <> 'done' and o.item > ?2
-order by o.item limit ?3
+-- name: find_items
+-- Lists of items: which ids come next, from the place where such items stand; in ascending order. seen_to: only items
+-- up to this id were looked at, because there are so many that do not match; null means all.
+-- Here: of the queues ?2, in the state ?1, which has a table and an index of its own; null: in any state. SQLite has no
+-- LATERAL; a list that depends on the queue does as well. Ready items are in order within each priority: from priority
+-- to priority along the index.
+with recursive kind (queue, priority) as (
+    select q.value, (select y.priority from ready y where y.queue = q.value order by y.priority limit 1)
+    from json_each(?2) q where ?1 = 'ready'
+    union all
+    select k.queue, (select y.priority from ready y where y.queue = k.queue and y.priority > k.priority
+                     order by y.priority limit 1)
+    from kind k where k.priority is not null
+)
+select json_group_array(f.item) as ids, null as seen_to from (
+    select z.id as item from json_each(?2) q
+    cross join item z indexed by item_queue on z.queue = q.value and z.id in (
+        select x.id from item x indexed by item_queue where x.queue = q.value and x.id > ?3 order by x.id limit ?4)
+    where ?1 is null
+    union all
+    select z.item as item from json_each(?2) q
+    cross join waiting z indexed by waiting_queue on z.queue = q.value and z.item in (
+        select x.item from waiting x indexed by waiting_queue where x.queue = q.value and x.item > ?3 order by x.item limit ?4)
+    where ?1 is 'waiting'
+    union all
+    select z.item as item from json_each(?2) q
+    cross join delayed z indexed by delayed_queue on z.queue = q.value and z.item in (
+        select x.item from delayed x indexed by delayed_queue where x.queue = q.value and x.item > ?3 order by x.item limit ?4)
+    where ?1 is 'delayed'
+    union all
+    select s.item from lease s where ?1 is 'leased' and s.item > ?3 and s.queue in (select value from json_each(?2))
+    union all
+    select y.item from kind k
+    cross join ready y on y.queue = k.queue and y.priority = k.priority and y.item in (
+        select x.item from ready x where x.queue = k.queue and x.priority = k.priority and x.item > ?3
+        order by x.item limit ?4)
+    where k.priority is not null
+    order by item limit ?4) f
 
--- name: scan_leased
-select s.item as id from lease s where s.run = ?1 and s.item > ?2 order by s.item limit ?3
+-- name: find_done
+-- Done items of the run ?1; of the queues ?2. At most ?5 items are looked at.
+with seen as materialized (
+    select z.id from json_each(coalesce(?2, (select json_group_array(k.id) from queue k where k.run = ?1))) q
+    cross join item z on z.id in (
+        select x.id from item x indexed by item_queue where x.queue = q.value and x.id > ?3 order by x.id limit ?5)
+    order by z.id limit ?5
+)
+select (select json_group_array(f.id) from (
+            select w.id from seen w cross join outcome o on o.item = w.id
+            where o.state = 'done' order by w.id limit ?4) f) as ids,
+       case when count(*) = ?5 then max(w.id) end as seen_to
+from seen w
+
+-- name: find_ended
+-- Dead or cancelled items (?6); of the queues ?2, with the outcome ?7, with the text ?8 in their error.
+with seen as materialized (
+    select o.item, (?2 is null or o.queue in (select value from json_each(?2))) and (?7 is null or o.outcome = ?7)
+                   and (?8 is null or instr(o.error, ?8) > 0) as matches
+    from outcome o indexed by outcome_not_done
+    where o.run = ?1 and o.state = ?6 and o.state <> 'done' and o.item > ?3 order by o.item limit ?5
+)
+select (select json_group_array(f.item) from (select w.item from seen w where w.matches order by w.item limit ?4) f) as ids,
+       case when count(*) = ?5 then max(w.item) end as seen_to
+from seen w
+
+-- name: find_attempted
+-- Items with an earlier attempt that ended so. It need not be their last one: that is for the caller to see.
+-- The last item seen may have more attempts than were seen: unless it is the only one, it is left for the next page.
+with seen as materialized (
+    select a.item, a.run = ?1 and (?5 is null or a.outcome = ?5) and (?6 is null or instr(a.error, ?6) > 0) as matches
+    from attempt a
+    where a.item > max(?2, coalesce((select min(i.id) from queue k cross join item i indexed by item_queue on i.queue = k.id
+                                     where k.run = ?1) - 1, 0))
+    order by a.item, a.epoch limit ?4
+)
+select (select json_group_array(f.item) from (
+            select distinct w.item from seen w where w.matches order by w.item limit ?3) f) as ids,
+       case when count(*) = ?4
+            then coalesce(max(w.item) filter (where w.item < (select max(x.item) from seen x)), max(w.item)) end as seen_to
+from seen w
 
 -- name: item_by_key
 select i.id from item i where i.stage = ?1 and i.key_hash = ?2
@@ -136,6 +207,10 @@ order by r.item, r.n limit ?6
 select r.item, r.n from result r
 where r.run = ?1 and (r.item, r.n) > (?2, ?3) order by r.item, r.n limit 1 offset ?4 - 1
 
+-- name: result_span
+select (select min(r.item) from result r where r.run = ?1) as first,
+       (select max(r.item) from result r where r.run = ?1) as last
+
 -- name: events
 select e.id, e.at as "at [moment]", r.id as run_id, e.actor, e.action, e.subject, e.detail
 from event e left join run r on r.no = e.run
@@ -163,18 +238,42 @@ from item i join lane l on l.id = i.lane left join run r on r.no = l.run
 where i.run = ?1 and i.id = ?2
 
 -- name: busiest_lanes
+-- A run may wait for very many lanes, and which have most waiting is in no index: so the lanes of its first items are
+-- looked at, and of some spread evenly over the rest.
+with recursive ends as materialized (
+    select k.id as queue, 1 + 500 / (select count(*) from queue x where x.run = ?1) as each,
+           (select min(w.item) from waiting w indexed by waiting_queue where w.queue = k.id) as first,
+           (select max(w.item) from waiting w indexed by waiting_queue where w.queue = k.id) as last
+    from queue k where k.run = ?1
+),
+point (queue, each, first, last, n) as (
+    select e.queue, e.each, e.first, e.last, 1 from ends e where e.first is not null
+    union all
+    select p.queue, p.each, p.first, p.last, p.n + 1 from point p where p.n < p.each
+),
+seen as materialized (
+    select w.lane from ends e
+    cross join waiting w indexed by waiting_queue on w.queue = e.queue and w.item in (
+        select x.item from waiting x indexed by waiting_queue where x.queue = e.queue order by x.item
+        limit (select 1 + 500 / count(*) from queue k where k.run = ?1))
+    union
+    select (select w.lane from waiting w indexed by waiting_queue
+            where w.queue = p.queue and w.item >= p.first + (p.last - p.first) * p.n / p.each
+            order by w.item limit 1)
+    from point p
+)
 select l.*, r.id as run_id,
        max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
        max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
-from lane l left join run r on r.no = l.run
-where l.waiting > 0 and (l.run = 0 or l.run = ?1)
-  and exists (select 1 from waiting w where w.lane = l.id and w.run = ?1)
+from seen s cross join lane l on l.id = s.lane left join run r on r.no = l.run
+where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind.
 select x.reason, count(*) as items, min(x.due_at) as "first_due [moment]"
-from (select d.reason, d.due_at from delayed d where d.run = ?1 limit 10001) x
+from (select d.reason, d.due_at from queue k cross join delayed d indexed by delayed_queue on d.queue = k.id
+      where k.run = ?1 limit 10001) x
 group by x.reason order by items desc, x.reason
 
 -- name: scalings

@@ -55,8 +55,7 @@ where no = ?1
 insert into event (at, run, actor, action, subject, detail) values (shoal_now(), ?1, ?2, ?3, ?4, ?5)
 
 -- name: idle_changes
--- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items. And those that
--- are idle and hold a place: what was let out just before, or came back from a worker that died.
+-- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items.
 with live as materialized (select w.scope from worker w where w.state = 'live'),
 judged as materialized (
     select r.no, r.idle, exists (select 1 from live) and not exists (
@@ -67,13 +66,51 @@ judged as materialized (
     from run r where r.state = 'active'
 )
 select j.no, j.now_idle from judged j where j.idle <> j.now_idle
-union all
-select j.no, 1 from judged j
-where j.idle and j.now_idle
-  and exists (select 1 from queue k join ready y on y.queue = k.id where k.run = j.no and y.lane is not null)
 
 -- name: set_idle
-update run set idle = ?2 where no = ?1
+update run set idle = ?2, lane_work = iif(?2, 'give', 'ask'), lane_place = null where no = ?1
+
+-- name: set_lane_work
+update run set lane_work = ?2, lane_place = ?3 where no = ?1
+
+-- name: lane_work
+-- What is to be done to a run's lanes, how far that is, and whether another run that is worked on waits for lanes.
+select r.lane_work, r.lane_place, exists (
+    select 1 from run o indexed by run_active
+    cross join queue k on k.run = o.no
+    cross join queue_count c on c.queue = k.id
+    where o.state = 'active' and not o.idle and o.no <> r.no and c.waiting > 0) as others_wait
+from run r where r.no = ?1 and r.state in ('active', 'paused')
+
+-- name: runs_with_lane_work
+-- Those that have something to do now.
+select r.no from run r indexed by run_lane_work
+where r.lane_work is not null and r.state in ('active', 'paused') and (r.lane_work = 'ask' or exists (
+    select 1 from run o indexed by run_active
+    cross join queue k on k.run = o.no
+    cross join queue_count c on c.queue = k.id
+    where o.state = 'active' and not o.idle and o.no <> r.no and c.waiting > 0))
+order by r.no
+
+-- name: look_for_places
+-- Paused and idle runs may have got places back in lanes that others share: look again.
+update run set lane_work = 'give', lane_place = null
+where lane_work is null and (state = 'paused' or (state = 'active' and idle))
+
+-- name: lanes_to_ask
+-- The lanes behind this id, as many as let out about as many of the run's items as a step may move: [last id, [id, ...]].
+with looked_at as materialized (
+    select o.id, o.run, o.allowance from lane_room o where o.id > ?2 order by o.id limit ?3
+),
+asked as materialized (
+    select x.id, x.n, sum(x.n) over (order by x.id) as sum
+    from (select o.id, min(o.allowance, l.waiting) as n from looked_at o cross join lane l on l.id = o.id
+          where o.allowance > 0 and o.run in (0, ?1)
+            and exists (select 1 from waiting w where w.lane = o.id and w.run = ?1)) x
+)
+select json_array(
+    coalesce((select min(a.id) from asked a where a.sum >= ?3), (select max(o.id) from looked_at o)),
+    (select json_group_array(a.id) from asked a where a.sum - a.n < ?3))
 
 -- name: take_errand
 -- Free, or its taker's time is up, or taken by the same one: then it is the caller's, and a row says so.
@@ -123,17 +160,21 @@ where no = ?1 and state in ('finished', 'cancelled')
 returning id
 
 -- name: yield_pick_ready
--- A paused run must not sit on places in lanes that other runs share.
+-- A paused run must not sit on places in lanes that other runs share. These, of one queue: [[priority, id, lane], ...].
 insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
 select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, 1
-from queue k cross join ready y on y.queue = k.id cross join lane l on l.id = y.lane
-where k.run = ?1 and l.run = 0
+from json_each(?2) j
+cross join lane l on l.id = j.value ->> 2
+cross join ready y on y.queue = ?1 and y.priority = j.value ->> 0 and y.item = j.value ->> 1
+where l.run = 0
 
 -- name: yield_pick_delayed
 insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
 select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, 0
-from delayed d cross join lane l on l.id = d.lane
-where d.run = ?1 and d.slotted and l.run = 0
+from json_each(?2) j
+cross join lane l on l.id = j.value ->> 2
+cross join delayed d on d.item = j.value ->> 1
+where l.run = 0 and d.slotted and d.queue = ?1
 
 -- name: yield_leave_ready
 delete from ready where (queue, priority, item)
@@ -169,6 +210,22 @@ where r.state = 'cancelled'
   and exists (select 1 from queue k join queue_count c on c.queue = k.id
               where k.run = r.no and c.ready + c.waiting + c.delayed + c.leased > 0)
 
+-- name: anything_left
+-- Whether a move of many items may have been left half-way.
+select exists (select 1 from run r where r.state = 'removed')
+    or exists (select 1 from run r indexed by run_lane_work where r.lane_work is not null
+                 and r.state in ('active', 'paused') and (r.lane_work = 'ask' or exists (
+                     select 1 from run o indexed by run_active
+                     cross join queue k on k.run = o.no
+                     cross join queue_count c on c.queue = k.id
+                     where o.state = 'active' and not o.idle and o.no <> r.no and c.waiting > 0)))
+    or exists (select 1 from run r join queue k on k.run = r.no join queue_count c on c.queue = k.id
+               where r.state = 'cancelled' and c.ready + c.waiting + c.delayed + c.leased > 0)
+
+-- name: open_items_left
+select coalesce(sum(c.ready + c.waiting + c.delayed + c.leased), 0)
+from queue k join queue_count c on c.queue = k.id where k.run = ?1
+
 -- name: removed_runs
 select r.no from run r where r.state = 'removed' order by r.no
 
@@ -177,7 +234,8 @@ select exists (select 1 from run r where r.no <> ?1)
 
 -- name: purge_pick
 -- The items to delete next, [id, ...].
-select json_group_array(i.id) from (select id from item where run = ?1 limit ?2) i
+select json_group_array(i.id) from (
+    select i.id from queue k cross join item i indexed by item_queue on i.queue = k.id where k.run = ?1 limit ?2) i
 
 -- name: purge_results
 delete from result where run = ?1 and item in (select value from json_each(?2))
@@ -197,8 +255,8 @@ delete from queue_count where queue in (select k.id from queue k where k.run = ?
 -- name: forget_minutes
 delete from minute_count where queue in (select k.id from queue k where k.run = ?1)
 
--- name: forget_lanes
-delete from lane where run = ?1
+-- name: purge_lanes
+delete from lane where id in (select l.id from lane l where l.run = ?1 limit ?2)
 
 -- name: forget_queues
 delete from queue where run = ?1

@@ -71,15 +71,32 @@ where c.queue = n.queue
 -- name: drop_end
 delete from temp.dropped
 
--- name: open_items
--- Some items of a run that have not ended.
-select json_group_array(x.item) from (
-    select y.item from queue k cross join ready y on y.queue = k.id where k.run = ?1
-    union all select w.item from lane l cross join waiting w on w.lane = l.id and w.run = ?1
-              where l.waiting > 0 and (l.run = 0 or l.run = ?1)
-    union all select d.item from delayed d where d.run = ?1
-    union all select s.item from lease s where s.run = ?1
-    limit ?2) x
+-- name: queues_of_run
+select k.id from queue k where k.run = ?1 order by k.id
+
+-- name: some_leased
+-- The next items of a queue that stand in one table, behind a priority and an id: [[priority, id, lane], ...].
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select s.priority, s.item, s.lane from lease s where s.queue = ?1 and s.item > ?3 order by s.item limit ?4) x
+where ?2 is not null
+
+-- name: some_delayed
+-- The lane only of those that have a place in it.
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select d.priority, d.item, iif(d.slotted, d.lane, null) as lane from delayed d indexed by delayed_queue
+    where d.queue = ?1 and d.item > ?3 order by d.item limit ?4) x
+where ?2 is not null
+
+-- name: some_waiting
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select w.priority, w.item, w.lane from waiting w indexed by waiting_queue
+    where w.queue = ?1 and w.item > ?3 order by w.item limit ?4) x
+where ?2 is not null
+
+-- name: some_ready
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select y.priority, y.item, y.lane from ready y
+    where y.queue = ?1 and (y.priority, y.item) > (?2, ?3) order by y.priority, y.item limit ?4) x
 
 -- name: revive_pick
 -- Another life for dead or cancelled items: tries and rescues start anew, the epoch goes on.

@@ -2,14 +2,14 @@
 -- Leases to take away, as [item, epoch]; ?2 says how: returned, released or crashed.
 -- A first crash makes every lease of the worker a suspect (rescues = 1) because nobody knows which item killed it;
 -- after that only items that had been reported as started are counted on. Past the run's max_rescues: poison.
--- straight: it keeps its slot and goes straight back, because it has surely not been started. But a paused run keeps
--- no slot in a lane that other runs share.
+-- straight: it keeps its slot and goes straight back, because it has surely not been started. But a paused or idle
+-- run keeps no slot in a lane that other runs share.
 insert or ignore into temp.unleased (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
                                      worker, poison, straight, ordered, next_at, delay_max)
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues_now, s.claimed_at, s.started_at,
        s.worker, ?2 = 'crashed' and s.rescues_now > n.max_rescues,
        s.lane is null or (s.started_at is null and (?2 = 'returned' or l.delay_max = 0)
-                          and (l.run <> 0 or n.state = 'active')),
+                          and (l.run <> 0 or (n.state = 'active' and not n.idle))),
        coalesce(l.ordered, 0), l.next_at, l.delay_max
 from (
     select s.*, case when ?2 <> 'crashed' then s.rescues
@@ -124,5 +124,5 @@ where s.worker = ?1
   and (s.item, s.epoch) not in (select j.value ->> 0, j.value ->> 1 from json_each(?2) j)
 
 -- name: leases_by_age
-select json_group_array(json_array(s.item, s.epoch)) from lease s
-where s.claimed_at <= ?1 and (?2 is null or s.run = ?2)
+select json_group_array(json_array(s.item, s.epoch)) from (
+    select s.item, s.epoch from lease s where s.claimed_at <= ?1 and (?2 is null or s.run = ?2) limit ?3) s
