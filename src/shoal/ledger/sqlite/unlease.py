@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from shoal.ledger.sqlite.admit import admit
+from shoal.ledger.sqlite.admit import admit, admit_to
 from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.model.views import Tending
@@ -48,6 +48,7 @@ def reap(tx: Transaction, corpses: Sequence[int] = ()) -> Tending:
     while it wakes up loses its leases, finds out at its next call and registers again; the laws hold all the same.
     """
     lost = tuple(row[0] for row in tx.rows("reap_bury", tx.now, json_text(corpses)))
+    leave(tx, tx.value("orphaned_visits"))
     rescued = quarantined = 0
     for reason, leases in tx.rows("orphaned_leases"):
         back, dead = unlease(tx, leases, "crashed", reason)
@@ -58,7 +59,18 @@ def reap(tx: Transaction, corpses: Sequence[int] = ()) -> Tending:
 def stop_worker(tx: Transaction, worker: int) -> int:
     """A worker leaves. Whatever it still holds goes back at once."""
     tx.run("stop_worker", worker, tx.now)
+    leave(tx, tx.value("visits_of_worker", worker))
     return unlease(tx, tx.value("leases_of_worker", worker), "returned", None)[0]
+
+
+def leave(tx: Transaction, visits: str) -> None:
+    """Visits, a JSON list, are over or no longer wanted. Their places go to whoever waits."""
+    lanes: str = tx.value("lanes_of_visits", visits)
+    if lanes != "[]":
+        tx.run("drop_visits", visits)
+        tx.run("count_visits", lanes)
+        admit_to(tx, lanes)
+        tx.wakes = True
 
 
 def reconcile(tx: Transaction, worker: int, known: str) -> int:

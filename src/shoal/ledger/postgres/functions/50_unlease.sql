@@ -135,8 +135,12 @@ begin
     select coalesce(array_agg(b.id order by b.id), '{}') into lost_workers from buried b;
 
     perform shoal.lock_lanes(array(
-        select distinct s.lane from shoal.lease s join shoal.worker w on w.no = s.worker
-        where w.state in ('stopped', 'lost') and s.lane is not null));
+        select s.lane from shoal.lease s join shoal.worker w on w.no = s.worker
+        where w.state in ('stopped', 'lost') and s.lane is not null
+        union select v.lane from shoal.visit v join shoal.worker w on w.no = v.worker
+        where w.state in ('stopped', 'lost')));
+    perform shoal.leave(array(
+        select v.id from shoal.visit v join shoal.worker w on w.no = v.worker where w.state in ('stopped', 'lost')));
     -- All leases of workers that are gone, also those an earlier round missed.
     select coalesce(sum(u.back), 0), coalesce(sum(u.quarantined), 0) into rescued, quarantined
     from (
@@ -158,6 +162,10 @@ begin
     perform shoal.share_runs(array(select s.run from shoal.lease s where s.worker = worker_no));
     update shoal.worker w set state = 'stopped', ended_at = shoal.clock()
     where w.no = worker_no and w.state in ('live', 'draining');
+    perform shoal.lock_lanes(array(
+        select s.lane from shoal.lease s where s.worker = worker_no and s.lane is not null
+        union select v.lane from shoal.visit v where v.worker = worker_no));
+    perform shoal.leave(array(select v.id from shoal.visit v where v.worker = worker_no));
     select u.back into returned
     from (select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs
           from shoal.lease s where s.worker = worker_no) g
