@@ -30,7 +30,7 @@ from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.signs import Signs
 from shoal.worker.slots import Slots
 from shoal.worker.space import Space
-from shoal.worker.starter import Starter
+from shoal.worker.starts import WorkerSide
 
 LOOK_SECONDS = 0.5
 SLOT_LOOK_SECONDS = 2.0
@@ -38,13 +38,12 @@ FAREWELL_SECONDS = 1.0
 
 
 class Worker:
-    """Works for one scraper on one ledger. `starter` is the one that the attempts' politeness uses."""
+    """Works for one scraper on one ledger."""
 
     def __init__(
         self,
         ledger: Ledger,
         attempts: Attempts,
-        starter: Starter,
         options: WorkerOptions,
         *,
         open_heart: OpenLedger,
@@ -52,7 +51,6 @@ class Worker:
         log: Log,
     ) -> None:
         self._attempts = attempts
-        self._starter = starter
         self._options = options
         self._log = log
         self.report = WorkReport()
@@ -83,7 +81,8 @@ class Worker:
         self._governor = (
             None if options.least is None else Governor(ledger, self._membership, self._hold, self._slots, log)
         )
-        starter.tells(self._slots.tell_started)
+        membership = self._membership
+        attempts.serve(WorkerSide(lambda: membership.id, self._signs.moved.set, membership.mark_lost))
 
     @property
     def id(self) -> str:
@@ -112,7 +111,6 @@ class Worker:
         helpers = [
             committer,
             claimer,
-            asyncio.create_task(self._starter.run(), name="starter"),
             asyncio.create_task(self._slots.replace_stubborn(), name="nurse"),
         ]
         if self._governor is not None:
@@ -181,7 +179,7 @@ class Worker:
                 mine.dead += 1
             case VerdictKind.RETRY:
                 mine.retried += 1
-            case VerdictKind.THROTTLED:
+            case VerdictKind.THROTTLED | VerdictKind.PUT_OFF:
                 mine.throttled += 1
 
     async def _watch(self, helpers: Sequence[asyncio.Task[None]], claimer: asyncio.Task[None]) -> None:
@@ -241,4 +239,4 @@ class Worker:
         # A handler that ignores being cancelled is left behind; whoever ends the process sees to it.
         await asyncio.wait(tasks, timeout=FAREWELL_SECONDS)
         await self._heart.stop()
-        self._attempts.close()
+        await self._attempts.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -135,7 +136,7 @@ class PaceConformance:
         claimed = await lab.claim(worker)
         assert len(claimed) == 6
         waits = await start(lab, worker, *claimed)
-        assert [round(later - earlier, 3) for earlier, later in zip(waits, waits[1:], strict=False)] == [0.02] * 5
+        assert [round(later - earlier, 3) for earlier, later in itertools.pairwise(waits)] == [0.02] * 5
         await lab.check()
 
     async def test_starts_far_ahead_are_not_given(self, lab: Lab) -> None:
