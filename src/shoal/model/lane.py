@@ -48,21 +48,22 @@ class StartWish(msgspec.Struct, frozen=True, kw_only=True):
     """Starts that a worker asks a lane for.
 
     `count` of them, the first for the `leases`, which count as started then. A start may be used `slack` seconds late.
-    `late`: how many seconds behind its reservations the worker runs on this lane. `within`: none farther ahead.
+    `within`: none farther ahead. `idle`: the starts that the worker had before on this lane were missed and will not be
+    used; its last request left so many seconds ago, so it may go on from there, unless somebody else came after it.
     """
 
     leases: tuple[Lease, ...] = ()
     count: int = 1
     slack: float = 0.0
-    late: float = 0.0
     within: float | None = None
+    idle: float | None = None
 
     def checked(self) -> StartWish:
         if not 1 <= self.count <= MAX_STARTS or len(self.leases) > self.count:
             raise InvalidSetting(f"{self.count} starts are asked for; from 1 to {MAX_STARTS} are possible.")
-        for name in ("slack", "late"):
+        for name in ("slack", "idle"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and 0 <= value <= MAX_LANE_DELAY):
+            if value is not None and not (math.isfinite(value) and 0 <= value <= MAX_LANE_DELAY):
                 raise InvalidSetting(f"{name} is {value!r}; it must be from 0 to {MAX_LANE_DELAY:.0f} seconds.")
         return self
 

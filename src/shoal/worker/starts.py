@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
 from shoal.errors import WorkerLost
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Lease
-from shoal.model.lane import MAX_STARTS, StartWish
+from shoal.model.lane import MAX_LANE_DELAY, MAX_STARTS, StartWish
 from shoal.worker.heart import awake_and_asleep
 
 Deadline = asyncio.Timeout | None
@@ -84,10 +85,10 @@ class LaneStarts:
         self._reserved: deque[_Reserved] = deque()
         self._launch = asyncio.Lock()
         self._round_trip = 0.0
-        self._lateness = 0.0
         self._spacing = 0.0
         self._last_sent = float("-inf")
-        self._using: _Reserved | None = None
+        self._owed = 0
+        self._missed = False
         self.users = 0
 
     async def reserve(self, lease: Lease | None, within: float | None, deadline: Deadline) -> None:
@@ -119,15 +120,15 @@ class LaneStarts:
     def sent(self) -> None:
         """The request has left."""
         self._last_sent = awake_and_asleep()
-        if self._using is not None:
-            self._lateness += (self._last_sent - self._using.earliest - self._lateness) / 4
-            self._using = None
         self._launch.release()
 
     def given_up(self) -> None:
         """It did not leave after all."""
-        self._using = None
         self._launch.release()
+
+    def not_needed(self) -> None:
+        """Somebody who has reserved does not come."""
+        self._owed = max(0, self._owed - 1)
 
     async def _moment(self) -> None:
         while True:
@@ -137,10 +138,12 @@ class LaneStarts:
                 except TooFar as far:
                     await asyncio.sleep(min(far.seconds, LONGEST_NAP))
             start = self._reserved.popleft()
+            self.not_needed()
             await sleep_until(max(start.earliest, self._last_sent + self._spacing), exact=self._spacing < EXACT_SPACING)
             if awake_and_asleep() <= start.latest:
-                self._using = start
                 return
+            self._reserved.clear()
+            self._missed = True
 
     async def _ask(self) -> None:
         """Reserve for all who wait, as often as it takes; what came in meanwhile goes together."""
@@ -170,10 +173,16 @@ class LaneStarts:
 
     async def _reserve_for(self, worker: str, batch: list[_Asked], within: float | None) -> None:
         leases = tuple(asked.lease for asked in batch if asked.lease is not None)
-        slack = max(LEAST_SLACK + 2 * self._round_trip + max(0.0, self._lateness), SLACK_SHARE * self._spacing)
-        late = max(0.0, self._lateness)
+        slack = max(LEAST_SLACK + 2 * self._round_trip, SLACK_SHARE * self._spacing)
         asked_at = awake_and_asleep()
-        wish = StartWish(leases=leases, count=len(batch), slack=slack, late=late, within=within)
+        wish = StartWish(leases=leases, count=len(batch), slack=slack, within=within)
+        if self._missed:
+            # Also for those who had one: all of them are reserved anew.
+            idle = min(asked_at - self._last_sent, MAX_LANE_DELAY)
+            self._missed = False
+            self._reserved.clear()
+            count = min(MAX_STARTS, len(batch) + self._owed)
+            wish = StartWish(leases=leases, count=count, slack=slack, within=within, idle=idle)
         starts = await self._lanes.reserve(worker, self._key, wish, run_id=self._run_id)
         now = awake_and_asleep()
         self._round_trip += (min(now - asked_at, LONGEST_ROUND_TRIP) - self._round_trip) / 4
@@ -187,6 +196,7 @@ class LaneStarts:
             if asked.lease is not None and asked.lease.item in starts.lost:
                 asked.given.set_exception(NotNow())
             elif n < len(starts.waits):
+                self._owed += 1
                 asked.given.set_result(now + starts.waits[n])
             else:
                 asked.given.set_exception(TooFar(starts.next_in))
@@ -197,31 +207,34 @@ class LaneStarts:
 class LaneStart:
     """One request's start on a lane: reserved, then used or given up."""
 
-    __slots__ = ("_deadline", "_lane", "_launching")
+    __slots__ = ("_deadline", "_lane", "_state")
 
     def __init__(self, lane: LaneStarts, deadline: Deadline) -> None:
         self._lane = lane
         self._deadline = deadline
-        self._launching = False
+        self._state: Literal["new", "reserved", "launching", "over"] = "new"
         lane.users += 1
 
     async def reserve(self, lease: Lease | None, within: float | None) -> None:
         await self._lane.reserve(lease, within, self._deadline)
+        self._state = "reserved"
 
     async def departing(self) -> None:
-        if not self._launching:
+        if self._state != "launching":
             await self._lane.departing(self._deadline)
-            self._launching = True
+            self._state = "launching"
 
     def sent(self) -> None:
-        if self._launching:
-            self._launching = False
+        if self._state == "launching":
+            self._state = "over"
             self._lane.sent()
 
     def close(self) -> None:
-        if self._launching:
-            self._launching = False
+        if self._state == "launching":
             self._lane.given_up()
+        elif self._state == "reserved":
+            self._lane.not_needed()
+        self._state = "over"
         self._lane.users -= 1
 
 

@@ -117,7 +117,7 @@ class PostgresLanes(SqlLanes):
             wish.count,
             wish.within,
             wish.slack,
-            wish.late,
+            wish.idle,
         )
         return Starts(tuple(row["waits"]), frozenset(row["lost"]), spacing=row["spacing"], next_in=row["next_in"])
 

@@ -99,14 +99,19 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish
     """The next starts of a lane for a worker: see Lanes.reserve."""
     pairs = [(lease.item, lease.epoch) for lease in wish.leases]
     lost = frozenset(item for item, _ in pairs).difference(tx.json("leases_held", json_text(pairs)))
-    found = tx.rows("lane_starts", run_no, key, worker, micros(wish.late))
+    found = tx.rows("lane_starts", run_no, key, worker)
     if not found:
         return Starts((0.0,) * wish.count, lost)
     lane = found[0]
     low, high = lane["delay_min"], lane["delay_max"]
-    free_at: int = lane["free_at"]
     within = wish.within if wish.within is not None else RESERVED_AHEAD + high
-    starts_at = max(tx.now, free_at)
+    starts_at = max(tx.now, lane["blocked_until"])
+    if high > 0:
+        free_at = lane["next_at"] + (0 if lane["is_mine"] else lane["handover"])
+        if lane["is_mine"] and wish.idle is not None:
+            free_at = max(lane["run_from"], tx.now + micros(random.uniform(low, high) - wish.idle))
+        starts_at = max(starts_at, free_at)
+    first_at = starts_at
     waits: list[float] = []
     while len(waits) < wish.count and starts_at - tx.now <= micros(within):
         waits.append((starts_at - tx.now) / MICRO)
@@ -115,7 +120,15 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish
     if waits:
         begun = tx.run("reserve_leases", json_text(pairs[: len(waits)]), tx.now, lane["id"]) if pairs else 0
         if high > 0 or begun:
-            tx.run("reserve_starts", lane["id"], begun, starts_at if high > 0 else None, worker, micros(wish.slack))
+            tx.run(
+                "reserve_starts",
+                lane["id"],
+                begun,
+                starts_at if high > 0 else None,
+                worker,
+                micros(wish.slack),
+                first_at,
+            )
             tx.run("retime_delayed", lane["id"], tx.now)
             admit_to(tx, json_text([lane["id"]]))
     return Starts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO)

@@ -99,17 +99,38 @@ class PaceConformance:
         assert 4 < await turn(lab, workers[0]) <= 5
 
     async def test_others_keep_more_distance_to_a_start_that_may_be_used_late(self, lab: Lab) -> None:
-        """Whoever has it knows how late it really was, and says so when it asks for the next."""
+        """Whoever has it times its own."""
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", lane="host", delay=3600.0)
         one, two = await lab.worker(), await lab.worker()
         assert await turn(lab, one, slack=2.0) == 0
-        assert 9 < await turn(lab, one, slack=2.0) <= 10, "its own starts it times itself"
-        assert 20.5 < await turn(lab, one, late=1.0, slack=2.0) <= 21
-        assert 32.5 < await turn(lab, two) <= 33
-        for wish in ({"slack": -1.0}, {"late": float("nan")}, {"count": 0}):
+        assert 9 < await turn(lab, one, slack=2.0) <= 10
+        assert 21 < await turn(lab, two) <= 22
+        for wish in ({"slack": -1.0}, {"idle": float("nan")}, {"count": 0}):
             with pytest.raises(InvalidSetting):
                 await turn(lab, one, **wish)
+
+    async def test_a_worker_that_missed_its_starts_goes_on_from_its_last_request(self, lab: Lab) -> None:
+        """Only if nobody came after it; others were promised that it would not start any more."""
+        run = await lab.run(lane=SPACED)
+        await lab.put(run, "a", lane="host", delay=3600.0)
+        one, two = await lab.worker(), await lab.worker()
+        lanes = lab.ledger.lanes
+        assert (await lanes.reserve(one, "host", StartWish(count=3))).waits[0] == 0
+        await lab.jump(27)
+        starts = await lanes.reserve(one, "host", StartWish(count=2, idle=4.0))
+        assert [round(wait) for wait in starts.waits] == [6, 16]
+        await lab.jump(40)
+        starts = await lanes.reserve(one, "host", StartWish(count=2, idle=30.0))
+        assert [round(wait) for wait in starts.waits] == [0, 10]
+        assert 19 < await turn(lab, two) <= 20
+        await lab.jump(35)
+        assert await turn(lab, one, idle=50.0) == 0, "it is late enough anyway"
+        assert 9 < await turn(lab, two) <= 10
+        starts = await lanes.reserve(one, "host", StartWish(count=2, idle=50.0))
+        assert [round(wait) for wait in starts.waits] == [20, 30], "the other one's start stands"
+        starts = await lanes.reserve(one, "host", StartWish(idle=50.0))
+        assert [round(wait) for wait in starts.waits] == [20], "not before its own starts began"
 
     async def test_an_item_comes_out_a_moment_before_its_start_and_reserves_it(self, lab: Lab) -> None:
         run = await lab.run(lane=SPACED)

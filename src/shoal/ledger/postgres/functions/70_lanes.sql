@@ -131,13 +131,14 @@ $$;
 
 -- Reserve the next starts of a lane for a worker: after how many seconds each may leave. The first are those of the
 -- leases given, which are marked as started; the others are further requests. A start may be used up to `slack` seconds
--- late, so other workers keep that much more distance; this worker itself says how `late` it runs. Fewer than asked for
--- when they would lie more than `within` seconds ahead (null: a delay and a minute, so that a block that is lifted does
+-- late, so other workers keep that much more distance. idle: the worker has missed the starts it had, and its last request
+-- left so many seconds ago; if nobody came after it, it goes on from there and no time is lost. Fewer than asked for when
+-- they would lie more than `within` seconds ahead (null: a delay and a minute, so that a block that is lifted does
 -- not leave the lane waiting for hours); next_in says when the first that was not given would be. spacing: the least
 -- distance that the worker must keep between two of its own.
 create or replace function shoal.reserve(
     run_no int, lane_key text, worker_no int, items bigint[], epochs int[], wanted int, within double precision,
-    slack double precision, late double precision,
+    slack double precision, idle double precision,
     out waits double precision[], out lost bigint[], out spacing double precision, out next_in double precision)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -146,6 +147,7 @@ declare
     t timestamptz;
     l shoal.lane;
     starts_at timestamptz;
+    first_at timestamptz;
     begun int;
 begin
     waits := '{}';
@@ -156,9 +158,13 @@ begin
     t := shoal.clock();
     starts_at := greatest(t, l.blocked_until);
     if l.delay_max > 0 then
-        starts_at := greatest(starts_at, shoal.lane_next_at(l, t)
-            + shoal.seconds(case when l.next_by = worker_no then late else l.handover end));
+        starts_at := greatest(starts_at, case
+            when l.next_by = worker_no and idle is not null
+            then greatest(l.run_from, t + shoal.lane_pause(l) - shoal.seconds(idle))
+            when l.next_by = worker_no then shoal.lane_next_at(l, t)
+            else shoal.lane_next_at(l, t) + shoal.seconds(l.handover) end);
     end if;
+    first_at := starts_at;
     for n in 1 .. wanted loop
         exit when extract(epoch from starts_at - t) > coalesce(within, 60 + coalesce(l.delay_max, 0));
         waits := waits || extract(epoch from starts_at - t)::double precision;
@@ -182,6 +188,7 @@ begin
         update shoal.lane x
         set unstarted = x.unstarted - begun,
             next_at = case when l.delay_max > 0 then starts_at else x.next_at end,
+            run_from = case when x.next_by = worker_no then x.run_from else first_at end,
             next_by = worker_no, handover = slack
         where x.id = l.id;
         perform shoal.retime_delayed(l.id, t);

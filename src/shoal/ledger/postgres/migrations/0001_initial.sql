@@ -1,4 +1,4 @@
--- functions: d154cd0ad5127856
+-- functions: 82a83a7d866b9539
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -188,7 +188,8 @@ create table shoal.result (
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
 -- unstarted: those of them without a reserved or reported start. visiting, wanted: places that requests from elsewhere
 -- have, and wait for (see visit); items leave room for both.
--- next_at: when the next start may be reserved, by the worker next_by; others keep `handover` seconds more, because that
+-- next_at: when the next start may be reserved, by the worker next_by, whose starts those since run_from are; others keep
+-- `handover` seconds more, because that
 -- worker may send so late.
 -- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
 -- or, when it is fixed, what an operator set.
@@ -206,6 +207,7 @@ create table shoal.lane (
     visiting      int not null default 0,
     wanted        int not null default 0,
     next_by       int,
+    run_from      timestamptz,
     handover      real not null default 0,
     ordered       boolean not null,
     paused        boolean not null default false,

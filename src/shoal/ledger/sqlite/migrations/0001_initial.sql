@@ -195,7 +195,8 @@ create table result (
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
 -- unstarted: those of them without a reserved or reported start. visiting, wanted: places that requests from elsewhere
 -- have, and wait for (see visit); items leave room for both.
--- next_at: when the next start may be reserved, by the worker next_by; others keep `handover` microseconds more, because
+-- next_at: when the next start may be reserved, by the worker next_by, whose starts those since run_from are; others keep
+-- `handover` microseconds more, because
 -- that worker may send so late.
 -- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
 -- or, when it is fixed, what an operator set.
@@ -213,6 +214,7 @@ create table lane (
     visiting      integer not null default 0,
     wanted        integer not null default 0,
     next_by       integer,
+    run_from      integer,
     handover      integer not null default 0,
     ordered       integer not null,
     paused        integer not null default 0,

@@ -170,12 +170,9 @@ from lane_room o
 where o.id = ?1 and d.lane = ?1 and d.slotted and d.reason = 'lane' and d.due_at <> max(?2, o.due)
 
 -- name: lane_starts
--- What a reservation needs to know of a lane. ?3 is the worker who asks, ?4 how late it runs.
-select l.id, l.delay_min, l.delay_max,
-       max(coalesce(l.blocked_until, 0),
-           case when l.delay_max > 0 and l.next_at is not null
-                then l.next_at + case when l.next_by = ?3 then ?4 else l.handover end
-                else 0 end) as free_at
+-- What a reservation needs to know of a lane. ?3 is the worker who asks.
+select l.id, l.delay_min, l.delay_max, coalesce(l.blocked_until, 0) as blocked_until, coalesce(l.next_at, 0) as next_at,
+       l.handover, coalesce(l.next_by = ?3, 0) as is_mine, coalesce(l.run_from, 0) as run_from
 from lane l where l.run = ?1 and l.key = ?2
 
 -- name: reserve_leases
@@ -186,7 +183,8 @@ where s.item = j.value ->> 0 and s.epoch = j.value ->> 1 and s.started_at is nul
 
 -- name: reserve_starts
 update lane
-set unstarted = unstarted - ?2, next_at = coalesce(?3, next_at), next_by = ?4, handover = ?5
+set unstarted = unstarted - ?2, next_at = coalesce(?3, next_at), handover = ?5,
+    run_from = case when next_by = ?4 then run_from else ?6 end, next_by = ?4
 where id = ?1
 
 -- name: host_lane
