@@ -13,7 +13,7 @@ ShoalError
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              the page is gone or never was: dead at once
 │   ├── Transient              it may work next time: tried again later
-│   ├── Throttled              the site asks to wait: nobody visits the lane until then, nothing is charged
+│   ├── Throttled              the site asks to wait: nobody visits it until then, nothing is charged
 │   └── Blocked                the site refuses us: tried again later, with another identity where there is one
 ├── StoreFailed                the folder of kept pages refuses: this machine's fault, not the page's
 ├── WorkerLost                 this worker was declared dead; register again
@@ -122,7 +122,14 @@ class Transient(AttemptEnded):
 
 
 class Throttled(AttemptEnded):
-    """The site asks to wait; `retry_after` says how many seconds, if it did."""
+    """The site asks to wait; `retry_after` says how many seconds, if it did.
+
+    `host`: which one, where it may be another than the item's own.
+    """
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None, host: str | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.host = host
 
 
 class Blocked(AttemptEnded):

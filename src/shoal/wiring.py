@@ -113,10 +113,9 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.fetch.robots import Robots
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
-    from shoal.worker.starter import Starter
 
     robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) else None
-    return Attempts(scraper, fetcher, Politeness(None, robots, Starter()), log=log)
+    return Attempts(scraper, fetcher, Politeness(None, robots), log=log)
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
@@ -153,12 +152,10 @@ def build_worker(
     from shoal.fetch.robots import Robots
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
-    from shoal.worker.starter import Starter
     from shoal.worker.worker import Worker
 
     robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) and not from_store else None
-    starter = Starter()
-    attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
+    attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots), log=log, in_lanes=not from_store)
     # A beat that gets no answer is tried again on another connection before the lease has ended.
     heart_settings = msgspec.structs.replace(
         settings,
@@ -171,7 +168,6 @@ def build_worker(
     return Worker(
         ledger,
         attempts,
-        starter,
         options,
         open_heart=lambda: connect_ledger(heart_settings, create=False),
         give_up=longest + settings.lease,

@@ -12,7 +12,7 @@ from shoal.fetch.client import HttpFetcher
 from shoal.fetch.protocols import Request
 from tests.fetch.site import Seen, Site, redirect, reply
 
-STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "sent", "done")]
+STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "departing", "sent", "done")]
 
 
 class Witness:
@@ -27,11 +27,17 @@ class Witness:
         self.urls.append(url)
         self.events.append(("before", hop, len(self._site.log)))
 
+    async def departing(self, hop: int) -> None:
+        self.events.append(("departing", hop, len(self._site.log)))
+
     def sent(self, hop: int) -> None:
         self.events.append(("sent", hop, len(self._site.log)))
 
     def done(self, hop: int) -> None:
         self.events.append(("done", hop, len(self._site.log)))
+
+    async def throttled(self, ended: Throttled) -> None:
+        raise AssertionError("that is up to whoever reads the answer")
 
 
 async def test_a_page_says_what_was_asked_and_what_came(site: Site, fetcher: HttpFetcher) -> None:
@@ -220,6 +226,9 @@ def test_sent_is_told_when_the_bytes_have_left(runner) -> None:  # type: ignore[
             async def before(self, url: str, hop: int) -> None:
                 pass
 
+            async def departing(self, hop: int) -> None:
+                pass
+
             def sent(self, hop: int) -> None:
                 nonlocal arrived
                 connection, _ = listener.accept()
@@ -228,6 +237,9 @@ def test_sent_is_told_when_the_bytes_have_left(runner) -> None:  # type: ignore[
                     arrived = connection.recv(65_536)
 
             def done(self, hop: int) -> None:
+                pass
+
+            async def throttled(self, ended: Throttled) -> None:
                 pass
 
         fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1")
@@ -248,10 +260,16 @@ async def test_a_gate_may_end_the_fetch(site: Site, fetcher: HttpFetcher) -> Non
             if hop == 1:
                 raise Throttled("the lane waits")
 
+        async def departing(self, hop: int) -> None:
+            pass
+
         def sent(self, hop: int) -> None:
             pass
 
         def done(self, hop: int) -> None:
+            pass
+
+        async def throttled(self, ended: Throttled) -> None:
             pass
 
     with pytest.raises(Throttled, match="the lane waits"):
@@ -264,10 +282,16 @@ async def test_an_error_of_the_gate_is_not_taken_for_one_of_the_site(site: Site,
         async def before(self, url: str, hop: int) -> None:
             raise ConnectionResetError("the ledger's connection")
 
+        async def departing(self, hop: int) -> None:
+            pass
+
         def sent(self, hop: int) -> None:
             pass
 
         def done(self, hop: int) -> None:
+            pass
+
+        async def throttled(self, ended: Throttled) -> None:
             pass
 
     with pytest.raises(ConnectionResetError, match="the ledger's connection"):

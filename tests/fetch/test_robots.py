@@ -167,6 +167,12 @@ async def test_the_gate_is_asked_and_its_no_is_not_remembered(site: Site, fetche
         def done(self, hop: int) -> None:
             raise AssertionError("nothing was to be sent")
 
+        async def departing(self, hop: int) -> None:
+            raise AssertionError("nothing was to be sent")
+
+        async def throttled(self, ended: Throttled) -> None:
+            raise AssertionError("nothing was to be sent")
+
     robots = Robots(fetcher, "shoal/0.1")
     gate = Closed()
     for _ in range(2):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.errors import Permanent, StoreFailed
+from shoal.errors import Permanent, StoreFailed, Throttled
 from shoal.fetch.client import HttpFetcher
 from shoal.fetch.conditional import StoreOnlyFetcher, StoringFetcher
 from shoal.fetch.page import Page
@@ -150,6 +150,12 @@ async def test_from_the_store_alone(store: FileStore) -> None:
             raise AssertionError("nothing goes on the wire")
 
         def done(self, hop: int) -> None:
+            raise AssertionError("nothing goes on the wire")
+
+        async def departing(self, hop: int) -> None:
+            raise AssertionError("nothing goes on the wire")
+
+        async def throttled(self, ended: Throttled) -> None:
             raise AssertionError("nothing goes on the wire")
 
     await store.put(Page.of("http://shop.test/a", "kept"))

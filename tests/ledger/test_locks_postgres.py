@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from shoal.model.lane import LanePolicy
+from shoal.model.lane import LanePolicy, StartWish
 from shoal.testing.lab import Lab, done
 from tests.ledger.labs import postgres_lab
 
@@ -49,33 +49,19 @@ async def test_a_claimer_does_not_wait_for_a_lane(lab: Lab, person: asyncpg.Conn
 
 
 async def test_nor_for_a_lane_that_keeps_a_distance(lab: Lab, person: asyncpg.Connection) -> None:
-    """Whoever holds the lane may be taking a turn: the item is looked at again a moment later."""
+    """Whoever holds the lane may be reserving a start: the claimer reserves its own afterwards, at a distance."""
     run = await lab.run(lane=LanePolicy(limit=2, delay_min=10, delay_max=10))
     await lab.put(run, "a", "b", lane="host")
     worker = await lab.worker()
     async with person.transaction():
-        await person.fetch("select id from shoal.lane for update")
-        assert await asyncio.wait_for(lab.claim(worker), 5) == []
-    await lab.check()
-    await lab.jump(1)
-    await lab.ledger.upkeep.tend()
-    assert await lab.claim_keys(worker) == ["a"]
-    await lab.check()
-
-
-async def test_a_turn_waits_for_the_claim_that_came_before(lab: Lab, person: asyncpg.Connection) -> None:
-    run = await lab.run(lane=LanePolicy(limit=2, delay_min=10, delay_max=10))
-    await lab.put(run, "a", lane="host")
-    await lab.worker()
-    async with person.transaction():
-        queues = await person.fetchval("select array_agg(distinct queue) from shoal.ready")
-        heads = [-(2**31)], [0], [10]
-        claimed = await person.fetch("select item from shoal.claim(1, 1, $1, $2, $3, $4, 10)", queues, *heads)
-        assert len(claimed) == 1
-        asked = asyncio.create_task(lab.ledger.lanes.turn("host"))
+        await person.fetch("select * from shoal.reserve(0, 'host', 0, '{}', '{}', 1, null, 0, 0)")
+        (a,) = await asyncio.wait_for(lab.claim(worker), 5)
+        asked = asyncio.create_task(lab.ledger.lanes.reserve(worker, "host", StartWish(leases=(a.lease,))))
         while not (asked.done() or await person.fetchval("select count(*) from pg_locks where not granted")):
             await person.execute("select pg_sleep(0.01)")
-    assert await asyncio.wait_for(asked, 5) < 0, "the item may start any moment"
+    (wait,) = (await asyncio.wait_for(asked, 5)).waits
+    assert 9 < wait <= 10
+    await lab.check()
 
 
 async def test_no_transaction_is_open_while_a_worker_works(lab: Lab, person: asyncpg.Connection) -> None:  # S4.11

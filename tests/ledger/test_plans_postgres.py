@@ -202,9 +202,9 @@ async def test_a_page_of_results_costs_the_same_however_many_there_are(
     assert big < 20 * BATCH
 
 
-async def test_a_turn_costs_the_same_whatever_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
+async def test_a_start_costs_the_same_whatever_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
     await ledger.lanes.slow("host", 10, "robots.txt")
-    turn = "select shoal.turn(0, 'host', 0.02)"
+    turn = "select shoal.reserve(0, 'host', 0, '{}', '{}', 1, 86400, 0.02, 0)"
     small = min([(await bench.probe.pages(turn))[0] for _ in range(4)])
     queue = await bench.queue()
     lane = await ledger.db.value("select id from shoal.lane where key = 'host'")

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import AttemptEnded, Permanent
+from shoal.errors import AttemptEnded, Permanent, Throttled
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
 from shoal.fetch.robots import Robots
@@ -151,8 +151,14 @@ class _RobotsGate:
         if not rules.allowed(url):
             raise Permanent(f"robots.txt of {url_host(url)} forbids it")
 
+    async def departing(self, hop: int) -> None:
+        """Nothing to wait for."""
+
     def sent(self, hop: int) -> None:
         """Nobody counts."""
 
     def done(self, hop: int) -> None:
         """Nobody waits for it."""
+
+    async def throttled(self, ended: Throttled) -> None:
+        """The person sees the answer."""

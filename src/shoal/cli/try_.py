@@ -123,7 +123,7 @@ async def _attempt(scraper: Scraper, settings: Settings, claimed: Claimed) -> Fi
         finished, _ = await attempts.make(claimed, time.monotonic())
         return finished
     finally:
-        attempts.close()
+        await attempts.close()
         await fetcher.close()
         logs.close()
 

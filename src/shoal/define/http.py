@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from shoal.errors import Throttled
 from shoal.fetch.classify import verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher, Gate, Request
@@ -17,7 +18,8 @@ from shoal.fetch.protocols import Fetcher, Gate, Request
 class Http:
     """Ask for it with a parameter `http: Http`.
 
-    An answer that is no success ends the attempt as it would for a page: 404 is permanent, 429 makes the lane wait.
+    An answer that is no success ends the attempt as it would for a page: 404 is permanent, 429 makes everybody wait
+    who would visit that host.
     With `check=False` the answer is handed out whatever it is. Requests of one handler go one after another: an item
     has one place in its lane.
     """
@@ -84,7 +86,11 @@ class Http:
         request = Request(url=url, method=method, headers=sent, body=body)
         async with self._one_at_a_time:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
-        if check and (ended := verdict_on(page)) is not None:
+        ended = verdict_on(page)
+        if isinstance(ended, Throttled) and self._gate is not None:
+            await self._gate.throttled(ended)
+        if check and ended is not None:
             # An item may make many requests: the message says which one it was.
-            raise type(ended)(f"{method} {url}: {ended.message}", retry_after=ended.retry_after)
+            ended.message = f"{method} {url}: {ended.message}"
+            raise ended
         return page

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient
+from shoal.model.urlkey import host_or_none
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
@@ -66,12 +67,12 @@ def verdict_on(page: Page) -> AttemptEnded | None:
         return None if sign is None else Blocked(f"soft block: {sign}")
     answer = _named(status)
     if status == 429:
-        return Throttled(answer, retry_after=_wait_asked(page))
+        return Throttled(answer, retry_after=_wait_asked(page), host=host_or_none(page.url))
     if sign := _challenge_header(page):
         return Blocked(f"{answer}: {sign}")
     if status >= 500:
         wait = _wait_asked(page) if status == 503 else None
-        return Transient(answer) if wait is None else Throttled(answer, retry_after=wait)
+        return Transient(answer) if wait is None else Throttled(answer, retry_after=wait, host=host_or_none(page.url))
     if status == 403:
         return Blocked(answer)
     if status in (408, 425):

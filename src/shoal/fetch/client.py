@@ -67,6 +67,10 @@ class _ObservedRequest(aiohttp.ClientRequest):
                 # Something came while nobody had asked: the end of the connection, or bytes past the last answer,
                 # which would be taken for the answer to this request.
                 raise _Stale
+        if departure.gate is not None:
+            await departure.gate.departing(departure.hop)
+            if protocol is not None and (conn.transport is None or protocol.should_close):
+                raise _Stale  # it was closed while we waited
         response = await super().send(conn)
         if departure.gate is not None:
             # uvloop hands what was written to the kernel at the end of this turn of the loop; this runs after it.

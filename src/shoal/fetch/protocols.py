@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from shoal.errors import Throttled
     from shoal.fetch.page import Page
 
 
@@ -31,11 +32,17 @@ class Gate(Protocol):
     async def before(self, url: str, hop: int) -> None:
         """Called before each request goes on the wire. It may wait, and it may raise AttemptEnded to end the fetch."""
 
+    async def departing(self, hop: int) -> None:
+        """Called when the connection stands, right before the request is written. It may wait for the very moment."""
+
     def sent(self, hop: int) -> None:
         """Called once per hop, as soon as the request's headers left this machine; never if they did not."""
 
     def done(self, hop: int) -> None:
         """Called once per hop that was let through: its answer has been read, or there is none to come."""
+
+    async def throttled(self, ended: Throttled) -> None:
+        """Called by whoever reads the answer when it asks to wait."""
 
 
 class Fetcher(Protocol):

@@ -150,11 +150,17 @@ class _WatchedGate:
             self.refused = True
             raise
 
+    async def departing(self, hop: int) -> None:
+        await self._gate.departing(hop)
+
     def sent(self, hop: int) -> None:
         self._gate.sent(hop)
 
     def done(self, hop: int) -> None:
         self._gate.done(hop)
+
+    async def throttled(self, ended: Throttled) -> None:
+        await self._gate.throttled(ended)
 
 
 class _Site:

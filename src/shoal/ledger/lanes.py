@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shoal.errors import NotFound
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_lane_change, check_limit
 from shoal.ledger.rows import Queryable, lane_from
-from shoal.model.lane import LaneView
+from shoal.model.lane import Admission, LaneView, Starts, StartWish
 from shoal.model.views import Page
 
 Delay = tuple[float, float]
@@ -34,7 +34,16 @@ class SqlLanes(ABC):
     async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool: ...
 
     @abstractmethod
-    async def _turn(self, run_no: int, key: str, slack: float) -> float: ...
+    async def _reserve(self, run_no: int, key: str, worker_no: int, wish: StartWish) -> Starts: ...
+
+    @abstractmethod
+    async def _enter(self, worker_no: int, stage: int, key: str, visit: int) -> Admission: ...
+
+    @abstractmethod
+    async def _leave(self, visits: Sequence[int]) -> None: ...
+
+    @abstractmethod
+    async def _close(self, stage: int, key: str, seconds: float, why: str) -> None: ...
 
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView:
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
@@ -69,9 +78,23 @@ class SqlLanes(ABC):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
 
-    async def turn(self, key: str, *, run_id: str | None = None, slack: float = 0.0) -> float:
-        check_lane_change(key, None, (0.0, slack))
-        return await self._turn(await self._run_no(run_id), key, float(slack))
+    async def reserve(self, worker: str, key: str, wish: StartWish, *, run_id: str | None = None) -> Starts:
+        check_lane_change(key, None, None)
+        worker_no = await self._catalog.worker_no(worker)
+        return await self._reserve(await self._run_no(run_id), key, worker_no, wish.checked())
+
+    async def enter(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> Admission:
+        check_lane_change(key, None, None)
+        worker_no = await self._catalog.worker_no(worker)
+        return await self._enter(worker_no, (await self._catalog.run(run_id)).stage_id(stage), key, visit)
+
+    async def leave(self, visits: Sequence[int]) -> None:
+        if visits:
+            await self._leave(visits)
+
+    async def close_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
+        check_lane_change(key, None, (0.0, seconds))
+        await self._close((await self._catalog.run(run_id)).stage_id(stage), key, float(seconds), why)
 
     async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         check_lane_change(key, None, (0.0, delay))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from shoal.model.item import Claimed, Lease, NewItem
-from shoal.model.lane import LaneView
+from shoal.model.lane import Admission, LaneView, Starts, StartWish
 from shoal.model.outcome import Finished
 from shoal.model.run import Run, RunSpec
 from shoal.model.views import (
@@ -109,10 +109,10 @@ class Claims(Protocol):
         """Up to `limit` leases. An empty list means: nothing is claimable now."""
 
     async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
-        """Say that the requests of these items have left. Returns the items whose lease was lost.
+        """Say that these items are started. Returns the items whose lease was lost.
 
-        Call it right AFTER the request went out for items that are `paced` (it times the lane's next start), and
-        before running an item that has been rescued (it tells poison from bystanders). Others need no call.
+        Call it before running an item that has been rescued (it tells poison from bystanders). Items that are `paced`
+        reserve their start instead (`Lanes.reserve`). Others need no call.
         """
 
     async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
@@ -169,15 +169,27 @@ class Lanes(Protocol):
     async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
         """Nothing of the lane starts for so long; 0 lifts a block."""
 
-    async def turn(self, key: str, *, run_id: str | None = None, slack: float = 0.0) -> float:
-        """One more start on a lane, beyond an item's own first request: a redirect, robots.txt, a second page.
+    async def reserve(self, worker: str, key: str, wish: StartWish, *, run_id: str | None = None) -> Starts:
+        """The next starts of a lane, for requests of this worker; sleep until each and send.
 
-        0 or more: the start is yours after so many seconds; sleep them and send. Less than 0: nothing was reserved,
-        ask again after that many seconds; so it is while an item of the lane is leased and has not reported its start.
-        So do not ask while you hold such an item: its own start is there to be used first. A lane that does not exist
-        or has no delay costs no wait, except for what is left of a block. A turn that is not used delays the others.
-        `slack`: how many seconds late you may use it; what follows keeps that much more distance.
+        Every request on a lane with a delay needs one, the first of an item too. A lane that does not exist or has no
+        delay costs no wait, except for what is left of a block. A start that is not used delays the others, one that
+        could not be used in time has lapsed: ask again.
         """
+
+    async def enter(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> Admission:
+        """A request to a host that its item's own lane does not speak for asks for a place in the host's lane.
+
+        `visit` is a number of the caller's choice, by which it may ask again while it waits, and leaves. A lane that is
+        not there is made with the policy of the stage. Visits and the lane's items share one limit; visits go first,
+        because they hold a place elsewhere already. They are given up with their worker, as leases are.
+        """
+
+    async def leave(self, visits: Sequence[int]) -> None:
+        """These visits are over, or no longer wanted."""
+
+    async def close_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
+        """A host asked to wait: nothing goes there for so long, nor for less than was asked before."""
 
     async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         """From now on the lane's delay is at least so many seconds (robots.txt's crawl-delay); 0 lifts it.

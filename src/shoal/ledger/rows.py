@@ -70,6 +70,7 @@ def lane_from(row: Row) -> LaneView:
         set_by_operator=bool(row["by_operator"]),
         floor=row["floor"],
         floor_why=row["floor_why"],
+        visiting=row["visiting"],
     )
 
 

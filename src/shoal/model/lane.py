@@ -7,9 +7,11 @@ import math
 import msgspec
 
 from shoal.errors import InvalidSetting
+from shoal.model.item import Lease
 
 MAX_LANE_LIMIT = 1_000_000
 MAX_LANE_DELAY = 86_400.0
+MAX_STARTS = 1_000
 
 
 class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +44,62 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
+class StartWish(msgspec.Struct, frozen=True, kw_only=True):
+    """Starts that a worker asks a lane for.
+
+    `count` of them, the first for the `leases`, which count as started then. A start may be used `slack` seconds late.
+    `within`: none farther ahead. `idle`: the starts that the worker had before on this lane were missed and will not be
+    used; its last request left so many seconds ago, so it may go on from there, unless somebody else came after it.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    count: int = 1
+    slack: float = 0.0
+    within: float | None = None
+    idle: float | None = None
+
+    def checked(self) -> StartWish:
+        if not 1 <= self.count <= MAX_STARTS or len(self.leases) > self.count:
+            raise InvalidSetting(f"{self.count} starts are asked for; from 1 to {MAX_STARTS} are possible.")
+        for name in ("slack", "idle"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and 0 <= value <= MAX_LANE_DELAY):
+                raise InvalidSetting(f"{name} is {value!r}; it must be from 0 to {MAX_LANE_DELAY:.0f} seconds.")
+        return self
+
+
+class Starts(msgspec.Struct, frozen=True):
+    """Starts that a lane gave: each may leave after so many seconds. `lost` are items whose lease is gone.
+
+    `spacing`: the least distance to keep between two starts of one's own. `next_in`: when the first start would be that
+    was not given.
+    """
+
+    waits: tuple[float, ...]
+    lost: frozenset[int] = frozenset()
+    spacing: float = 0.0
+    next_in: float = 0.0
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request from elsewhere that asks for a place in a host's lane.
+
+    `is_in`: it has one. Otherwise it waits, with `ahead` others before it; or nobody does, because the lane is shut for
+    so many seconds, and `why` says so. `paced`: the lane keeps a distance, so the start must be reserved.
+    """
+
+    is_in: bool = False
+    ahead: int = 0
+    shut: float = 0.0
+    why: str = ""
+    paced: bool = False
+
+
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     """A lane as it stands. `policy` has the delay that holds now.
 
-    `floor`: the delay is at least so many seconds, because of `floor_why`, unless an operator set it.
+    `floor`: the delay is at least so many seconds, because of `floor_why`, unless an operator set it. `visiting`:
+    places that requests from elsewhere (redirects, APIs) have, beside the `taken` ones of the lane's own items.
     """
 
     key: str
@@ -61,3 +115,4 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     set_by_operator: bool
     floor: float = 0.0
     floor_why: str | None = None
+    visiting: int = 0

@@ -32,12 +32,13 @@ class OutcomeClass(StrEnum):
 
 
 class VerdictKind(StrEnum):
-    """What the ledger does with the item."""
+    """What the ledger does with the item. THROTTLED blocks its lane; PUT_OFF does not, because another host spoke."""
 
     DONE = "done"
     DEAD = "dead"
     RETRY = "retry"
     THROTTLED = "throttled"
+    PUT_OFF = "put_off"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,12 +100,14 @@ def judge(
     max_attempts: int,
     error: str | None = None,
     retry_after: float | None = None,
+    own_lane: bool = True,
     policy: RetryPolicy,
     rng: random.Random,
 ) -> Verdict:
     """The verdict on an attempt. `tries` is how many were charged before this one.
 
-    A throttled attempt is not charged. `max_attempts` counts tries in all: 4 means one try and three retries.
+    A throttled attempt is not charged. `own_lane`: it is the item's own lane that must wait. `max_attempts` counts
+    tries in all: 4 means one try and three retries.
     """
     error = clean_error(error)
     match outcome:
@@ -114,7 +117,8 @@ def judge(
             return Verdict(VerdictKind.DEAD, outcome, 0.0, error)
         case OutcomeClass.THROTTLED:
             wait = policy.delay(tries + 1, rng) if retry_after is None else max(0.0, retry_after)
-            return Verdict(VerdictKind.THROTTLED, outcome, min(wait, 86_400.0), error)
+            kind = VerdictKind.THROTTLED if own_lane else VerdictKind.PUT_OFF
+            return Verdict(kind, outcome, min(wait, 86_400.0), error)
         case OutcomeClass.TRANSIENT | OutcomeClass.BLOCKED:
             if tries + 1 >= max_attempts:
                 prefix = "Exceeded retries: " if max_attempts > 1 else ""

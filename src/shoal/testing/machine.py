@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shoal.errors import WorkerLost, WrongState
 from shoal.model.item import Claimed, ItemState, NewItem
-from shoal.model.lane import LanePolicy
+from shoal.model.lane import LanePolicy, StartWish
 from shoal.model.outcome import Finished
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, Tending
@@ -31,6 +31,8 @@ LEASE_SECONDS = 30.0
 HOST_LIMIT = 2
 SPACED_SECONDS = 5.0
 FLOOR_SECONDS = 8.0
+# Items come out so long before their start.
+LEAD_SECONDS = 0.1
 KEYS = [f"k{n}" for n in range(12)]
 LANES = [None, "host-a", "host-b"]
 
@@ -81,6 +83,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.jumped = 0.0
         # Nothing of these lanes may start before then: somebody started or took a turn.
         self.not_before: dict[str, float] = {}
+        # Requests from elsewhere: who asked, where, and whether it has a place there.
+        self.visits: dict[int, tuple[str, str, bool]] = {}
 
     def now(self) -> float:
         """The ledger's time, counted from no matter when."""
@@ -172,7 +176,8 @@ class LedgerMachine(RuleBasedStateMachine):
             if item.paced:
                 assert item.lane is not None
                 assert self.may_start(item.lane) is None, "two items of a lane that keeps a distance may start now"
-                assert self.now() >= self.not_before.get(item.lane, float("-inf")), "too early after the last start"
+                due = self.not_before.get(item.lane, float("-inf")) - LEAD_SECONDS
+                assert self.now() >= due, "too early after the last start"
             self.held.append(Held(item, worker))
 
     def delay_of(self, lane: str | None) -> float:
@@ -260,12 +265,15 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
-        before = self.now()
-        lost = self.wait(self.ledger.claims.started(held.worker, [held.claimed.lease]))
+        if held.claimed.paced:
+            lost = self.reserve(held.claimed.lane or "", held.worker, held)
+        else:
+            before = self.now()
+            lost = self.wait(self.ledger.claims.started(held.worker, [held.claimed.lease]))
+            if held.valid and not held.started:
+                held.started = True
+                self.begin(held.claimed.lane, before - self.now())
         assert lost == (set() if held.valid else {held.claimed.item})
-        if held.valid and not held.started:
-            held.started = True
-            self.begin(held.claimed.lane, before - self.now())
 
     @precondition(lambda self: any(not h.committed for h in self.held))
     @rule(data=st.data())
@@ -300,6 +308,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def bury(self, worker: str) -> None:
         self.workers.remove(worker)
         del self.silent[worker], self.earliest[worker]
+        self.visits = {visit: known for visit, known in self.visits.items() if known[0] != worker}
         for held in self.held:
             if held.worker == worker and held.valid:
                 held.valid = False
@@ -378,19 +387,47 @@ class LedgerMachine(RuleBasedStateMachine):
             self.not_before.pop(name, None)  # a shorter delay counts at once
         self.floors[name] = floor
 
-    @rule(stage=st.sampled_from(["page", "polite"]), lane=st.sampled_from(["host-a", "host-b"]))
-    def take_turn(self, stage: str, lane: str) -> None:
-        name = f"{stage}-{lane}"
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), stage=st.sampled_from(["page", "polite"]), lane=st.sampled_from(["host-a", "host-b"]))
+    def reserve_more(self, data: st.DataObject, stage: str, lane: str) -> None:
+        """A request beyond an item's first: a redirect, a second page."""
+        self.reserve(f"{stage}-{lane}", data.draw(st.sampled_from(self.workers)), None)
+
+    def reserve(self, lane: str, worker: str, held: Held | None) -> set[int]:
+        wish = StartWish(leases=() if held is None else (held.claimed.lease,))
         before = self.now()
-        wait = self.wait(self.ledger.lanes.turn(name))
-        if self.delay_of(name) == 0:
-            assert wait >= 0, "nothing to wait for but a block"
+        starts = self.wait(self.ledger.lanes.reserve(worker, lane, wish))
+        for wait in starts.waits:
+            if held is not None and held.valid:
+                held.started = True
+            if self.delay_of(lane) > 0:
+                assert self.now() + wait >= self.not_before.get(lane, float("-inf")), "too early after the last start"
+                self.begin(lane, wait - (self.now() - before))
+        return set(starts.lost)
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), host=st.sampled_from(["page-host-a", "elsewhere"]))
+    def enter(self, data: st.DataObject, host: str) -> None:
+        """A request from elsewhere wants a place at a host."""
+        worker = data.draw(st.sampled_from(self.workers))
+        visit = data.draw(st.sampled_from([1, 2, 3, 4]))
+        known = self.visits.get(visit)
+        if known is not None and known[:2] != (worker, host):
             return
-        if self.may_start(name):
-            assert wait < 0, "a turn while an item may start any moment"
-        if wait >= 0:
-            assert self.now() + wait >= self.not_before.get(name, float("-inf")), "too early after the last start"
-            self.begin(name, wait - (self.now() - before))
+        answer = self.wait(self.ledger.lanes.enter(worker, host, visit, run_id=self.run.id, stage="page"))
+        assert not (answer.is_in and answer.shut)
+        if answer.shut:
+            self.visits.pop(visit, None)
+        else:
+            self.visits[visit] = (worker, host, answer.is_in)
+            assert answer.is_in or known is None or not known[2], "a place was lost"
+
+    @precondition(lambda self: self.visits)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        visit = data.draw(st.sampled_from(sorted(self.visits)))
+        self.wait(self.ledger.lanes.leave([visit]))
+        del self.visits[visit]
 
     @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))
     def cancel_one(self, state: ItemState) -> None:
@@ -451,6 +488,8 @@ class LedgerMachine(RuleBasedStateMachine):
         for held in self.held:
             if held.valid and held.claimed.lane is not None:
                 out[held.claimed.lane] = out.get(held.claimed.lane, 0) + 1
+        for _, host, is_in in self.visits.values():
+            out[host] = out.get(host, 0) + is_in
         for lane, count in out.items():
             assert count <= (1 if lane.startswith("group") else HOST_LIMIT), (lane, count)
 
@@ -470,6 +509,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for lane in page:
                 await ledger.lanes.set(lane.key, run_id=lane.run_id, paused=False)
                 await ledger.lanes.block(lane.key, 0, "", run_id=lane.run_id)
+        await ledger.lanes.leave(list(self.visits))
         worker = await self.lab.worker(lease_seconds=86_400)
         open_before = [known for known in self.items.values() if known.state == "open"]
         finished = 0

@@ -12,7 +12,7 @@ from shoal.define.inject import Shape, Wish
 from shoal.define.item import Item
 from shoal.define.records import Output
 from shoal.define.stage import AnyStage
-from shoal.errors import Blocked, Permanent, Transient
+from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
@@ -68,7 +68,7 @@ class Attempt:
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in attempts.parsing_stages:
                 await attempts.threads.run(page.parse)
         elif claimed.paced and self._gate is not None and not stage.signature.wants(Wish.HTTP):
-            self._gate.sent(0)  # what it visits is its own business; this is when it starts
+            await self._gate.start()  # what it visits is its own business; this is when it starts
         await self._call(output, item)
         if self.page is not None:
             if self.page.parsed:
@@ -89,6 +89,8 @@ class Attempt:
         )
         self.page = page
         if (ended := verdict_on(page)) is not None:
+            if isinstance(ended, Throttled) and self._gate is not None:
+                await self._gate.throttled(ended)
             raise ended
         if stage.blocked is not None and (sign := stage.blocked(page)):
             raise Blocked(f"soft block: {sign}" if isinstance(sign, str) else "soft block: the author's rule says so")

@@ -17,9 +17,11 @@ from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
+from shoal.model.urlkey import host_or_none
 from shoal.worker.attempt import Attempt, is_ordered
 from shoal.worker.complaints import Complaints
-from shoal.worker.gate import AttemptGate, NotNow, Politeness
+from shoal.worker.gate import AttemptGate, Politeness
+from shoal.worker.starts import NotNow, WorkerSide
 from shoal.worker.threads import Threads
 
 _CLASSES: Mapping[type[AttemptEnded], OutcomeClass] = {
@@ -28,6 +30,9 @@ _CLASSES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Throttled: OutcomeClass.THROTTLED,
     Blocked: OutcomeClass.BLOCKED,
 }
+# An item that another host made wait looks again after so long at most, and a moment later than it could.
+LONGEST_PUT_OFF = 300.0
+PUT_OFF_SPREAD = 1.0
 
 
 class Attempts:
@@ -55,8 +60,15 @@ class Attempts:
         self._current: dict[Lease, Attempt] = {}
         self.complaints = Complaints(log)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.threads.close()
+        if self._polite is not None:
+            await self._polite.close()
+
+    def serve(self, side: WorkerSide) -> None:
+        """From now on attempts are made for this worker."""
+        if self._polite is not None:
+            self._polite.serve(side)
 
     async def make(self, claimed: Claimed, claimed_at: float) -> tuple[Finished, int]:
         """The end of one attempt, and about how many bytes it holds.
@@ -110,12 +122,20 @@ class Attempts:
 
     def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
         outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))
+        message, retry_after, own_lane = ended.message, ended.retry_after, True
+        if isinstance(ended, Throttled) and ended.host is not None and not _is_own_host(claimed, ended.host):
+            # Not all at once when the host is open again; and an operator may open it sooner.
+            own_lane = False
+            retry_after = min(retry_after or 0.0, LONGEST_PUT_OFF) + self._rng.uniform(0.0, PUT_OFF_SPREAD)
+            if ended.host not in message:
+                message = f"{ended.host} asks to wait: {message}"
         verdict = judge(
             outcome,
             tries=claimed.tries,
             max_attempts=claimed.max_attempts,
-            error=ended.message,
-            retry_after=ended.retry_after,
+            error=message,
+            retry_after=retry_after,
+            own_lane=own_lane,
             policy=self._retry,
             rng=self._rng,
         )
@@ -134,6 +154,10 @@ class Attempts:
         if self._polite.robots is None and claimed.lane is None and claimed.url is not None:
             return None  # nothing to keep to, nothing to tell
         return AttemptGate(self._polite, claimed, claimed_at, run_of_lane=self.run_of_lane(claimed))
+
+
+def _is_own_host(claimed: Claimed, host: str) -> bool:
+    return claimed.url is not None and host_or_none(claimed.url) == host
 
 
 def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:

@@ -65,7 +65,8 @@ class Claimer:
                 self._claimed += len(claimed)
                 self._laned = any(item.lane is not None for item in claimed)
                 self._hold.take_in(claimed)
-                await self._stop_at_limit()
+                if self._is_limit_reached():
+                    await self._last_items()
             elif not await self._idle(idle):
                 self._signs.finish(Ending.NOTHING_LEFT)
             else:
@@ -91,7 +92,6 @@ class Claimer:
         """What was claimed ahead for slots that are no longer there, or that others could have begun by now."""
         self._slots.shrunk = False
         spare = self._hold.empty_buffer(keep=max(0, self._slots.free) + self._ahead())
-        self._claimed -= len(spare)
         await self._slots.give_back(spare)
 
     def _wanted(self) -> int:
@@ -102,7 +102,11 @@ class Claimer:
         if buffered - free > ahead // 2:
             return 0
         wanted = min(options.batch_size, free + ahead - buffered)
-        return wanted if options.limit is None else min(wanted, options.limit - self._claimed)
+        return wanted if options.limit is None else min(wanted, options.limit - self._taken())
+
+    def _taken(self) -> int:
+        """How many items count for the limit: what went back unworked does not."""
+        return self._claimed - self._slots.given_back
 
     def _ahead(self) -> int:
         """How many to claim beyond free slots. None of items that take long, or nobody knows how long: what one holds
@@ -114,13 +118,16 @@ class Claimer:
             return 0
         return min(MOST_AHEAD, int(self._slots.capacity * AHEAD_SECONDS / seconds))
 
-    async def _stop_at_limit(self) -> None:
-        if self._options.limit is None or self._claimed < self._options.limit:
-            return
+    def _is_limit_reached(self) -> bool:
+        return self._options.limit is not None and self._taken() >= self._options.limit
+
+    async def _last_items(self) -> None:
+        """Wait for the last items that the limit allows, and end; but if one of them goes back, go on for another."""
         while self._signs.ending is None and self._hold.leases:
             self._signs.moved.clear()
             await self._or_moved(asyncio.sleep(LAST_ITEMS_SECONDS))
-        self._signs.finish(Ending.LIMIT)
+        if self._is_limit_reached():
+            self._signs.finish(Ending.LIMIT)
 
     async def _idle(self, seconds: float) -> bool:
         """Nothing was claimable: wait a little. False when nothing will come any more."""

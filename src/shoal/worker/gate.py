@@ -1,29 +1,23 @@
-"""Politeness of single requests: robots.txt, and the pace of the lane for every request beyond an item's first."""
+"""Politeness of single requests: robots.txt, and the lane of the host that each request goes to."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
-from shoal.errors import NotFound, Permanent
+from shoal.errors import Permanent, Throttled
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
+from shoal.model.outcome import RetryPolicy
 from shoal.model.urlkey import host_or_none, url_host
-from shoal.worker.places import Places, extend
+from shoal.worker.places import HostPlaces, Place, Places
 from shoal.worker.remembered import Remembered
-from shoal.worker.starter import Starter
+from shoal.worker.starts import LONGEST_NAP, AllStarts, LaneStart, NotNow, TooFar, WorkerSide
 
-# How long a host is taken for one without a pace after the ledger said so.
-UNPACED_SECONDS = 5.0
-# How long a failure to get robots.txt is remembered.
-# How late a turn may be used: so much, and twice what a question to the ledger takes.
-LEAST_SLACK = 0.02
-LONGEST_ROUND_TRIP = 1.0
-
-
-class NotNow(Exception):
-    """The item goes back uncharged: its lane has just learnt that it must be slower."""
+# An item whose own start is farther ahead than this goes back instead of keeping a slot.
+OWN_START_WITHIN = 1.0
 
 
 class Politeness:
@@ -32,14 +26,19 @@ class Politeness:
     `lanes` is None for a single try without a ledger, `robots` when robots.txt is not to be obeyed.
     """
 
-    def __init__(self, lanes: Lanes | None, robots: Robots | None, starter: Starter) -> None:
+    def __init__(self, lanes: Lanes | None, robots: Robots | None) -> None:
         self._lanes = lanes
         self.robots = robots
-        self.starter = starter
-        self._round_trip = 0.0
-        self.places = Places(lanes)
+        self.places: Places | None = None
+        self.starts: AllStarts | None = None
         self._slowed = Remembered()
-        self._unpaced = Remembered()
+        self._rng = random.Random()
+
+    def serve(self, side: WorkerSide) -> None:
+        """Places and starts are taken for this worker."""
+        if self._lanes is not None:
+            self.places = Places(self._lanes, side)
+            self.starts = AllStarts(self._lanes, side)
 
     async def slow(self, lane: str, delay: float, run_id: str | None) -> float:
         """Hand a crawl-delay on to the lane, once. Returns when that was."""
@@ -51,36 +50,19 @@ class Politeness:
     def is_slowed(self, lane: str) -> bool:
         return lane in self._slowed
 
-    async def turn(self, key: str, run_id: str | None, deadline: asyncio.Timeout | None, *, sure: bool) -> None:
-        """Wait for one more start on a lane. `sure`: it is known to have a pace; otherwise that is found out first."""
-        if self._lanes is None or not (sure or await self._has_pace(self._lanes, key)):
+    async def close_host(self, host: str, ended: Throttled, claimed: Claimed) -> None:
+        """A host that has no say in the item's own lane asks to wait: nobody visits it until then."""
+        if ended.retry_after is None:
+            ended.retry_after = RetryPolicy().delay(claimed.tries + 1, self._rng)
+        if self._lanes is None or self.places is None:
             return
-        while True:
-            slack = LEAST_SLACK + 2 * self._round_trip
-            asked = time.monotonic()
-            seconds = await self._lanes.turn(key, run_id=run_id, slack=slack)
-            self._round_trip += (min(time.monotonic() - asked, LONGEST_ROUND_TRIP) - self._round_trip) / 4
-            if seconds != 0.0:
-                extend(deadline, abs(seconds))
-                await asyncio.sleep(abs(seconds))
-            # A turn that was slept through, or whose answer came late, has lapsed: another's may be under way already.
-            if seconds >= 0.0 and time.monotonic() - (asked + seconds) <= slack:
-                return
+        wait, why = ended.retry_after, ended.message
+        if self.places.at(host).shut(wait, why):
+            await self._lanes.close_host(host, wait, why, run_id=claimed.run_id, stage=claimed.stage)
 
-    async def _has_pace(self, lanes: Lanes, key: str) -> bool:
-        """Whether a lane keeps a distance or is blocked. That it does neither is believed for a few seconds."""
-        now = time.monotonic()
-        if now < self._unpaced.get(key, 0.0):
-            return False
-        try:
-            lane = await lanes.get(key)
-        except NotFound:
-            paced = False
-        else:
-            paced = lane.policy.delay_max > 0 or lane.blocked_seconds > 0
-        if not paced:
-            self._unpaced[key] = now + UNPACED_SECONDS
-        return paced
+    async def close(self) -> None:
+        if self.places is not None:
+            await self.places.close()
 
 
 class AttemptGate:
@@ -99,6 +81,7 @@ class AttemptGate:
         "_polite",
         "_reading_robots",
         "_run_id",
+        "_start",
         "_used",
     )
 
@@ -108,13 +91,14 @@ class AttemptGate:
         self._claimed_at = claimed_at
         self._run_id = run_of_lane
         self._deadline: asyncio.Timeout | None = None
-        self._place: str | None = None
+        self._place: tuple[HostPlaces, Place] | None = None
+        self._start: LaneStart | None = None
         self._reading_robots = False
         self._used = False
         self._begun = False
 
     def limited_by(self, deadline: asyncio.Timeout) -> None:
-        """Waiting for a turn moves this deadline."""
+        """Waiting for a place or a start moves this deadline."""
         self._deadline = deadline
 
     async def before(self, url: str, hop: int) -> None:
@@ -123,37 +107,62 @@ class AttemptGate:
         if self._is_free():
             return
         foreign = self._foreign_host(url)
-        # The place first: a turn that waits for a place would be used late.
-        await self._enter(foreign or host_or_none(url) or "", foreign=foreign is not None)
         try:
-            if self._used and (foreign is None or self._claimed.url is None):
-                await self._take_own_turn()
+            # The place first: a start that waits for a place would be used late.
+            if foreign is not None and self._polite.places is not None:
+                places = self._polite.places.at(foreign)
+                self._place = places, await places.enter(self._claimed, self._deadline)
+            if foreign is None or self._claimed.url is None:
+                await self._reserve_own()
             if foreign is not None:
-                await self._polite.turn(foreign, None, self._deadline, sure=False)
+                if self._start is not None:
+                    await self._depart_at_once()  # its own lane is none of the host's: that start is over
+                if self._place is not None and self._place[1].paced:
+                    await self._reserve(foreign, None, foreign=True)
         except BaseException:
             self.done(hop)
             raise
 
-    async def _enter(self, host: str, *, foreign: bool) -> None:
-        await self._polite.places.enter(host, foreign=foreign, deadline=self._deadline)
-        self._place = host
+    async def departing(self, hop: int) -> None:
+        if self._start is not None:
+            await self._start.departing()
 
     def sent(self, hop: int) -> None:
         self._begun = self._begun or not self._reading_robots
-        if not self._used:
-            self._used = True
-            if self._claimed.paced:
-                self._polite.starter.note(self._claimed.lease)
+        self._used = True
+        if self._start is not None:
+            self._start.sent()
 
     def done(self, hop: int) -> None:
+        if self._start is not None:
+            self._start.close()
+            self._start = None
         if self._place is not None:
-            self._polite.places.leave(self._place)
+            places, place = self._place
             self._place = None
+            places.leave(place)
+
+    async def start(self) -> None:
+        """Something that is no request of ours starts, such as a handler with a client of its own."""
+        try:
+            await self._reserve_own()
+            await self._depart_at_once()
+        finally:
+            self.done(0)
+
+    async def throttled(self, ended: Throttled) -> None:
+        """A host answered that it wants to be left alone. The item's own lane hears of it by the end of the attempt."""
+        if ended.host is not None and not self._is_own(ended.host):
+            await self._polite.close_host(ended.host, ended, self._claimed)
 
     async def _obey_robots(self, robots: Robots, url: str) -> None:
         self._reading_robots = True
         try:
             rules = await robots.rules(url, gate=self)
+        except Throttled as ended:
+            ended.host = ended.host or host_or_none(url)
+            await self.throttled(ended)
+            raise
         finally:
             self._reading_robots = False
         if not rules.allowed(url):
@@ -172,13 +181,48 @@ class AttemptGate:
                 # It was claimed before the lane knew: it goes back, to come out again in its turn.
                 raise NotNow
 
-    async def _take_own_turn(self) -> None:
+    async def _reserve_own(self) -> None:
+        """A start on the item's own lane, if that keeps a distance."""
         lane = self._claimed.lane
-        if lane is not None and (self._claimed.paced or self._polite.is_slowed(lane)):
-            await self._polite.turn(lane, self._run_id, self._deadline, sure=True)
+        if lane is None or self._start is not None or not (self._claimed.paced or self._polite.is_slowed(lane)):
+            return
+        await self._reserve(lane, self._run_id, foreign=False)
+
+    async def _reserve(self, lane: str, run_id: str | None, *, foreign: bool) -> None:
+        if self._polite.starts is None:
+            return
+        self._start = start = self._polite.starts.on(lane, run_id, self._deadline)
+        is_first = not foreign and not self._used and self._claimed.paced
+        while True:
+            try:
+                if is_first:
+                    await start.reserve(self._claimed.lease, OWN_START_WITHIN)
+                else:
+                    await start.reserve(None, None)
+            except TooFar as far:
+                if is_first:
+                    raise NotNow from None
+                if foreign:
+                    text = f"the next start at {lane} is {far.seconds:.0f} s ahead"
+                    raise Throttled(text, retry_after=far.seconds, host=lane) from None
+                await asyncio.sleep(min(far.seconds, LONGEST_NAP))
+            else:
+                return
+
+    async def _depart_at_once(self) -> None:
+        if self._start is not None:
+            await self._start.departing()
+            self._start.sent()
+            self._start.close()
+            self._start = None
+        self._used = True
 
     def _is_free(self) -> bool:
         return self._claimed.lane is None and self._claimed.url is not None
+
+    def _is_own(self, host: str) -> bool:
+        """Whether the item's own lane speaks for this host."""
+        return self._claimed.url is not None and host_or_none(self._claimed.url) == host
 
     def _foreign_host(self, url: str) -> str | None:
         """The host of a request that the item's own lane does not speak for, else None."""
@@ -186,4 +230,4 @@ class AttemptGate:
         if url == own:
             return None
         host = host_or_none(url)
-        return host if own is None or host != host_or_none(own) else None
+        return host if host is not None and not self._is_own(host) else None

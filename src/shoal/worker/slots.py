@@ -12,11 +12,11 @@ from shoal.model.outcome import Finished, VerdictKind
 from shoal.worker.attempts import Attempts
 from shoal.worker.barriers import Barriers
 from shoal.worker.committer import Committer
-from shoal.worker.gate import NotNow
 from shoal.worker.heart import Heart
 from shoal.worker.hold import Hold
 from shoal.worker.membership import Membership
 from shoal.worker.options import Ending, WorkReport
+from shoal.worker.starts import NotNow
 
 SMOOTHING = 0.1
 ASLEEP_LOOK_SECONDS = 0.02
@@ -28,6 +28,7 @@ SUSPECT_RESCUES = 2
 class Slots:
     """`capacity`: how many there are, or will be when what runs has ended. `item_seconds`: how long items take,
     smoothed. `low_water`: with so few in the buffer more are wanted. `shrunk`: the buffer may hold too much by now.
+    `given_back`: items that went back unworked.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Slots:
         self.tasks: set[asyncio.Task[None]] = set()
         self.capacity = self._options.first
         self.item_seconds = 0.0
+        self.given_back = 0
         self.low_water = 0
         self.shrunk = False
 
@@ -100,16 +102,9 @@ class Slots:
             self._abandoned.add(lease)
             task.cancel()
 
-    async def tell_started(self, leases: Sequence[Lease]) -> None:
-        """The requests of these have left: say so, and break off those that are no longer ours."""
-        lost = await self._membership.started(leases)
-        self._hold.drop(lost)
-        for lease in lost:
-            self.abandon(lease)
-        self._signs.moved.set()  # a lane has let its next item out, to come due before long
-
     async def give_back(self, leases: Sequence[Lease]) -> None:
         self._report.given_back += await self._membership.give_back(leases)
+        self.given_back += len(leases)
         self._hold.drop(leases)
 
     async def replace_stubborn(self) -> None:

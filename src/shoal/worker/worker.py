@@ -33,7 +33,7 @@ from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.signs import Signs
 from shoal.worker.slots import Slots
 from shoal.worker.space import Space
-from shoal.worker.starter import Starter
+from shoal.worker.starts import WorkerSide
 
 LOOK_SECONDS = 0.5
 SLOT_LOOK_SECONDS = 2.0
@@ -41,13 +41,12 @@ FAREWELL_SECONDS = 1.0
 
 
 class Worker:
-    """Works for one scraper on one ledger. `starter` is the one that the attempts' politeness uses."""
+    """Works for one scraper on one ledger."""
 
     def __init__(
         self,
         ledger: Ledger,
         attempts: Attempts,
-        starter: Starter,
         options: WorkerOptions,
         *,
         open_heart: OpenLedger,
@@ -55,7 +54,6 @@ class Worker:
         log: Log,
     ) -> None:
         self._attempts = attempts
-        self._starter = starter
         self._options = options
         self._log = log
         self.report = WorkReport()
@@ -86,7 +84,8 @@ class Worker:
         self._governor = (
             None if options.least is None else Governor(ledger, self._membership, self._hold, self._slots, log)
         )
-        starter.tells(self._slots.tell_started)
+        membership = self._membership
+        attempts.serve(WorkerSide(lambda: membership.id, self._signs.moved.set, membership.mark_lost))
 
     @property
     def id(self) -> str:
@@ -115,7 +114,6 @@ class Worker:
         helpers = [
             committer,
             claimer,
-            asyncio.create_task(self._starter.run(), name="starter"),
             asyncio.create_task(self._slots.replace_stubborn(), name="nurse"),
             asyncio.create_task(self._maintenance.run(), name="maintenance"),
         ]
@@ -189,7 +187,7 @@ class Worker:
                 mine.dead += 1
             case VerdictKind.RETRY:
                 mine.retried += 1
-            case VerdictKind.THROTTLED:
+            case VerdictKind.THROTTLED | VerdictKind.PUT_OFF:
                 mine.throttled += 1
 
     async def _watch(self, helpers: Sequence[asyncio.Task[None]], claimer: asyncio.Task[None]) -> None:
@@ -257,4 +255,4 @@ class Worker:
         # A handler that ignores being cancelled is left behind; whoever ends the process sees to it.
         await asyncio.wait(tasks, timeout=FAREWELL_SECONDS)
         await self._heart.stop()
-        self._attempts.close()
+        await self._attempts.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from shoal.ledger.protocols import Reads, Told
 from shoal.ledger.runs import NOT_REMOVED, FoundRuns, check_change
 from shoal.ledger.steering import FilteredSteering
 from shoal.model.jsontext import PAYLOAD_BYTES, json_text
+from shoal.model.lane import Admission, Starts, StartWish
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.urlkey import KEY_VERSION
 
@@ -98,9 +99,32 @@ class PostgresLanes(SqlLanes):
     async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool:
         return await self._db.value(self._sql["slow_lane"], run_no, key, delay, why) is not None
 
-    async def _turn(self, run_no: int, key: str, slack: float) -> float:
-        seconds: float = await self._db.value(self._sql["turn"], run_no, key, slack)
-        return seconds
+    async def _reserve(self, run_no: int, key: str, worker_no: int, wish: StartWish) -> Starts:
+        row = await self._db.row(
+            self._sql["reserve"],
+            run_no,
+            key,
+            worker_no,
+            [lease.item for lease in wish.leases],
+            [lease.epoch for lease in wish.leases],
+            wish.count,
+            wish.within,
+            wish.slack,
+            wish.idle,
+        )
+        return Starts(tuple(row["waits"]), frozenset(row["lost"]), spacing=row["spacing"], next_in=row["next_in"])
+
+    async def _enter(self, worker_no: int, stage: int, key: str, visit: int) -> Admission:
+        row = await self._db.row(self._sql["enter"], worker_no, stage, key, visit)
+        return Admission(
+            is_in=row["is_in"], ahead=row["ahead"], shut=row["shut"], why=row["why"] or "", paced=row["paced"]
+        )
+
+    async def _leave(self, visits: Sequence[int]) -> None:
+        await self._db.fetch(self._sql["leave"], list(visits))
+
+    async def _close(self, stage: int, key: str, seconds: float, why: str) -> None:
+        await self._db.fetch(self._sql["close_host"], stage, key, seconds, why)
 
 
 class PostgresSteering(FilteredSteering):

@@ -78,7 +78,7 @@ class SqliteClaims(QueueClaims):
 def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], most: Sequence[int], limit: int) -> list[ClaimRow]:
     """Up to `limit` ready rows of these queues, in the order given, and up to `most` of each.
 
-    A row whose lane does not let it start now is not leased but sent to `delayed` with its slot: see claim_pick.
+    A row whose lane does not let it start soon is not leased but sent to `delayed` with its slot: see claim_pick.
     """
     if not tx.run("claim_beat", worker, tx.now):
         raise WorkerLost("This worker was declared dead, or never registered.")
@@ -109,22 +109,12 @@ def _pick(tx: Transaction, queue: int, limit: int) -> list[_Picked]:
                 raise
             limit //= 2
         else:
-            _deflect_neighbours(rows)
             return rows
 
 
-def _deflect_neighbours(rows: list[_Picked]) -> None:
-    """Of a lane that keeps a distance one item is enough."""
-    starting: set[str | None] = set()
-    for row in rows:
-        if row.paced and not row.deflected:
-            row.deflected = row.lane in starting
-            starting.add(row.lane)
-
-
 def start(tx: Transaction, pairs: str) -> list[int]:
-    """These items' requests have left. For a lane with a delay this starts the clock to the next start, and lets the
-    next item out to wait for it. Returns the items whose lease still holds."""
+    """These items are started, without a reservation. A lane with a delay counts from now, and its next item comes out.
+    Returns the items whose lease still holds."""
     if tx.run("begun_pick", pairs):
         tx.run("begun_mark", tx.now)
         tx.run("begun_lanes", tx.now)

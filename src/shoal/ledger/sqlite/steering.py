@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.lanes import Delay, SqlLanes
 from shoal.ledger.protocols import Reads
@@ -13,14 +15,14 @@ from shoal.ledger.sqlite.clock import MICRO, micros
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.orders import STEP, cancel_items, retry_items
 from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.ledger.sqlite.unlease import release
+from shoal.ledger.sqlite.unlease import leave, release
 from shoal.ledger.steering import FilteredSteering
+from shoal.model.lane import Admission, Starts, StartWish
 
-# A turn that could not be given is asked for again after so many seconds: soon when an item may start any moment, later
-# when others have reserved far ahead. So a block that is lifted does not leave the lane waiting for hours.
-ASK_AGAIN = 0.05
+# Starts are reserved a delay and so many seconds ahead at most, so that a block that is lifted does not leave the lane
+# waiting for hours.
 RESERVED_AHEAD = 60.0
-ASK_LATER = 10.0
+PAUSED_SECONDS = 2.0
 
 
 class SqliteLanes(SqlLanes):
@@ -73,35 +75,93 @@ class SqliteLanes(SqlLanes):
 
         return await self._db.write(work)
 
-    async def _turn(self, run_no: int, key: str, slack: float) -> float:
-        # Most lanes keep no distance: looking is enough, and nobody waits for the lock.
-        for lane in await self._db.fetch(self._sql["lane_starts"], run_no, key):
-            if lane["delay_max"] > 0:
-                return await self._db.write(lambda tx: turn(tx, run_no, key, slack))
-            seconds: float = max(0.0, (lane["free_at"] - lane["now"]) / MICRO)
-            return seconds
-        return 0.0
+    async def _reserve(self, run_no: int, key: str, worker_no: int, wish: StartWish) -> Starts:
+        return await self._db.write(lambda tx: reserve(tx, run_no, key, worker_no, wish))
+
+    async def _enter(self, worker_no: int, stage: int, key: str, visit: int) -> Admission:
+        return await self._db.write(lambda tx: enter(tx, worker_no, stage, key, visit))
+
+    async def _leave(self, visits: Sequence[int]) -> None:
+        await self._db.write(lambda tx: leave(tx, json_text(visits)))
+
+    async def _close(self, stage: int, key: str, seconds: float, why: str) -> None:
+        def work(tx: Transaction) -> None:
+            lane = _visited(tx, stage, key)
+            if tx.run("close_host", lane["id"], tx.now + micros(seconds), why):
+                tx.run("retime_delayed", lane["id"], tx.now)
+                if lane["blocked_until"] <= tx.now:
+                    tx.note(None, "ledger", "lane.blocked", key, {"seconds": seconds, "why": why})
+
+        await self._db.write(work)
 
 
-def turn(tx: Transaction, run_no: int, key: str, slack: float) -> float:
-    """Reserve the next start of the lane: seconds until then; below 0 when nothing was reserved."""
-    found = tx.rows("lane_starts", run_no, key)
+def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish) -> Starts:
+    """The next starts of a lane for a worker: see Lanes.reserve."""
+    pairs = [(lease.item, lease.epoch) for lease in wish.leases]
+    lost = frozenset(item for item, _ in pairs).difference(tx.json("leases_held", json_text(pairs)))
+    found = tx.rows("lane_starts", run_no, key, worker)
     if not found:
-        return 0.0
+        return Starts((0.0,) * wish.count, lost)
     lane = found[0]
-    starts_at: int = max(tx.now, lane["free_at"])
-    delay_max: float = lane["delay_max"]
-    wait = (starts_at - tx.now) / MICRO
-    if delay_max == 0:
-        return wait
-    if lane["starting"]:
-        return -ASK_AGAIN
-    too_early = wait - delay_max - RESERVED_AHEAD
-    if too_early > 0:
-        return -min(too_early, ASK_LATER)
-    tx.run("take_turn", lane["id"], starts_at, micros(slack))
-    tx.run("retime_delayed", lane["id"], tx.now)
-    return wait
+    low, high = lane["delay_min"], lane["delay_max"]
+    within = wish.within if wish.within is not None else RESERVED_AHEAD + high
+    starts_at = max(tx.now, lane["blocked_until"])
+    if high > 0:
+        free_at = lane["next_at"] + (0 if lane["is_mine"] else lane["handover"])
+        if lane["is_mine"] and wish.idle is not None:
+            free_at = max(lane["run_from"], tx.now + micros(random.uniform(low, high) - wish.idle))
+        starts_at = max(starts_at, free_at)
+    first_at = starts_at
+    waits: list[float] = []
+    while len(waits) < wish.count and starts_at - tx.now <= micros(within):
+        waits.append((starts_at - tx.now) / MICRO)
+        if high > 0:
+            starts_at += micros(random.uniform(low, high))
+    if waits:
+        begun = tx.run("reserve_leases", json_text(pairs[: len(waits)]), tx.now, lane["id"]) if pairs else 0
+        if high > 0 or begun:
+            tx.run(
+                "reserve_starts",
+                lane["id"],
+                begun,
+                starts_at if high > 0 else None,
+                worker,
+                micros(wish.slack),
+                first_at,
+            )
+            tx.run("retime_delayed", lane["id"], tx.now)
+            admit_to(tx, json_text([lane["id"]]))
+    return Starts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO)
+
+
+def enter(tx: Transaction, worker: int, stage: int, key: str, visit: int) -> Admission:
+    """A request from elsewhere asks for a place in a host's lane: see Lanes.enter."""
+    if not tx.value("is_worker_live", worker):
+        raise WorkerLost("This worker was declared dead, or never registered.")
+    lane = _visited(tx, stage, key)
+    paced = bool(lane["paced"])
+    if lane["paused"] or lane["blocked_until"] > tx.now:
+        leave(tx, json_text([visit]))
+        if lane["paused"]:
+            return Admission(shut=PAUSED_SECONDS, why="it is paused", paced=paced)
+        return Admission(shut=(lane["blocked_until"] - tx.now) / MICRO, why=lane["blocked_why"] or "", paced=paced)
+    rows = tx.rows("find_visit", visit)
+    if rows and rows[0]["entered"]:
+        return Admission(is_in=True, paced=paced)
+    since = rows[0]["since"] if rows else tx.now
+    if not rows:
+        tx.run("want_visit", visit, lane["id"], since, worker)
+    ahead: int = tx.value("visits_before", lane["id"], since, visit)
+    is_in = ahead < lane["free"]
+    if is_in:
+        tx.run("enter_visit", visit)
+    tx.run("count_visits", json_text([lane["id"]]))
+    return Admission(is_in=is_in, ahead=ahead, paced=paced)
+
+
+def _visited(tx: Transaction, stage: int, key: str) -> Any:
+    tx.run("host_lane", stage, key)
+    return tx.rows("visited_lane", key)[0]
 
 
 def _find_lane(tx: Transaction, run_no: int, key: str) -> tuple[int | None, bool]:

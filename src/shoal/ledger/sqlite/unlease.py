@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from shoal.ledger.sqlite.admit import admit
+from shoal.ledger.sqlite.admit import admit, admit_to
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 
 # Other runs wait for the lock while a step lasts: some milliseconds.
@@ -52,10 +52,11 @@ def declare_lost(tx: Transaction, corpses: Sequence[int] = ()) -> tuple[str, ...
 
 
 def rescue(tx: Transaction) -> tuple[int, int, bool]:
-    """Give leases of workers that are gone to others, at most RESCUE_AT_ONCE of them.
+    """Give leases of workers that are gone to others, at most RESCUE_AT_ONCE of them, and their places at hosts.
 
     Returns how many items went back, how many were quarantined, and whether there may be more.
     """
+    leave(tx, tx.value("orphaned_visits"))
     rescued = quarantined = leased = 0
     for reason, leases, count in tx.rows("orphaned_leases", RESCUE_AT_ONCE):
         back, dead = unlease(tx, leases, "crashed", reason)
@@ -66,7 +67,18 @@ def rescue(tx: Transaction) -> tuple[int, int, bool]:
 def stop_worker(tx: Transaction, worker: int) -> int:
     """A worker leaves. Whatever it still holds goes back at once."""
     tx.run("stop_worker", worker, tx.now)
+    leave(tx, tx.value("visits_of_worker", worker))
     return unlease(tx, tx.value("leases_of_worker", worker), "returned", None)[0]
+
+
+def leave(tx: Transaction, visits: str) -> None:
+    """Visits, a JSON list, are over or no longer wanted. Their places go to whoever waits."""
+    lanes: str = tx.value("lanes_of_visits", visits)
+    if lanes != "[]":
+        tx.run("drop_visits", visits)
+        tx.run("count_visits", lanes)
+        admit_to(tx, lanes)
+        tx.wakes = True
 
 
 def reconcile(tx: Transaction, worker: int, known: str) -> int:

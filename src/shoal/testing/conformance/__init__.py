@@ -14,6 +14,7 @@ from shoal.testing.conformance.pace import PaceConformance
 from shoal.testing.conformance.reads import ReadsConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.steering import SteeringConformance
+from shoal.testing.conformance.visits import VisitConformance
 from shoal.testing.conformance.workers import WorkersConformance
 
 
@@ -25,6 +26,7 @@ class LedgerConformance(
     WorkersConformance,
     LanesConformance,
     PaceConformance,
+    VisitConformance,
     SteeringConformance,
     ReadsConformance,
     ErrandsConformance,

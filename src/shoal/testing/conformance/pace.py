@@ -1,15 +1,16 @@
-"""The distance between starts on a lane: who must report a start, turns beyond items, and floors under the delay."""
+"""The distance between starts on a lane: starts that workers reserve, and floors under the delay."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from shoal.errors import InvalidSetting, NotFound
 from shoal.model.item import Claimed
-from shoal.model.lane import LanePolicy
+from shoal.model.lane import LanePolicy, StartWish
 from shoal.testing.lab import Lab, done, retry, throttled
 
 SPACED = LanePolicy(limit=4, delay_min=10, delay_max=10)
@@ -17,8 +18,20 @@ SECOND = 1.0
 Slowing = Callable[[Lab], Awaitable[object]]
 
 
-async def start(lab: Lab, worker: str, *claimed: Claimed) -> None:
-    assert await lab.ledger.claims.started(worker, [item.lease for item in claimed]) == set()
+async def turn(lab: Lab, worker: str, key: str = "host", *, run_id: str | None = None, **wish: float) -> float:
+    """One start beyond an item's own: the seconds until it; below 0 when none was given."""
+    starts = await lab.ledger.lanes.reserve(worker, key, StartWish(**wish), run_id=run_id)  # type: ignore[arg-type]
+    return starts.waits[0] if starts.waits else -starts.next_in
+
+
+async def start(lab: Lab, worker: str, *claimed: Claimed) -> tuple[float, ...]:
+    """Reserve the starts of items of one lane: the seconds until each."""
+    lane = claimed[0].lane
+    assert lane is not None
+    wish = StartWish(leases=tuple(item.lease for item in claimed), count=len(claimed))
+    starts = await lab.ledger.lanes.reserve(worker, lane, wish)
+    assert starts.lost == frozenset()
+    return starts.waits
 
 
 async def later(lab: Lab, seconds: float) -> None:
@@ -53,59 +66,134 @@ class PaceConformance:
         claimed = [*await lab.claim(worker), *await lab.claim(worker)]
         assert {item.name: item.paced for item in claimed} == {"a": True, "b": False, "c": False, "d": True}
 
-    # -- turns --------------------------------------------------------------------------------------------------------
+    # -- starts -------------------------------------------------------------------------------------------------------
 
-    async def test_a_turn_costs_nothing_where_no_distance_is_kept(self, lab: Lab) -> None:
+    async def test_a_start_costs_nothing_where_no_distance_is_kept(self, lab: Lab) -> None:
         run = await lab.run(lane=LanePolicy(limit=2))
         lanes = lab.ledger.lanes
-        assert await lanes.turn("nobody-knows-it") == 0
+        worker = await lab.worker()
+        assert (await lanes.reserve(worker, "nobody-knows-it", StartWish(count=2))).waits == (0, 0)
         with pytest.raises(NotFound):
             await lanes.get("nobody-knows-it")
         await lab.put(run, "a", "b", lane="host")
-        await lab.claim(await lab.worker())
-        assert [await lanes.turn("host") for _ in range(3)] == [0, 0, 0]
+        await lab.claim(worker)
+        assert (await lanes.reserve(worker, "host", StartWish(count=3))).waits == (0, 0, 0)
         await lanes.block("host", 30, "429")
-        assert 29 < await lanes.turn("host") <= 30, "a block holds for every request"
+        assert 29 < await turn(lab, worker) <= 30, "a block holds for every request"
 
-    async def test_turns_keep_the_distance_to_each_other(self, lab: Lab) -> None:
+    async def test_starts_keep_the_distance_to_each_other(self, lab: Lab) -> None:
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", lane="host", delay=3600.0)
         other = await lab.another()
-        waits = await asyncio.gather(*(ledger.lanes.turn("host") for ledger in (lab.ledger, other) for _ in range(2)))
-        given = [wait for wait in waits if wait >= 0]
-        while len(given) < 4:  # two who ask at the same moment: one is told to ask again
-            given.append(await lab.ledger.lanes.turn("host"))
-        assert [round(wait) for wait in sorted(given)] == [0, 10, 20, 30]
+        workers = [await lab.worker() for _ in range(2)]
+        given = await asyncio.gather(
+            *(
+                ledger.lanes.reserve(worker, "host", StartWish(count=2))
+                for ledger, worker in zip((lab.ledger, other), workers, strict=True)
+            )
+        )
+        waits = sorted(wait for starts in given for wait in starts.waits)
+        assert [round(wait) for wait in waits] == [0, 10, 20, 30]
+        assert {starts.spacing for starts in given} == {10.0}
         await lab.jump(35)
-        assert 4 < await lab.ledger.lanes.turn("host") <= 5
+        assert 4 < await turn(lab, workers[0]) <= 5
 
-    async def test_a_turn_that_may_be_used_late_keeps_more_distance(self, lab: Lab) -> None:
+    async def test_others_keep_more_distance_to_a_start_that_may_be_used_late(self, lab: Lab) -> None:
+        """Whoever has it times its own."""
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", lane="host", delay=3600.0)
-        assert await lab.ledger.lanes.turn("host", slack=2.0) == 0
-        assert 11 < await lab.ledger.lanes.turn("host") <= 12
-        with pytest.raises(InvalidSetting):
-            await lab.ledger.lanes.turn("host", slack=-1.0)
+        one, two = await lab.worker(), await lab.worker()
+        assert await turn(lab, one, slack=2.0) == 0
+        assert 9 < await turn(lab, one, slack=2.0) <= 10
+        assert 21 < await turn(lab, two) <= 22
+        for wish in ({"slack": -1.0}, {"idle": float("nan")}, {"count": 0}):
+            with pytest.raises(InvalidSetting):
+                await turn(lab, one, **wish)
 
-    async def test_no_turn_is_given_while_an_item_may_start_any_moment(self, lab: Lab) -> None:
+    async def test_a_worker_that_missed_its_starts_goes_on_from_its_last_request(self, lab: Lab) -> None:
+        """Only if nobody came after it; others were promised that it would not start any more."""
         run = await lab.run(lane=SPACED)
-        await lab.put(run, "a", "b", lane="host")
+        await lab.put(run, "a", lane="host", delay=3600.0)
+        one, two = await lab.worker(), await lab.worker()
+        lanes = lab.ledger.lanes
+        assert (await lanes.reserve(one, "host", StartWish(count=3))).waits[0] == 0
+        await lab.jump(27)
+        starts = await lanes.reserve(one, "host", StartWish(count=2, idle=4.0))
+        assert [round(wait) for wait in starts.waits] == [6, 16]
+        await lab.jump(40)
+        starts = await lanes.reserve(one, "host", StartWish(count=2, idle=30.0))
+        assert [round(wait) for wait in starts.waits] == [0, 10]
+        assert 19 < await turn(lab, two) <= 20
+        await lab.jump(35)
+        assert await turn(lab, one, idle=50.0) == 0, "it is late enough anyway"
+        assert 9 < await turn(lab, two) <= 10
+        starts = await lanes.reserve(one, "host", StartWish(count=2, idle=50.0))
+        assert [round(wait) for wait in starts.waits] == [20, 30], "the other one's start stands"
+        starts = await lanes.reserve(one, "host", StartWish(idle=50.0))
+        assert [round(wait) for wait in starts.waits] == [20], "not before its own starts began"
+
+    async def test_an_item_comes_out_a_moment_before_its_start_and_reserves_it(self, lab: Lab) -> None:
+        run = await lab.run(lane=SPACED)
+        await lab.put(run, "a", "b", "c", lane="host")
         worker = await lab.worker(lease_seconds=3600)
         (a,) = await lab.claim(worker)
-        assert -1 < await lab.ledger.lanes.turn("host") < 0
-        await lab.jump(300)
-        assert await lab.ledger.lanes.turn("host") < 0, "it may sit in a buffer for long"
-        await start(lab, worker, a)
-        wait = await lab.ledger.lanes.turn("host")
-        assert 9 < wait <= 10, "the distance counts from the item's start"
+        assert a.paced
+        assert await lab.claim(worker) == [], "one at a time, as long as it has no start"
+        assert await start(lab, worker, a) == (0.0,)
+        lane = await lab.ledger.lanes.get("host")
+        assert (lane.taken, lane.unstarted, lane.waiting) == (2, 1, 1), "the next waits outside for its time"
+        await later(lab, 9)
+        assert await lab.claim(worker) == []
+        await later(lab, 0.92)
+        (b,) = await lab.claim(worker)
+        (wait,) = await start(lab, worker, b)
+        assert 0 <= wait < 0.1
         await lab.check()
 
-    async def test_an_item_that_was_let_out_already_waits_for_a_turn_taken_meanwhile(self, lab: Lab) -> None:
+    async def test_as_many_items_come_out_as_start_within_that_moment(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=20, delay_min=0.02, delay_max=0.02))
+        await lab.put(run, *(f"k{n}" for n in range(10)), lane="host")
+        worker = await lab.worker(lease_seconds=3600)
+        claimed = await lab.claim(worker)
+        assert len(claimed) == 6
+        waits = await start(lab, worker, *claimed)
+        assert [round(later - earlier, 3) for earlier, later in itertools.pairwise(waits)] == [0.02] * 5
+        await lab.check()
+
+    async def test_starts_far_ahead_are_not_given(self, lab: Lab) -> None:
+        """An item that would wait for long goes back instead, and comes out in its turn."""
+        run = await lab.run(lane=SPACED)
+        await lab.put(run, "a", lane="host")
+        worker, other = await lab.worker(lease_seconds=3600), await lab.worker()
+        (a,) = await lab.claim(worker)
+        assert await turn(lab, other) == 0
+        starts = await lab.ledger.lanes.reserve(worker, "host", StartWish(leases=(a.lease,), within=1.0))
+        assert starts.waits == ()
+        assert 9 < starts.next_in <= 10
+        assert await lab.ledger.claims.give_back(worker, [a.lease]) == 1
+        assert await lab.claim(worker) == []
+        assert await lab.state(run, "a") == "delayed"
+        await lab.check()
+        await later(lab, 10)
+        assert await lab.claim_keys(worker) == ["a"]
+        assert (await lab.item(run, "a")).tries == 0
+
+    async def test_a_lease_that_is_gone_starts_nothing(self, lab: Lab) -> None:
+        run = await lab.run(lane=SPACED)
+        await lab.put(run, "a", lane="host")
+        worker = await lab.worker(lease_seconds=3600)
+        (a,) = await lab.claim(worker)
+        await lab.ledger.steering.release(older_than=0)
+        starts = await lab.ledger.lanes.reserve(worker, "host", StartWish(leases=(a.lease,)))
+        assert starts.lost == {a.item}
+        await lab.check()
+
+    async def test_an_item_that_was_let_out_already_waits_for_a_start_reserved_meanwhile(self, lab: Lab) -> None:
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", "b", lane="host")
         worker = await lab.worker(lease_seconds=3600)
         assert await lab.state(run, "a") == "ready"
-        assert await lab.ledger.lanes.turn("host") == 0
+        assert await turn(lab, worker) == 0
         assert await lab.claim(worker) == []
         assert await lab.state(run, "a") == "delayed"
         lane = await lab.ledger.lanes.get("host")
@@ -117,13 +205,13 @@ class PaceConformance:
         assert await lab.claim_keys(worker) == ["a"]
         await lab.check()
 
-    async def test_an_item_that_waits_for_its_time_waits_longer_after_a_turn(self, lab: Lab) -> None:
+    async def test_an_item_that_waits_for_its_time_waits_longer_after_another_start(self, lab: Lab) -> None:
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", "b", lane="host")
         worker = await lab.worker(lease_seconds=3600)
         (a,) = await lab.claim(worker)
         await start(lab, worker, a)
-        assert 9 < await lab.ledger.lanes.turn("host") <= 10
+        assert 9 < await turn(lab, worker) <= 10
         await later(lab, 11)
         assert await lab.claim(worker) == []
         await later(lab, 10)
@@ -131,25 +219,28 @@ class PaceConformance:
         await lab.check()
 
     async def test_items_that_nobody_disturbs_are_never_put_off(self, lab: Lab) -> None:
-        """The moment an item is let out for is the moment it may be claimed, to the microsecond."""
+        """When an item comes out, it is claimed, and its start is near."""
         run = await lab.run(lane=LanePolicy(limit=2, delay_min=0.001, delay_max=0.03))
         await lab.put(run, *(f"k{n}" for n in range(12)), lane="host")
         worker = await lab.worker(lease_seconds=3600)
-        for n in range(12):
-            await asyncio.sleep((await lab.ledger.lanes.get("host")).next_seconds)
-            await lab.ledger.upkeep.tend()
-            (item,) = await lab.claim(worker)
-            assert item.name == f"k{n}"
-            await start(lab, worker, item)
-            await lab.finish(worker, [item])
+        seen = 0
+        while seen < 12:
+            claimed = await lab.claim(worker)
+            assert claimed
+            for item in claimed:
+                assert item.name == f"k{seen}"
+                seen += 1
+                (wait,) = await start(lab, worker, item)
+                await asyncio.sleep(wait)
+            await lab.finish(worker, claimed)
 
     @pytest.mark.parametrize("how", ["given back", "retried", "throttled", "crashed", "released", "done"])
-    async def test_a_lease_that_ends_unstarted_gives_the_turn_free(self, lab: Lab, how: str) -> None:
+    async def test_a_lease_that_ends_unstarted(self, lab: Lab, how: str) -> None:
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", "b", lane="host")
         worker = await lab.worker(lease_seconds=3600)
+        other = await lab.worker(lease_seconds=86_400)
         (a,) = await lab.claim(worker)
-        assert await lab.ledger.lanes.turn("host") < 0
         match how:
             case "given back":
                 await lab.ledger.claims.give_back(worker, [a.lease])
@@ -163,11 +254,10 @@ class PaceConformance:
                 await lab.ledger.steering.release(older_than=0)
             case "done":
                 await lab.commit(worker, done(a))
-        wait = await lab.ledger.lanes.turn("host")
+        wait = await turn(lab, other)
         # What was given back has surely not started; of all others nobody knows.
         assert (wait == 0) if how == "given back" else (9 < wait <= 10)
         await lab.check()
-        other = await lab.worker(lease_seconds=86_400)
         assert await lab.claim(other) == []
         await later(lab, wait + 9)
         assert await lab.claim(other) == []
@@ -175,37 +265,25 @@ class PaceConformance:
         assert len(await lab.claim(other)) == 1
         await lab.check()
 
-    async def test_a_claim_and_a_turn_at_the_same_moment_do_not_both_start(self, lab: Lab) -> None:
-        run = await lab.run(lane=SPACED)
-        other = await lab.another()
-        worker = await lab.worker(lease_seconds=3600)
-        held = 0
-        for n in range(25):
-            await lab.put(run, f"k{n}", lane=f"host{n}")
-            claimed, wait = await asyncio.gather(lab.claim(worker), other.lanes.turn(f"host{n}"))
-            assert not (claimed and 0 <= wait < 10), "both start now"
-            held += len(claimed)
-        await lab.check()
-        await later(lab, 11)
-        assert held + len(await lab.claim(worker)) == 25, "nothing is lost on the way"
-
-    async def test_turns_are_not_reserved_far_ahead(self, lab: Lab) -> None:
+    async def test_starts_are_not_reserved_for_the_end_of_a_long_block(self, lab: Lab) -> None:
         """A block that is lifted must not leave a lane that waits for its end."""
         run = await lab.run(lane=SPACED)
         await lab.put(run, "a", lane="host")
+        worker = await lab.worker()
         await lab.ledger.lanes.block("host", 3600, "maintenance")
-        assert -11 < await lab.ledger.lanes.turn("host") < 0
+        assert -3601 < await turn(lab, worker) < -3598
         await lab.ledger.lanes.block("host", 0, "")
-        assert await lab.ledger.lanes.turn("host") == 0
+        assert await turn(lab, worker) == 0
 
-    async def test_an_item_claimed_before_the_lane_had_a_delay_does_not_hold_up_turns(self, lab: Lab) -> None:
-        """Its worker does not report starts, and may be the one who asks."""
+    async def test_an_item_claimed_before_the_lane_had_a_delay_holds_nobody_up(self, lab: Lab) -> None:
+        """Its worker does not reserve its start, and may be the one who asks for another."""
         run = await lab.run(lane=LanePolicy(limit=2))
         await lab.put(run, "a", lane="host")
-        (a,) = await lab.claim(await lab.worker())
+        worker = await lab.worker()
+        (a,) = await lab.claim(worker)
         assert not a.paced
         await lab.ledger.lanes.slow("host", 10, "robots.txt")
-        assert 9 < await lab.ledger.lanes.turn("host") <= 10
+        assert 9 < await turn(lab, worker) <= 10
         await lab.check()
 
     # -- floors -------------------------------------------------------------------------------------------------------
@@ -263,7 +341,12 @@ class PaceConformance:
         worker = await lab.worker(lease_seconds=86_400)
         seen: list[str] = []
         while len(seen) < 7:
-            (item,) = await lab.claim(worker)
+            claimed = await lab.claim(worker)
+            if not claimed:  # too many were out: they are put back in line first
+                assert not seen
+                await later(lab, 0.001)
+                claimed = await lab.claim(worker)
+            (item,) = claimed
             assert item.paced
             seen.append(item.name)
             assert await lab.claim(worker) == []
@@ -271,7 +354,7 @@ class PaceConformance:
             assert await lab.claim(worker) == [], "the first one has not started yet"
             lane = await lab.ledger.lanes.get("host")
             assert (lane.taken, lane.unstarted, lane.waiting) == (1, 1, 7 - len(seen)), "the others are back in line"
-            await start(lab, worker, item)
+            assert await start(lab, worker, item) == (0.0,)
             await lab.check()
             await later(lab, 9)
             assert await lab.claim(worker) == []
@@ -300,9 +383,10 @@ class PaceConformance:
         await lab.put(run, "a", "b", lane="host")
         lane = await lab.ledger.lanes.slow("host", 10, "robots.txt", run_id=run.id)
         assert (lane.run_id, lane.policy.delay_min) == (run.id, 10)
-        assert await lab.ledger.lanes.turn("host", run_id=run.id) == 0
-        assert 9 < await lab.ledger.lanes.turn("host", run_id=run.id) <= 10
-        assert await lab.ledger.lanes.turn("host") == 0, "the shared lane of that name is another one"
+        worker = await lab.worker()
+        assert await turn(lab, worker, run_id=run.id) == 0
+        assert 9 < await turn(lab, worker, run_id=run.id) <= 10
+        assert await turn(lab, worker) == 0, "the shared lane of that name is another one"
 
     async def test_why_names_the_floor(self, lab: Lab) -> None:
         run = await lab.run(lane=LanePolicy(limit=2))

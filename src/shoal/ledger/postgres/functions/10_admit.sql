@@ -1,7 +1,8 @@
 -- Let as many items out of `waiting` as the lanes allow. The caller holds the lanes' locks, and took them in an
 -- EARLIER statement: this one then has a fresh snapshot and sees what other transactions put behind those lanes.
 --
--- A lane with a delay has at most one unstarted item outside, so that a late claim or a full buffer cannot bunch starts.
+-- Items of a lane with a delay come out a moment (shoal.lane_lead) before they may start, and only as many as start
+-- within it: their workers reserve the starts (shoal.reserve) and wait for them, so no time is lost on the way.
 -- Where several runs wait behind one lane they take turns; the rows of paused and of idle runs are not looked at.
 create or replace function shoal.admit(lanes bigint[], t timestamptz) returns int
 language plpgsql
@@ -72,7 +73,7 @@ begin
         delete from shoal.waiting w where w.ctid = any (places) returning w.*
     ),
     placed as materialized (
-        select p.*, greatest(shoal.lane_next_at(l, t), l.blocked_until) as due
+        select p.*, shoal.lane_due(l, t) as due
         from picked p join shoal.lane l on l.id = p.lane
     ),
     to_ready as (
@@ -100,22 +101,39 @@ begin
     return coalesce(cardinality(places), 0);
 end $$;
 
+-- How long before it may start an item comes out: enough for a claim and a reservation.
+create or replace function shoal.lane_lead() returns interval
+language sql immutable as $$ select interval '100 milliseconds' $$;
+
+-- How many items that have no start yet may be out at once.
+create or replace function shoal.lane_ahead(l shoal.lane) returns int
+language sql immutable as $$
+    select case when l.delay_max > 0
+                then 1 + least(1000000, floor(extract(epoch from shoal.lane_lead()) / l.delay_max))::int
+                else l.max_active + l.unstarted end
+$$;
+
 -- How many more items a lane lets out now.
 create or replace function shoal.lane_allowance(l shoal.lane) returns int
 language sql immutable as $$
     select case
-        when l.paused or l.waiting = 0 or l.taken >= l.max_active then 0
-        when l.delay_max > 0 then case when l.unstarted = 0 then 1 else 0 end
-        else l.max_active - l.taken
+        when l.paused or l.waiting = 0 then 0
+        else greatest(0, least(l.max_active - l.taken - l.visiting - l.wanted, shoal.lane_ahead(l) - l.unstarted))
     end
 $$;
 
--- When the lane may start again. Turns are reserved at most a minute ahead (see shoal.turn), so what lies farther off
+-- When the lane may start again. Starts are reserved at most a minute ahead (see shoal.reserve), so what lies farther off
 -- was written before the clock was set back, and must not hold up the lane.
 create or replace function shoal.lane_next_at(l shoal.lane, t timestamptz) returns timestamptz
 language sql immutable as $$
     select case when l.next_at > t + interval '1 minute' + shoal.seconds(2 * l.delay_max)
                 then t + shoal.seconds(l.delay_max) else l.next_at end
+$$;
+
+-- When the lane's next item may come out.
+create or replace function shoal.lane_due(l shoal.lane, t timestamptz) returns timestamptz
+language sql immutable as $$
+    select greatest(shoal.lane_next_at(l, t) - shoal.lane_lead(), l.blocked_until)
 $$;
 
 -- A random wait within a lane's range.

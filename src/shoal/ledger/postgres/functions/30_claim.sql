@@ -10,8 +10,8 @@
 --
 -- A row whose lane was paused or blocked after it became ready is not leased but sent to `delayed` with its slot; it is
 -- returned with deflected = true so that the caller claims again. There are never more of these than the lane's limit.
---
--- Rows of a lane with a delay are leased one by one, see shoal.lease_paced; they are few.
+-- So is a row whose lane may not start soon, because others have reserved starts since, or whose lane had no delay when
+-- too many became ready. A claim takes no lane: starts are reserved by whoever holds the lease.
 create or replace function shoal.claim(
     worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most_of_each int[], most int)
 returns table (
@@ -70,17 +70,17 @@ begin
         select g.*, k.run, l.key as lane_key, coalesce(l.delay_max > 0, false) as paced,
                case when l.paused then t + interval '2 seconds'
                     when l.blocked_until > t then least(l.blocked_until, t + interval '10 seconds')
-                    when l.delay_max > 0 then shoal.lease_paced(row(
-                        g.item, g.lane, t, null, g.epoch + 1, worker_no, claim, k.run, g.queue, g.priority, g.tries,
-                        g.rescues, true)::shoal.lease)
+                    when l.delay_max > 0 and shoal.lane_due(l, t) > t
+                    then least(shoal.lane_due(l, t), t + interval '10 seconds')
+                    when l.delay_max > 0 and l.unstarted > shoal.lane_ahead(l) then t
                end as due
         from gone g join shoal.queue k on k.id = g.queue left join shoal.lane l on l.id = g.lane
     ),
     leased as (
         insert into shoal.lease
             (item, lane, claimed_at, epoch, worker, claim_no, run, queue, priority, tries, rescues, paced)
-        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues, false
-        from judged j where j.due is null and not j.paced
+        select j.item, j.lane, t, j.epoch + 1, worker_no, claim, j.run, j.queue, j.priority, j.tries, j.rescues, j.paced
+        from judged j where j.due is null
     ),
     sent_back as (
         insert into shoal.delayed
@@ -117,28 +117,6 @@ as $$
     order by u.ord
 $$;
 
--- Lease an item of a lane with a delay, unless somebody has taken a turn meanwhile, or another item is on its way to its
--- start (the lane had no delay when both became ready). Then it answers when to look again. It holds the lane, so that
--- neither a turn nor a second claim slips in between; whoever has the lane already goes first, a claim does not wait.
-create or replace function shoal.lease_paced(new shoal.lease) returns timestamptz
-language plpgsql as $$
-declare
-    free_at timestamptz;
-begin
-    select l.next_at into free_at from shoal.lane l where l.id = new.lane for no key update skip locked;
-    if not found then
-        return new.claimed_at + interval '50 milliseconds';
-    end if;
-    if free_at > new.claimed_at then
-        return least(free_at, new.claimed_at + interval '10 seconds');
-    end if;
-    if exists (select 1 from shoal.lease s where s.lane = new.lane and s.paced and s.started_at is null) then
-        return new.claimed_at + interval '50 milliseconds';
-    end if;
-    insert into shoal.lease select new.*;
-    return null;
-end $$;
-
 -- What a claim took whose answer never arrived. If it has not reached the server yet, it is void from now on.
 create or replace function shoal.recall(worker_no int, claim int)
 returns table (
@@ -158,8 +136,8 @@ begin
     where s.worker = worker_no and s.claim_no = claim;
 end $$;
 
--- A worker says that these items' requests have left. For a lane with a delay this starts the clock to the next start,
--- and lets the next item out to wait for it. Returns the items whose lease still holds.
+-- A worker says that these items are started, without having reserved it. A lane with a delay counts from now, and its
+-- next item comes out. Returns the items whose lease still holds.
 create or replace function shoal.started(items bigint[], epochs int[]) returns bigint[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -193,12 +171,12 @@ end $$;
 -- Whether a delayed item that comes due goes behind its lane instead of to ready.
 create or replace function shoal.gives_up_slot(slotted boolean, l shoal.lane, run_state text) returns boolean
 language sql immutable as $$
-    select not slotted or (l.run = 0 and run_state <> 'active') or (l.delay_max > 0 and l.unstarted > 1)
+    select not slotted or (l.run = 0 and run_state <> 'active') or (l.delay_max > 0 and l.unstarted > shoal.lane_ahead(l))
 $$;
 
 -- Move what has come due, at most `most` items: with its slot, or without a lane, to ready; the rest to its place behind
 -- the lane. A paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that
--- has several unstarted ones outside, from the time before it had a delay: they are let out again one at a time.
+-- has too many unstarted ones outside, from the time before it had a delay: they come out again in their turn.
 --
 -- waits: for lanes that others have, as long as lock_timeout allows; otherwise their items are left for later.
 create or replace function shoal.promote_due(most int, waits boolean) returns int

@@ -2,7 +2,8 @@
 -- Only rows whose lease (item, epoch) still stands are touched; for the others the answer says whether this same
 -- commit had been made before (`repeated`) or the lease went to somebody else (`lost`). Asking twice is harmless.
 --
--- kinds: done, dead, retry (charged), throttled (not charged; its lane waits for everybody). null: all are done and
+-- kinds: done, dead, retry (charged), throttled (not charged; its lane waits for everybody), put_off (not charged; another
+-- host made it wait, so its lane does not). null: all are done and
 -- have nothing to tell; that is the usual case and has a short way of its own. runs: the runs of the items, each once
 -- or as often as one likes; taken with `items` only to tell `repeated` from `lost`.
 create or replace function shoal.commit(
@@ -85,7 +86,7 @@ begin
         judged as materialized (
             select h.*,
                    -- The head of a sequential group keeps its place while it waits for its retry.
-                   coalesce(l.ordered, false) and h.kind in ('retry', 'throttled') as holds,
+                   coalesce(l.ordered, false) and h.kind in ('retry', 'throttled', 'put_off') as holds,
                    l.next_at, l.delay_max
             from held h left join shoal.lane l on l.id = h.lane
         ),
@@ -99,7 +100,7 @@ begin
         tried as (
             insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
             select j.item, j.claimed_at, t, j.run, j.epoch, worker_no, j.seconds, j.outcome, j.error, j.detail
-            from judged j where j.kind in ('retry', 'throttled')
+            from judged j where j.kind in ('retry', 'throttled', 'put_off')
         ),
         put_off as (
             insert into shoal.delayed
@@ -109,8 +110,10 @@ begin
                             case when j.holds then j.next_at end,
                             case when j.holds and j.started_at is null then t + shoal.seconds(j.delay_max) end),
                    t, j.run, j.queue, j.priority, j.epoch,
-                   j.tries + case when j.kind = 'retry' then 1 else 0 end, j.rescues, j.holds, j.kind
-            from judged j where j.kind = 'retry' or (j.kind = 'throttled' and (j.lane is null or j.holds))
+                   j.tries + case when j.kind = 'retry' then 1 else 0 end, j.rescues, j.holds,
+                   case j.kind when 'put_off' then 'throttled' else j.kind end
+            from judged j
+            where j.kind in ('retry', 'put_off') or (j.kind = 'throttled' and (j.lane is null or j.holds))
         ),
         back_in_line as (
             insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
@@ -145,9 +148,11 @@ begin
                 (at, queue, worker, leased, done, dead, delayed, waiting, retried, throttled, seconds)
             select t, j.queue, worker_no, -count(*),
                    count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
-                   count(*) filter (where j.kind = 'retry' or (j.kind = 'throttled' and (j.lane is null or j.holds))),
+                   count(*) filter (where j.kind in ('retry', 'put_off')
+                                      or (j.kind = 'throttled' and (j.lane is null or j.holds))),
                    count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
-                   count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind = 'throttled'), sum(j.seconds)
+                   count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind in ('throttled', 'put_off')),
+                   sum(j.seconds)
             from judged j group by j.queue
         )
         select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done'),

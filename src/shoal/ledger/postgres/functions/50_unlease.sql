@@ -145,7 +145,11 @@ begin
     -- Runs before lanes; lanes all at once, so that no two rounds wait for each other in a ring.
     perform shoal.share_runs(array(select s.run from shoal.lease s where s.item = any (orphans)));
     perform shoal.lock_lanes(array(
-        select distinct s.lane from shoal.lease s where s.item = any (orphans) and s.lane is not null));
+        select s.lane from shoal.lease s where s.item = any (orphans) and s.lane is not null
+        union select v.lane from shoal.visit v join shoal.worker w on w.no = v.worker
+        where w.state in ('stopped', 'lost')));
+    perform shoal.leave(array(
+        select v.id from shoal.visit v join shoal.worker w on w.no = v.worker where w.state in ('stopped', 'lost')));
     select coalesce(sum(u.back), 0), coalesce(sum(u.quarantined), 0) into rescued, quarantined
     from (
         select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs,
@@ -168,6 +172,10 @@ begin
     perform 1 from shoal.worker w where w.no = worker_no for update;
     update shoal.worker w set state = 'stopped', ended_at = shoal.clock()
     where w.no = worker_no and w.state in ('live', 'draining');
+    perform shoal.lock_lanes(array(
+        select s.lane from shoal.lease s where s.worker = worker_no and s.lane is not null
+        union select v.lane from shoal.visit v where v.worker = worker_no));
+    perform shoal.leave(array(select v.id from shoal.visit v where v.worker = worker_no));
     select u.back into returned
     from (select array_agg(s.item order by s.item) as items, array_agg(s.epoch order by s.item) as epochs
           from shoal.lease s where s.worker = worker_no) g

@@ -123,46 +123,200 @@ $$;
 -- Items that were let out to wait for their lane wait until it may start again: sooner or later than before.
 create or replace function shoal.retime_delayed(lane_id bigint, t timestamptz) returns void
 language sql as $$
-    update shoal.delayed d set due_at = greatest(t, l.next_at, l.blocked_until)
+    update shoal.delayed d set due_at = greatest(t, shoal.lane_due(l, t))
     from shoal.lane l
     where l.id = lane_id and d.lane = lane_id and d.slotted and d.reason = 'lane'
-      and d.due_at <> greatest(t, l.next_at, l.blocked_until)
+      and d.due_at <> greatest(t, shoal.lane_due(l, t))
 $$;
 
--- One more start on a lane, beyond an item's own: seconds until it may leave. Below 0: nothing was reserved, ask again
--- after so long. That is so while an item of the lane may start any moment, and when others have reserved more than a
--- minute ahead already: a block that is lifted then does not leave the lane waiting for hours.
-create or replace function shoal.turn(run_no int, lane_key text, slack double precision)
-returns double precision
+-- Reserve the next starts of a lane for a worker: after how many seconds each may leave. The first are those of the
+-- leases given, which are marked as started; the others are further requests. A start may be used up to `slack` seconds
+-- late, so other workers keep that much more distance. idle: the worker has missed the starts it had, and its last request
+-- left so many seconds ago; if nobody came after it, it goes on from there and no time is lost. Fewer than asked for when
+-- they would lie more than `within` seconds ahead (null: a delay and a minute, so that a block that is lifted does
+-- not leave the lane waiting for hours); next_in says when the first that was not given would be. spacing: the least
+-- distance that the worker must keep between two of its own.
+create or replace function shoal.reserve(
+    run_no int, lane_key text, worker_no int, items bigint[], epochs int[], wanted int, within double precision,
+    slack double precision, idle double precision,
+    out waits double precision[], out lost bigint[], out spacing double precision, out next_in double precision)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
-    t timestamptz := shoal.clock();
+    t timestamptz;
     l shoal.lane;
     starts_at timestamptz;
-    too_early double precision;
+    first_at timestamptz;
+    begun int;
 begin
-    select x.* into l from shoal.lane x where x.run = run_no and x.key = lane_key;
-    if l.delay_max > 0 then
-        select x.* into l from shoal.lane x where x.id = l.id for update;
-        t := shoal.clock();
+    waits := '{}';
+    if cardinality(items) > 0 then
+        perform shoal.share_runs(array(select s.run from shoal.lease s where s.item = any (items)));
     end if;
+    select x.* into l from shoal.lane x where x.run = run_no and x.key = lane_key for update;
+    t := shoal.clock();
     starts_at := greatest(t, l.blocked_until);
     if l.delay_max > 0 then
-        -- A claim of the lane's item would have locked the lane too, so what it did is seen here.
-        if exists (select 1 from shoal.lease s where s.lane = l.id and s.paced and s.started_at is null) then
-            return -0.05;
-        end if;
-        starts_at := greatest(starts_at, shoal.lane_next_at(l, t));
-        too_early := extract(epoch from starts_at - t) - l.delay_max - 60;
-        if too_early > 0 then
-            return -least(too_early, 10);
-        end if;
-        -- The turn may be used so late: what follows keeps that much more distance.
-        update shoal.lane x
-        set next_at = starts_at + shoal.lane_pause(l) + shoal.seconds(slack) where x.id = l.id;
-        perform shoal.retime_delayed(l.id, t);
+        starts_at := greatest(starts_at, case
+            when l.next_by = worker_no and idle is not null
+            then greatest(l.run_from, t + shoal.lane_pause(l) - shoal.seconds(idle))
+            when l.next_by = worker_no then shoal.lane_next_at(l, t)
+            else shoal.lane_next_at(l, t) + shoal.seconds(l.handover) end);
     end if;
-    return extract(epoch from starts_at - t);
+    first_at := starts_at;
+    for n in 1 .. wanted loop
+        exit when extract(epoch from starts_at - t) > coalesce(within, 60 + coalesce(l.delay_max, 0));
+        waits := waits || extract(epoch from starts_at - t)::double precision;
+        if l.delay_max > 0 then
+            starts_at := starts_at + shoal.lane_pause(l);
+        end if;
+    end loop;
+    spacing := coalesce(l.delay_min, 0);
+    next_in := extract(epoch from starts_at - t);
+    with begun as (
+        update shoal.lease s set started_at = t
+        from unnest(items[1:cardinality(waits)], epochs[1:cardinality(waits)]) as u(item, epoch)
+        where s.item = u.item and s.epoch = u.epoch and s.started_at is null
+        returning s.lane
+    )
+    select count(*) into begun from begun b where b.lane = l.id;
+    lost := array(
+        select u.item from unnest(items, epochs) as u(item, epoch)
+        where not exists (select 1 from shoal.lease s where s.item = u.item and s.epoch = u.epoch));
+    if l.id is not null and waits <> '{}' and (l.delay_max > 0 or begun > 0) then
+        update shoal.lane x
+        set unstarted = x.unstarted - begun,
+            next_at = case when l.delay_max > 0 then starts_at else x.next_at end,
+            run_from = case when x.next_by = worker_no then x.run_from else first_at end,
+            next_by = worker_no, handover = slack
+        where x.id = l.id;
+        perform shoal.retime_delayed(l.id, t);
+        perform shoal.admit(array[l.id], t);
+    end if;
+end $$;
+
+-- The lane of a host that a stage's requests go to, locked. It is made with the stage's policy if it is not there; if it
+-- is, it has the policy of the newest stage that named it, or the stricter one while the older one's run is under way.
+create or replace function shoal.host_lane(stage_id int, lane_key text) returns bigint
+language plpgsql as $$
+declare
+    lane_id bigint;
+begin
+    select l.id into lane_id from shoal.lane l
+    where l.run = 0 and l.key = lane_key and (l.by_operator or l.declared_by >= stage_id) for update;
+    if found then
+        return lane_id;
+    end if;
+    insert into shoal.lane as l
+        (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
+    select 0, lane_key, s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_delay_min, s.lane_delay_max, false, s.id
+    from shoal.stage s where s.id = stage_id
+    on conflict (run, key) do update
+        set (max_active, own_delay_min, own_delay_max, delay_min, delay_max, declared_by) = (
+            select least(excluded.max_active, o.max_active), greatest(excluded.own_delay_min, o.delay_min),
+                   greatest(excluded.own_delay_max, o.delay_max), greatest(excluded.own_delay_min, o.delay_min, l.floor),
+                   greatest(excluded.own_delay_max, o.delay_max, l.floor), excluded.declared_by
+            from (select case when s.still then l.max_active end as max_active,
+                         case when s.still then l.own_delay_min end as delay_min,
+                         case when s.still then l.own_delay_max end as delay_max
+                  from (select shoal.still_declared(l.declared_by, excluded.declared_by) as still) s) o)
+        where not l.by_operator and l.declared_by < excluded.declared_by;
+    select l.id into lane_id from shoal.lane l where l.run = 0 and l.key = lane_key for update;
+    return lane_id;
+end $$;
+
+-- A request from elsewhere asks for a place in a host's lane; asking again under the same number is the same request.
+-- It waits in line (`ahead` are before it) and goes before the lane's own items, because it holds a place elsewhere
+-- already. shut: the lane is blocked or paused for so many seconds, and nobody waits.
+create or replace function shoal.enter(
+    worker_no int, stage_id int, lane_key text, visit_id bigint,
+    out is_in boolean, out ahead int, out shut double precision, out why text, out paced boolean)
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    t timestamptz;
+    lane_id bigint;
+    l shoal.lane;
+    v shoal.visit;
+begin
+    -- Should it be declared lost in this moment, the reaper's next round takes the place back.
+    if not exists (select 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining')) then
+        raise exception using errcode = 'SH001', message = 'worker lost';
+    end if;
+    lane_id := shoal.host_lane(stage_id, lane_key);
+    select x.* into l from shoal.lane x where x.id = lane_id;
+    t := shoal.clock();
+    is_in := false;
+    ahead := 0;
+    paced := l.delay_max > 0;
+    shut := case when l.paused then 2 when l.blocked_until > t then extract(epoch from l.blocked_until - t) else 0 end;
+    if shut > 0 then
+        why := case when l.paused then 'it is paused' else l.blocked_why end;
+        perform shoal.leave(array[visit_id]);
+        return;
+    end if;
+    select x.* into v from shoal.visit x where x.id = visit_id;
+    if v.entered then
+        is_in := true;
+        return;
+    end if;
+    if v.id is null then
+        v := row(visit_id, l.id, t, worker_no, false)::shoal.visit;
+        insert into shoal.visit select v.*;
+        update shoal.lane x set wanted = x.wanted + 1 where x.id = l.id;
+    end if;
+    ahead := (select count(*) from shoal.visit x where x.lane = l.id and not x.entered and (x.since, x.id) < (v.since, v.id));
+    if l.taken + l.visiting + ahead < l.max_active then
+        is_in := true;
+        update shoal.visit x set entered = true where x.id = visit_id;
+        update shoal.lane x set visiting = x.visiting + 1, wanted = x.wanted - 1 where x.id = l.id;
+    end if;
+end $$;
+
+-- Visits are over, or no longer wanted. Their places go to whoever waits.
+create or replace function shoal.leave(visits bigint[]) returns void
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    lanes bigint[];
+begin
+    lanes := array(select distinct v.lane from shoal.visit v where v.id = any (visits));
+    if lanes = '{}' then
+        return;
+    end if;
+    perform shoal.lock_lanes(lanes);
+    with gone as (
+        delete from shoal.visit v where v.id = any (visits) returning v.lane, v.entered
+    )
+    update shoal.lane l set visiting = l.visiting - n.entered, wanted = l.wanted - n.waiting
+    from (select g.lane, count(*) filter (where g.entered)::int as entered,
+                 count(*) filter (where not g.entered)::int as waiting
+          from gone g group by g.lane) n
+    where l.id = n.lane;
+    perform shoal.admit(lanes, shoal.clock());
+end $$;
+
+-- A host asks to wait: nothing goes there for so long, nor for less than it asked before.
+create or replace function shoal.close_host(stage_id int, lane_key text, wait double precision, why text) returns void
+language plpgsql as $$
+declare
+    t timestamptz;
+    lane_id bigint;
+    was_shut boolean;
+begin
+    lane_id := shoal.host_lane(stage_id, lane_key);
+    t := shoal.clock();
+    select coalesce(l.blocked_until > t, false) into was_shut from shoal.lane l where l.id = lane_id;
+    update shoal.lane l set blocked_until = t + shoal.seconds(wait), blocked_why = why
+    where l.id = lane_id and coalesce(l.blocked_until < t + shoal.seconds(wait), true);
+    if found then
+        perform shoal.retime_delayed(lane_id, t);
+        if not was_shut then
+            insert into shoal.event (at, actor, action, subject, detail)
+            values (t, 'ledger', 'lane.blocked', lane_key, json_build_object('seconds', wait, 'why', why));
+        end if;
+    end if;
 end $$;

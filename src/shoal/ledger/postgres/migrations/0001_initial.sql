@@ -1,4 +1,4 @@
--- functions: 10749a9dce682075
+-- functions: 344851affb2edf7a
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -139,7 +139,8 @@ create index delayed_queue on shoal.delayed (queue, item);
 create index delayed_lane on shoal.delayed (lane) where slotted;
 
 -- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
--- paced: its lane had a delay when it was claimed, so its worker will report the start.
+-- paced: its lane had a delay when it was claimed, so its worker reserves its start. started_at: when it did, or when
+-- the start was reported.
 create table shoal.lease (
     item       bigint primary key,
     lane       bigint,
@@ -155,9 +156,6 @@ create table shoal.lease (
     rescues    smallint not null,
     paced      boolean not null
 );
--- Requests that may leave any moment, on lanes that keep a distance. One to a lane.
-create index lease_unstarted on shoal.lease (lane) where paced and started_at is null;
-
 -- The end of an item, with its last attempt. Earlier attempts are in shoal.attempt.
 create table shoal.outcome (
     item       bigint not null,
@@ -202,7 +200,11 @@ create table shoal.result (
 );
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
--- unstarted: those of them that no worker has reported as started.
+-- unstarted: those of them without a reserved or reported start. visiting, wanted: places that requests from elsewhere
+-- have, and wait for (see visit); items leave room for both.
+-- next_at: when the next start may be reserved, by the worker next_by, whose starts those since run_from are; others keep
+-- `handover` seconds more, because that
+-- worker may send so late.
 -- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
 -- or, when it is fixed, what an operator set.
 create table shoal.lane (
@@ -216,6 +218,11 @@ create table shoal.lane (
     taken         int not null default 0,
     unstarted     int not null default 0,
     waiting       int not null default 0,
+    visiting      int not null default 0,
+    wanted        int not null default 0,
+    next_by       int,
+    run_from      timestamptz,
+    handover      real not null default 0,
     ordered       boolean not null,
     paused        boolean not null default false,
     by_operator   boolean not null default false,
@@ -230,6 +237,17 @@ create table shoal.lane (
     floor_why     text,
     unique (run, key)
 );
+
+-- Places in a host's lane for requests that come from elsewhere: redirects, APIs, robots.txt. entered: it counts in the
+-- lane's `visiting`; before that it waits and counts in `wanted`. They go with their worker, as leases do.
+create table shoal.visit (
+    id      bigint primary key,
+    lane    bigint not null,
+    since   timestamptz not null,
+    worker  int not null,
+    entered boolean not null
+);
+create index visit_waiting on shoal.visit (lane, since, id) where not entered;
 
 create table shoal.worker (
     no            int generated always as identity primary key,

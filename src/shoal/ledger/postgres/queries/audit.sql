@@ -57,11 +57,14 @@ where (l.taken, l.unstarted, l.waiting)
       <> (coalesce(a.taken, 0), coalesce(a.unstarted, 0), coalesce(a.waiting, 0))
 limit 20
 
--- name: audit_starts
--- Of a lane that keeps a distance at most one item is on its way to its start; none without a lane is.
-select 'lane ' || coalesce(s.lane::text, '?') || ': ' || count(*) || ' items may start at once' as detail
-from shoal.lease s where s.paced and s.started_at is null
-group by s.lane having count(*) > 1 or s.lane is null
+-- name: audit_visits
+-- A lane's figures for requests from elsewhere are what its visits say.
+select 'lane ' || l.key || ': says ' || l.visiting || '/' || l.wanted || ' visits, has ' || coalesce(v.entered, 0) || '/'
+       || coalesce(v.waiting, 0) as detail
+from shoal.lane l
+left join (select lane, count(*) filter (where entered) as entered, count(*) filter (where not entered) as waiting
+           from shoal.visit group by lane) v on v.lane = l.id
+where (l.visiting, l.wanted) <> (coalesce(v.entered, 0), coalesce(v.waiting, 0))
 limit 20
 
 -- name: audit_delays

@@ -112,8 +112,17 @@ select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
 -- name: slow_lane
 select shoal.slow_lane($1::int, $2, $3::float8, $4)
 
--- name: turn
-select shoal.turn($1::int, $2, $3::float8)
+-- name: reserve
+select * from shoal.reserve($1::int, $2, $3::int, $4::bigint[], $5::int[], $6::int, $7::float8, $8::float8, $9::float8)
+
+-- name: enter
+select * from shoal.enter($1::int, $2::int, $3, $4::bigint)
+
+-- name: leave
+select shoal.leave($1::bigint[])
+
+-- name: close_host
+select shoal.close_host($1::int, $2, $3::float8, $4)
 
 -- name: get_lanes
 -- Seconds, not times: the caller's clock must not be needed to understand them.

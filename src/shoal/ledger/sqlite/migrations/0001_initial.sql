@@ -146,7 +146,8 @@ create index delayed_queue on delayed (queue);
 create index delayed_lane on delayed (lane) where slotted;
 
 -- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
--- paced: its lane had a delay when it was claimed, so its worker will report the start.
+-- paced: its lane had a delay when it was claimed, so its worker reserves its start. started_at: when it did, or when
+-- the start was reported.
 create table lease (
     item       integer primary key,
     lane       integer,
@@ -161,8 +162,6 @@ create table lease (
     rescues    integer not null,
     paced      integer not null
 ) strict;
--- Requests that may leave any moment, on lanes that keep a distance. One to a lane.
-create index lease_unstarted on lease (lane) where paced and started_at is null;
 
 -- The end of an item, with its last attempt. Earlier attempts are in `attempt`.
 create table outcome (
@@ -207,7 +206,11 @@ create table result (
 ) strict;
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
--- unstarted: those of them that no worker has reported as started.
+-- unstarted: those of them without a reserved or reported start. visiting, wanted: places that requests from elsewhere
+-- have, and wait for (see visit); items leave room for both.
+-- next_at: when the next start may be reserved, by the worker next_by, whose starts those since run_from are; others keep
+-- `handover` microseconds more, because
+-- that worker may send so late.
 -- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
 -- or, when it is fixed, what an operator set.
 create table lane (
@@ -221,6 +224,11 @@ create table lane (
     taken         integer not null default 0,
     unstarted     integer not null default 0,
     waiting       integer not null default 0,
+    visiting      integer not null default 0,
+    wanted        integer not null default 0,
+    next_by       integer,
+    run_from      integer,
+    handover      integer not null default 0,
     ordered       integer not null,
     paused        integer not null default 0,
     by_operator   integer not null default 0,
@@ -236,14 +244,26 @@ create table lane (
     unique (run, key)
 ) strict;
 
--- How many more items a lane lets out now, and not before when.
+-- How many items that have no start yet may be out at once (ahead), how many more a lane lets out now, and not before
+-- when: 100 ms before the next start, enough for a claim and a reservation.
 create view lane_room as
-select l.id, l.run,
-       case when l.paused or l.waiting = 0 or l.taken >= l.max_active then 0
-            when l.delay_max > 0 then l.unstarted = 0
-            else l.max_active - l.taken end as allowance,
-       max(coalesce(l.next_at, 0), coalesce(l.blocked_until, 0)) as due
-from lane l;
+select l.id, l.run, l.ahead,
+       case when l.paused or l.waiting = 0 then 0
+            else max(0, min(l.max_active - l.taken - l.visiting - l.wanted, l.ahead - l.unstarted)) end as allowance,
+       max(coalesce(l.next_at, 0) - 100000, coalesce(l.blocked_until, 0)) as due
+from (select *, case when delay_max > 0 then 1 + cast(min(1e6, 0.1 / delay_max) as integer)
+                     else max_active + unstarted end as ahead from lane) l;
+
+-- Places in a host's lane for requests that come from elsewhere: redirects, APIs, robots.txt. entered: it counts in the
+-- lane's `visiting`; before that it waits and counts in `wanted`. They go with their worker, as leases do.
+create table visit (
+    id      integer primary key,
+    lane    integer not null,
+    since   integer not null,
+    worker  integer not null,
+    entered integer not null
+) strict;
+create index visit_lane on visit (lane, since, id);
 
 create table worker (
     no            integer primary key autoincrement,

@@ -1,6 +1,6 @@
 -- name: admit_pick
--- Let as many items out of `waiting` as the touched lanes allow. A lane with a delay has at most one unstarted item
--- outside. Where several runs wait behind one lane they take turns; paused and idle runs' rows are not looked at.
+-- Let as many items out of `waiting` as the touched lanes allow. Items of a lane with a delay come out a moment before
+-- they may start: their workers reserve the starts and wait for them, so no time is lost on the way. Where several runs wait behind one lane they take turns; paused and idle runs' rows are not looked at.
 -- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, as far as the allowance goes. The plus in
 -- +k.item takes the type off the value: only then does SQLite use the whole key to find the next row.
 insert into temp.admitted (item, lane, run, queue, priority, epoch, tries, rescues, due)

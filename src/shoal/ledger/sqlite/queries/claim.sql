@@ -28,13 +28,12 @@ update worker set beat_at = ?2 where no = ?1 and state in ('live', 'draining')
 
 -- name: claim_pick
 -- The first rows of a queue, as one JSON text: see scratch/tables.sql for why. The last columns say that the row's lane
--- does not let it start now, and that it keeps a distance: it was paused or blocked after the row became ready, somebody
--- has taken a turn meanwhile, or another item is on its way to its start (they became ready before it had a delay).
+-- does not let it start soon, and that it keeps a distance: it was paused or blocked after the row became ready, others
+-- have reserved starts since, or too many are out (they became ready before it had a delay).
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
     case when l.paused or l.blocked_until > ?3 then 1
-         when l.delay_max > 0 then coalesce(l.next_at, 0) > ?3
-              or exists (select 1 from lease s where s.lane = l.id and s.paced and s.started_at is null)
+         when l.delay_max > 0 then (select o.due > ?3 or l.unstarted > o.ahead from lane_room o where o.id = l.id)
          else 0 end,
     coalesce(l.delay_max > 0, 0)))
 from (
@@ -62,8 +61,7 @@ insert into delayed (item, lane, due_at, since, run, queue, priority, epoch, tri
 select y.item, y.lane,
        case when l.paused then ?3 + 2000000
             when coalesce(l.blocked_until, 0) > ?3 then min(l.blocked_until, ?3 + 10000000)
-            when coalesce(l.next_at, 0) > ?3 then min(l.next_at, ?3 + 10000000)
-            else ?3 + 50000 end,
+            else max(?3, min(coalesce(l.next_at, 0) - 100000, ?3 + 10000000)) end,
        ?3, ?4, y.queue, y.priority, y.epoch, y.tries, y.rescues, 1, 'lane'
 from (select * from ready where queue = ?1 order by priority, item limit ?2) y
 cross join lane l on l.id = y.lane
@@ -110,12 +108,13 @@ select exists (select 1 from delayed d where d.due_at <= shoal_now())
 
 -- name: promote_pick
 -- What has come due: with its slot, or without a lane, it goes to ready; the rest to its place behind the lane. A
--- paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that has several
--- unstarted ones outside, from the time before it had a delay: they are let out again one at a time.
+-- paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that has too many
+-- unstarted ones outside, from the time before it had a delay: they come out again in their turn.
 insert into temp.promoted (item, lane, run, queue, priority, epoch, tries, rescues, slotted, in_line)
 select d.item, d.lane, d.run, d.queue, d.priority, d.epoch, d.tries, d.rescues, d.slotted,
        d.lane is not null
-       and (not d.slotted or (l.run = 0 and (r.state <> 'active' or r.idle)) or (l.delay_max > 0 and l.unstarted > 1))
+       and (not d.slotted or (l.run = 0 and (r.state <> 'active' or r.idle))
+            or (l.delay_max > 0 and l.unstarted > 1 + cast(min(1e6, 0.1 / l.delay_max) as integer)))
 from (select * from delayed where due_at <= ?1 order by due_at limit ?2) d
 cross join run r on r.no = d.run
 left join lane l on l.id = d.lane
