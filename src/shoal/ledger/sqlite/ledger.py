@@ -15,6 +15,7 @@ from shoal.ledger.sqlite.backup import Progress, back_up
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.clock import Clock
 from shoal.ledger.sqlite.commits import SqliteCommits
+from shoal.ledger.sqlite.complaints import space_complaint
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.runs import SqliteRuns
@@ -52,7 +53,7 @@ class SqliteLedger:
         self.lanes = SqliteLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
         self.errands = SqlErrands(db, sql)
-        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
+        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: space_complaint(db.path))
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql)
         self.health = SqliteHealth(db, sql)

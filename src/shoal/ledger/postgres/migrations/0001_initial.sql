@@ -1,4 +1,4 @@
--- functions: 8bb8ce77fdaf0b4a
+-- functions: 0ad09a6ffa50fcb0
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -227,6 +227,8 @@ create table shoal.worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
+    -- What it said about itself with its last heartbeat.
+    report        json,
     started_at    timestamptz not null,
     beat_at       timestamptz not null,
     ended_at      timestamptz

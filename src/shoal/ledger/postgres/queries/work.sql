@@ -76,7 +76,7 @@ on conflict (id) do nothing
 select w.no from shoal.worker w where w.id = $1
 
 -- name: beat
-update shoal.worker w set beat_at = shoal.clock()
+update shoal.worker w set beat_at = shoal.clock(), report = coalesce($2::json, w.report)
 where w.id = $1 and w.state in ('live', 'draining')
 returning w.state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version
 
@@ -96,6 +96,7 @@ select * from shoal.reap($1::int[])
 
 -- name: list_workers
 select w.id, w.node, w.pid, w.version, w.code, w.state, w.started_at, w.lease_seconds, w.scope,
+       w.report,
        extract(epoch from shoal.clock() - w.beat_at)::float8 as silent_seconds,
        coalesce(s.leased, 0) as leased
 from shoal.worker w
