@@ -33,10 +33,11 @@ class DelayedGroup(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A worker and how many items of the run it has leased."""
+    """A worker and how many items of the run it has leased, and how many of them since its last heartbeat."""
 
     worker: str
     leased: int
+    fresh: int
 
 
 class ItemFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,18 +199,27 @@ def _leased_gate(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime
     report, claimed_for = worker.report, (now - item.since).total_seconds()
     running = None if report is None else next((for_ for id, for_ in report.items if id == item.id), None)
     if running is not None and (running := running + worker.silent_seconds) <= claimed_for + SLACK_SECONDS:
-        text = f"{worker.id} has been running it for {_seconds(running)}."
+        text = f"{worker.id} has been running it for {_seconds(running)}.{_warning(worker)}"
         return Gate(code="running", text=text, since=now - dt.timedelta(seconds=running))
     if report is None or worker.silent_seconds >= claimed_for:
-        text = f"Claimed by {worker.id}; its next heartbeat says whether it has begun."
+        text = f"Claimed by {worker.id}; its next heartbeat says whether it has begun.{_warning(worker)}"
         return Gate(code="leased", text=text, since=item.since)
     busy = sum(report.running.values())
     if report.lists_all:
         text = f"Claimed by {worker.id}, not begun: it waits in the worker's buffer while {_are(busy)} running."
-        return Gate(code="claimed", text=text, since=item.since)
+        return Gate(code="claimed", text=text + _warning(worker), since=item.since)
     text = f"Claimed by {worker.id}, which holds {_counted(worker.leased)}: {_are(busy)} running"
     text += f", {_are(report.unstored)} done and not stored yet" if report.unstored else ""
-    return Gate(code="leased", text=f"{text}, the others have not begun.", since=item.since)
+    return Gate(code="leased", text=f"{text}, the others have not begun.{_warning(worker)}", since=item.since)
+
+
+def _warning(worker: WorkerView) -> str:
+    """A heartbeat that is late, though not too late."""
+    left = worker.lease_seconds - worker.silent_seconds
+    if left > worker.lease_seconds / 2:
+        return ""
+    last = f"The last heartbeat of {worker.id} was {_seconds(worker.silent_seconds)} ago"
+    return f" {last}; in {_seconds(left)} it is taken for dead."
 
 
 def _holder_gates(run: Run, holders: Sequence[Holder], workers: Sequence[WorkerView]) -> list[Gate]:
@@ -230,20 +240,22 @@ def _holder_gates(run: Run, holders: Sequence[Holder], workers: Sequence[WorkerV
         gates.append(Gate(code="held_by_dead", text=text, items=items))
     if held:
         leased = sum(holder.leased for holder, _ in held)
-        gates.append(Gate(code="leased", text=_leased_text(run, leased, held), items=leased))
+        late = next((warning for _, worker in held if (warning := _warning(worker))), "")
+        gates.append(Gate(code="leased", text=_leased_text(run, leased, held) + late, items=leased))
     return gates
 
 
 def _leased_text(run: Run, leased: int, held: Sequence[tuple[Holder, WorkerView]]) -> str:
     reports = [worker.report for _, worker in held if worker.report is not None]
-    # What waits to be stored is not told by run.
-    mixed = any(report.unstored for report in reports) and any(h.leased != worker.leased for h, worker in held)
-    if len(reports) < len(held) or mixed:
-        return f"{_items(leased)} claimed by workers."
-    # What a worker says is as old as its heartbeat: never more than there is.
     running = min(leased, sum(report.running.get(run.no, 0) for report in reports))
+    # What a worker says is as old as its heartbeat, and what waits to be stored is not told by run.
+    mixed = any(report.unstored for report in reports) and any(h.leased != worker.leased for h, worker in held)
+    if len(reports) < len(held) or mixed or any(holder.fresh for holder, _ in held):
+        text = f"{_items(leased)} claimed by workers"
+        was = "was" if running == 1 else "were"
+        return f"{text}; at their last heartbeats {running} {was} running." if running else f"{text}."
     unstored = min(leased - running, sum(report.unstored for report in reports))
-    parts = [f"{_items(running)} being worked on"] if running or leased == unstored == 0 else []
+    parts = [f"{_items(running)} being worked on"] if running else []
     if unstored:
         parts.append(f"{_items(unstored)} done and not stored yet")
     if rest := leased - running - unstored:
@@ -345,7 +357,7 @@ def _no_worker(run: Run, stages: Sequence[str]) -> str:
     named = f"the stage {stages[0]}" if len(stages) == 1 else f"the stages {', '.join(stages)}"
     if run.scraper.startswith(COLLECTION):
         return f"No live worker runs the members of {run.scraper}. Go on with `shoal run` and its folder."
-    return f"No live worker serves {named} of {run.scraper}. Start one: `shoal worker` with its file or name."
+    return f"No live worker serves {named} of {run.scraper}. Start one: `shoal worker` or `shoal run` with its file or name."
 
 
 def _items(count: int) -> str:

@@ -122,7 +122,8 @@ def check_server(vitals: list[Vitals]) -> list[Check]:
 def check_versions(workers: list[WorkerView], version: str) -> Check:
     others = sorted({worker.version or "unknown" for worker in workers if worker.version != version})
     if not others:
-        return Check(name="versions", ok=True, text=f"all {len(workers)} workers run {version}")
+        text = f"all {len(workers)} workers run {version}" if workers else f"this is {version}; no worker is alive"
+        return Check(name="versions", ok=True, text=text)
     return Check(
         name="versions",
         ok=False,
