@@ -357,7 +357,8 @@ def _no_worker(run: Run, stages: Sequence[str]) -> str:
     named = f"the stage {stages[0]}" if len(stages) == 1 else f"the stages {', '.join(stages)}"
     if run.scraper.startswith(COLLECTION):
         return f"No live worker runs the members of {run.scraper}. Go on with `shoal run` and its folder."
-    return f"No live worker serves {named} of {run.scraper}. Start one: `shoal worker` or `shoal run` with its file or name."
+    start = "Start one: `shoal worker` or `shoal run` with its file or name."
+    return f"No live worker serves {named} of {run.scraper}. {start}"
 
 
 def _items(count: int) -> str:
