@@ -33,7 +33,7 @@ class DelayedGroup(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A worker and how many items of the run it has leased, and how many of them since its last heartbeat."""
+    """A worker and how many items of the run it has leased, and how many of them since its last report."""
 
     worker: str
     leased: int
@@ -196,12 +196,12 @@ def _leased_gate(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime
         silent = f"no heartbeat for {_seconds(worker.silent_seconds)} (its lease is {worker.lease_seconds:g} s)"
         text = f"Held by a dead worker: {worker.id} has sent {silent}. The item returns {_HOW_ITEMS_RETURN}."
         return Gate(code="held_by_dead", text=text, since=item.since)
-    report, claimed_for = worker.report, (now - item.since).total_seconds()
+    report, age, claimed_for = worker.report, worker.report_seconds or 0.0, (now - item.since).total_seconds()
     running = None if report is None else next((for_ for id, for_ in report.items if id == item.id), None)
-    if running is not None and (running := running + worker.silent_seconds) <= claimed_for + SLACK_SECONDS:
+    if running is not None and (running := running + age) <= claimed_for + SLACK_SECONDS:
         text = f"{worker.id} has been running it for {_seconds(running)}.{_warning(worker)}"
         return Gate(code="running", text=text, since=now - dt.timedelta(seconds=running))
-    if report is None or worker.silent_seconds >= claimed_for:
+    if report is None or age >= claimed_for:
         text = f"Claimed by {worker.id}; its next heartbeat says whether it has begun.{_warning(worker)}"
         return Gate(code="leased", text=text, since=item.since)
     busy = sum(report.running.values())

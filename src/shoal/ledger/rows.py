@@ -161,6 +161,7 @@ def worker_from(row: Row) -> WorkerView:
         leased=row["leased"],
         scope=msgspec.json.decode(row["scope"], type=Scope),
         report=msgspec.json.decode(row["report"], type=WorkerReport) if row["report"] else None,
+        report_seconds=row["report_seconds"],
     )
 
 

@@ -84,7 +84,10 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as the ledger knows it. `state` is what was written down last; `alive` compares heartbeat and lease."""
+    """A worker as the ledger knows it. `state` is what was written down last; `alive` compares heartbeat and lease.
+
+    `report_seconds`: how old its report is. A claim counts as a sign of life, so that may be more than it was silent.
+    """
 
     id: str
     node: str
@@ -98,6 +101,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     leased: int
     scope: Scope
     report: WorkerReport | None = None
+    report_seconds: float | None = None
 
     @property
     def alive(self) -> bool:

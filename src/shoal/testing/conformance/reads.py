@@ -382,6 +382,13 @@ class ReadsConformance:
         assert await all_told() == (
             "1 item is being worked on, 1 item is done and not stored yet, 1 item is claimed and not begun."
         )
+        # A claim is a sign of life too, but says nothing about what was claimed before.
+        await lab.put(run, "d")
+        (d,) = await lab.claim(worker, scope=Scope(run_ids=(run.id,)))
+        await lab.jump(3)
+        await lab.put(run, "e")
+        await lab.claim(worker, scope=Scope(run_ids=(run.id,)))
+        assert (await told(d.item))[1].startswith(f"Claimed by {worker}; its next heartbeat says")
         # An attempt that began before this claim is another one.
         await lab.ledger.workers.beat(worker, WorkerReport(running={run.no: 1}, items=((a.item, 4000.0),)))
         await lab.jump(1)

@@ -227,8 +227,9 @@ create table shoal.worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
-    -- What it said about itself with its last heartbeat.
+    -- What it said about itself with its last heartbeat, and when: a claim is a sign of life too, and says nothing.
     report        json,
+    reported_at   timestamptz,
     started_at    timestamptz not null,
     beat_at       timestamptz not null,
     ended_at      timestamptz

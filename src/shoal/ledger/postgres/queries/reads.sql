@@ -201,7 +201,7 @@ where l.blocked_until > shoal.clock()
 order by x.items desc, l.id limit 5
 
 -- name: run_holders
-select w.id as worker, count(*) as leased, count(*) filter (where s.claimed_at >= w.beat_at) as fresh
+select w.id as worker, count(*) as leased, count(*) filter (where w.reported_at is null or s.claimed_at >= w.reported_at) as fresh
 from shoal.lease s join shoal.worker w on w.no = s.worker where s.run = $1 group by w.no order by leased desc, w.no
 
 -- name: scalings

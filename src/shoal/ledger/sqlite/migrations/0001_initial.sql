@@ -242,8 +242,9 @@ create table worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds real not null,
     scope         text not null,
-    -- What it said about itself with its last heartbeat.
+    -- What it said about itself with its last heartbeat, and when: a claim is a sign of life too, and says nothing.
     report        text,
+    reported_at   integer,
     started_at    integer not null,
     beat_at       integer not null,
     ended_at      integer

@@ -194,7 +194,7 @@ where l.blocked_until > shoal_now()
 order by x.items desc, l.id limit 5
 
 -- name: run_holders
-select w.id as worker, count(*) as leased, sum(s.claimed_at >= w.beat_at) as fresh
+select w.id as worker, count(*) as leased, sum(s.claimed_at >= coalesce(w.reported_at, 0)) as fresh
 from lease s join worker w on w.no = s.worker where s.run = ?1 group by w.no order by leased desc, w.no
 
 -- name: scalings
