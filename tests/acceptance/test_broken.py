@@ -33,12 +33,15 @@ def test_a_bug_that_hits_every_page_stops_the_run_early(project: Project) -> Non
         assert max(len(visits) for visits in per_path(site.visits()).values()) <= 2
 
 
-def test_the_same_failure_is_told_once(project: Project) -> None:
+def test_the_same_failure_is_told_once_and_then_counted(project: Project) -> None:
     project.write(BROKEN.replace("page.titel", "page.url"))
     with Site() as site:
         urls = project.urls([f"{site.url}/status/404?{n}" for n in range(30)])
         said = project.shoal("run", "shop.py", "--urls-file", urls, code=1)
     assert said.stderr.count("attempt failed") == 1
+    (more,) = [line for line in said.stderr.splitlines() if "more attempts failed like this" in line]
+    assert "count=29 " in more
+    assert 'error="404 Not Found"' in more
     assert "stage=page" in said.stderr
     assert f"item={site.url}/status/404" in said.stderr
 

@@ -111,7 +111,7 @@ def test_status_lists_the_newest_runs_with_what_they_wait_for(real: Look) -> Non
 def test_status_of_one_run_is_one_screen(either: Look) -> None:
     run = either.scene.active
     text = either.text("status", run)
-    assert "done 1/11 18%" in text
+    assert "done 1/11 9%" in text
     assert f"The lane {HOST} is full: 2 of 2 places are taken." in text
     assert ["listing", "de", "0", "0", "1", "2", "1", "1", "0", "0"] in [line.split() for line in text.splitlines()]
     assert ["1", "permanent", "8", "410", "Gone"] in [line.split() for line in text.splitlines()]
@@ -383,11 +383,11 @@ def test_watch_off_a_terminal_says_lines_until_the_end(real: Look) -> None:
     with watching(real, "watch", real.scene.active) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("Watching run")
-        assert process.stderr.readline().startswith("done 1/11 18% -/min ok 50% waiting: host limit 44% dead 1")
+        assert process.stderr.readline().startswith("done 1/11 9% -/min ok 50% waiting: host limit 44% dead 1")
         real.run("runs", "cancel", real.scene.active, "-y")
         said = process.communicate(timeout=20)
         assert process.returncode == 0
-    assert said[1].startswith("done 1/11 100%")
+    assert said[1].startswith("done 1/11 9%")
     assert said[0] == f"Run {real.scene.active} is cancelled: 1 done, 1 dead, 9 cancelled, 0 results.\n"
 
 

@@ -35,7 +35,7 @@ def test_the_shop_was_scraped_completely_and_politely(answer: dict[str, Any], sq
     assert [counts[state] for state in ("ready", "waiting", "delayed", "leased")] == [0, 0, 0, 0]
     connection = sqlite3.connect(f"file:{sqlite_path}?mode=ro", uri=True)
     try:
-        states = dict(connection.execute("select status, items from status_counts").fetchall())
+        states = dict(connection.execute("select status, sum(items) from status_counts group by status").fetchall())
         classes = {name for (name,) in connection.execute("select distinct outcome from attempt").fetchall()}
     finally:
         connection.close()

@@ -17,7 +17,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState, Lease, NewItem
 from shoal.model.outcome import DONE, Finished
 from shoal.model.run import Run, RunState
-from shoal.model.views import CommitReport, ItemFilter
+from shoal.model.views import CommitReport, Gate, ItemFilter
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
@@ -134,6 +134,54 @@ async def test_a_buried_worker_goes_on_under_another_id_and_stores_nothing_twice
     await bench.check_all_stored_once()
     # The four that ran when it was buried were begun a second time: execution is at least once.
     assert len(bench.begun) >= ITEMS + 1
+
+
+async def test_heartbeats_tell_what_runs_and_what_is_only_claimed(bench: Bench) -> None:
+    run = await bench.fill()
+    async with bench.working() as (worker, _):
+        await bench.until(lambda: len(bench.begun) == 4)
+        report = None
+        while report is None or report.running != {run.no: 4}:
+            (view,) = await bench.ledger.workers.list()
+            report = view.report
+            await asyncio.sleep(0.01)
+        assert len(report.items) == 4
+        assert view.leased > 4
+        (gate,) = await bench.ledger.reads.why_item(run.id, report.items[0][0])
+        assert (gate.code, gate.text.startswith(f"{worker.id} has been running it for ")) == ("running", True)
+        leased = (await bench.ledger.reads.items(run.id, ItemFilter(states=(ItemState.LEASED,)))).rows
+        (buffered, *_) = {item.id for item in leased} - {item for item, _ in report.items}
+        (gate,) = await bench.ledger.reads.why_item(run.id, buffered)
+        assert gate.code == "claimed"
+        gates = {gate.code: gate.text for gate in await bench.ledger.reads.why_run(run.id)}
+        rest = view.leased - 4
+        items = "1 item is" if rest == 1 else f"{rest} items are"
+        assert gates["leased"] == f"4 items are being worked on, {items} claimed and not begun."
+        bench.gate.set()
+
+
+async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "NAP_SECONDS", 0.02)
+    run = await bench.fill(8)
+    commit, full = bench.ledger.commits.commit, True
+
+    async def refuse(worker: str, finished: Sequence[Finished]) -> CommitReport:
+        if full:
+            raise LedgerFull("There is no space left for it.")
+        return await commit(worker, finished)
+
+    monkeypatch.setattr(bench.ledger.commits, "commit", refuse)
+    async with bench.working():
+        bench.gate.set()
+        gates: list[Gate] = []
+        while not any("There is no space left for it." in gate.text for gate in gates):
+            gates = await bench.ledger.reads.why_run(run.id)
+            await asyncio.sleep(0.01)
+        assert gates[0].code == "ledger_full"
+        full = False
+    await bench.check_all_stored_once(8)
 
 
 async def test_leases_that_an_operator_took_away_are_not_committed(bench: Bench) -> None:

@@ -136,6 +136,9 @@ async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Pat
     assert (claims["claimed_by"], claims["records"]) == ("node-1-abc", 1)
     assert str(claims["first_start"]).startswith("20")
     assert seen["stale_claims"] == []
+    for view in ("active_claims", "status_counts", "completed_by_worker", "failed_items", "queue_depth"):
+        place_of = {(row["run_id"], row["scraper"], row["stage"]) for row in seen[view]}
+        assert place_of == {(run.id, "shop", "page")}, view
     assert {row["status"]: row["items"] for row in seen["status_counts"]} == {
         "ready": 2,
         "waiting": 1,
@@ -150,3 +153,26 @@ async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Pat
     (depth,) = seen["queue_depth"]
     assert (depth["run_id"], depth["stage"], depth["ready"]) == (run.id, "page", 2)
     assert third.url == urls[2]
+
+
+async def test_the_views_tell_runs_and_stages_apart(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19
+    """One worker on two runs with two stages each: every view says which of them a row is about."""
+    await ledger.schema.migrate()
+    await ledger.workers.register(WorkerSpec(id="w", node="node", pid=1))
+    expected = set()
+    for scraper in ("shop", "books"):
+        run = await ledger.runs.create(RunSpec(scraper=scraper, stages=(StageSpec("list"), StageSpec("page"))))
+        for stage in ("list", "page"):
+            await ledger.intake.enqueue(run.id, [NewItem(key=key) for key in ("done", "dead", "held")], stage=stage)
+            first, second, _ = await ledger.claims.claim("w", Scope(run_ids=(run.id,), stages=(stage,)), 3)
+            await ledger.commits.commit("w", [done(first), dead(second)])
+            expected.add((run.id, scraper, stage))
+    if isinstance(place, Path):
+        await rows(place, "update lease set claimed_at = claimed_at - 7200 * 1000000")
+    else:
+        await rows(place, "update shoal.lease set claimed_at = claimed_at - interval '2 hours'")
+    for view in VIEWS:
+        seen = await rows(place, f"select run_id, scraper, stage from {table(place, view)}")
+        assert {(row["run_id"], row["scraper"], row["stage"]) for row in seen} == expected, view
+    for view, column in (("active_claims", "records"), ("completed_by_worker", "done"), ("queue_depth", "dead")):
+        assert [row[column] for row in await rows(place, f"select {column} from {table(place, view)}")] == [1] * 4

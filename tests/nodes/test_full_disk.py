@@ -104,7 +104,7 @@ def prove_alone(project: Project, site: Site, pages: list[str]) -> None:
 
 
 def test_the_ledgers_disk_is_full_for_a_while(fleet: Fleet, cramped: tuple[Project, Path]) -> None:
-    """It is waited for."""
+    """It is waited for, and who asks meanwhile is told."""
     project, disk = cramped
     with fleet.lab.site(pages=PAGES, delay=0.1) as site:
         pages = pages_of(site, PAGES)
@@ -112,6 +112,11 @@ def test_the_ledgers_disk_is_full_for_a_while(fleet: Fleet, cramped: tuple[Proje
         until_seen(site, lambda visits: answered(visits) >= SLOTS, "work")
         with filled(disk):
             run.wait_until_it_says("the ledger's disk is full; waiting for space")
+            (row,) = project.shoal("status").stdout.splitlines()[1:]
+            assert row.endswith("space on the ledger's disk"), row
+            assert "There is no space left for disk/ledger.db." in project.shoal("items", "why", "latest").stdout
+            (check,) = [line for line in project.shoal("doctor", code=1).stdout.splitlines() if " disk " in line]
+            assert check.startswith("wrong")
         assert run.wait(PATIENCE) == 0
         prove_alone(project, site, pages)
 

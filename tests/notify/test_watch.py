@@ -99,7 +99,7 @@ async def test_a_stall_says_what_a_person_needs(either_lab: Lab) -> None:
     assert raised.alert.title == f"Shoal: shop stalled (run {run.id})"
     body = raised.alert.body
     assert body.startswith("Nothing has ended for 12m, and 2 items remain.\n")
-    assert "It waits for a worker. No live worker serves the stage page of shop." in body
+    assert "It waits for a live worker. No live worker serves the stage page of shop." in body
     assert f"shoal status {run.id}" in body
     assert raised.told == "not sent"
 

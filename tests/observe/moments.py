@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, Gate, PartitionProgress
-from shoal.observe.moment import Moment, added
+from shoal.model.views import Counts, Gate, PartitionProgress, added
+from shoal.observe.moment import Moment
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 

@@ -7,13 +7,14 @@ import pytest
 
 from shoal.config import Settings
 from shoal.model.views import Vitals
-from shoal.model.worker import Scope, WorkerState, WorkerView
+from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
 from shoal.observe.checkup import (
     check_code,
     check_disk,
+    check_heartbeats,
     check_ledger,
     check_server,
-    check_signs_of_life,
+    check_trouble,
     check_versions,
 )
 from shoal.wiring import connect_ledger, opened
@@ -26,7 +27,12 @@ def vitals(sessions: int = 5, waits: int = 0, longest: float | None = None) -> V
 
 
 def worker(
-    version: str = "1.0", silent: float = 1.0, code: str | None = "abc", scraper: str | None = "shop"
+    version: str = "1.0",
+    silent: float = 1.0,
+    code: str | None = "abc",
+    scraper: str | None = "shop",
+    leased: int = 0,
+    report: WorkerReport | None = None,
 ) -> WorkerView:
     return WorkerView(
         id="w",
@@ -38,8 +44,9 @@ def worker(
         started_at=NOON,
         silent_seconds=silent,
         lease_seconds=30.0,
-        leased=0,
+        leased=leased,
         scope=Scope(scraper=scraper),
+        report=report,
     )
 
 
@@ -62,8 +69,13 @@ def test_workers() -> None:
     assert check_versions([worker()], "1.0").ok
     assert "0.9" in check_versions([worker(), worker("0.9")], "1.0").text
     assert not check_versions([worker("0.9")], "1.0").ok
-    assert check_signs_of_life([worker()]).ok
-    assert not check_signs_of_life([worker(silent=100.0)]).ok
+    assert check_heartbeats([worker()]).ok
+    check = check_heartbeats([worker(), worker(silent=31.0, leased=3)])
+    assert not check.ok
+    assert "1 of 2 are dead or cut off; w: no heartbeat for 31 s (its lease is 30 s); its 3 items return" in check.text
+    assert check_trouble([worker(), worker(report=WorkerReport())]).ok
+    check = check_trouble([worker(), worker(report=WorkerReport(trouble="There is no space left for x.db."))])
+    assert (check.ok, "w: There is no space left for x.db." in check.text) == (False, True)
 
 
 def test_code_that_differs() -> None:

@@ -5,8 +5,9 @@ import pytest
 from shoal.model.views import Counts, FailedItem, Gate
 from shoal.observe.failures import grouped, shape
 from shoal.observe.holdup import holdup
+from shoal.observe.meter import Meter
 from shoal.observe.words import counted, per_minute, percent, span
-from tests.observe.moments import NOON
+from tests.observe.moments import NOON, moment
 
 
 def gate(code: str, items: int | None = None) -> Gate:
@@ -17,12 +18,48 @@ def gate(code: str, items: int | None = None) -> Gate:
     ("counts", "gates", "cause", "share", "about"),
     [
         (Counts(ready=5), [gate("run_paused"), gate("ready", 5)], "the run is paused", None, "run_paused"),
-        (Counts(ready=5), [gate("no_worker"), gate("ready", 5)], "a worker", None, "no_worker"),
+        (Counts(ready=5), [gate("no_worker"), gate("ready", 5)], "a live worker", None, "no_worker"),
+        (
+            Counts(ready=5, leased=1),
+            [gate("no_worker"), gate("held_by_dead", 1), gate("ready", 5)],
+            "a live worker",
+            None,
+            "no_worker. About held_by_dead",
+        ),
+        (
+            Counts(ready=1, leased=4),
+            [gate("held_by_dead", 3), gate("leased", 1), gate("ready", 1)],
+            "items of dead workers",
+            0.6,
+            "held_by_dead",
+        ),
+        (Counts(leased=5), [gate("ledger_full"), gate("leased", 5)], "space on the ledger's disk", None, "ledger_full"),
         (Counts(ready=5, leased=1), [gate("no_worker"), gate("ready", 5)], "free workers", 5 / 6, "no_worker"),
         (Counts(done=5), [gate("unsealed")], "more items", None, "unsealed"),
-        (Counts(leased=4, ready=1), [gate("leased", 4), gate("ready", 1)], "nothing", None, None),
+        (Counts(leased=4, ready=1), [gate("leased", 4), gate("ready", 1)], "nothing", None, "leased"),
         (Counts(waiting=6, leased=4), [gate("waiting", 6), gate("lane_limit", 6)], "host limit", 0.6, "lane_limit"),
-        (Counts(waiting=6, leased=4), [gate("waiting", 6), gate("lane_blocked")], "blocked host", 0.6, "lane_blocked"),
+        (
+            Counts(waiting=6, leased=4),
+            [gate("waiting", 6), gate("lane_blocked")],
+            "rate limit of the site",
+            0.6,
+            "lane_blocked",
+        ),
+        (
+            Counts(delayed=3),
+            [gate("lane_blocked"), gate("delayed_blocked", 3)],
+            "rate limit of the site",
+            1.0,
+            "lane_blocked",
+        ),
+        (
+            Counts(waiting=6, leased=4),
+            [gate("waiting", 6), gate("lane_order", 6)],
+            "earlier items of their groups",
+            0.6,
+            "lane_order",
+        ),
+        (Counts(delayed=2), [gate("delayed_order", 2)], "earlier items of their groups", 1.0, "delayed_order"),
         (Counts(waiting=6), [gate("waiting", 6), gate("lane_paused")], "paused lane", 1.0, "lane_paused"),
         (
             Counts(waiting=2, delayed=2, leased=3),
@@ -32,7 +69,7 @@ def gate(code: str, items: int | None = None) -> Gate:
             "lane_delay",
         ),
         (Counts(delayed=8, ready=2), [gate("delayed_retry", 8)], "retries", 0.8, "delayed_retry"),
-        (Counts(delayed=8), [gate("delayed_throttled", 8)], "the sites' wish to wait", 1.0, "delayed_throttled"),
+        (Counts(delayed=8), [gate("delayed_throttled", 8)], "rate limit of the site", 1.0, "delayed_throttled"),
     ],
 )
 def test_what_holds_it_back(
@@ -43,6 +80,13 @@ def test_what_holds_it_back(
     assert found.share == pytest.approx(share)
     if about is not None:
         assert found.text == f"About {about}."
+
+
+@pytest.mark.parametrize("gates", [[gate("no_worker")], [gate("run_paused")], [gate("ledger_full")]])
+def test_nobody_can_tell_when_a_run_ends_that_nothing_moves(gates: list[Gate]) -> None:
+    """The rate of the last minutes says nothing about it."""
+    assert Meter(600.0).read(moment(*gates, ready=10, done=5), 0.0).eta_text == "-"
+    assert Meter(600.0).read(moment(ready=10, done=5), 0.0).eta_text != "-"
 
 
 def test_figures() -> None:

@@ -138,6 +138,12 @@ def test_retried_items_do_not_give_a_negative_rate() -> None:
     assert meter.read(moment(done=60, ready=40), 20.0).rate == pytest.approx(60)
 
 
+def test_what_is_dead_is_not_done() -> None:
+    reading = Meter().read(moment(state=RunState.FINISHED, done=25, dead=276), 0.0)
+    assert reading.line.startswith("done 25/301 8% -/min ok 8% waiting: nothing dead 276 ")
+    assert reading.share == 1.0
+
+
 def test_the_end() -> None:
     reading = Meter().read(moment(state=RunState.FINISHED, done=9, dead=1), 0.0)
     assert (reading.ended, reading.share, reading.ok, reading.eta) == (True, 1.0, 0.9, (0.0, 0.0))

@@ -20,6 +20,7 @@ from shoal.enqueue.begin import bury_dead_neighbours
 from shoal.errors import UnknownStage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
+from shoal.model.run import RunState
 from shoal.model.worker import Scope
 from shoal.notify.sender import check_addresses
 from shoal.observe.progress import follow, showing
@@ -27,11 +28,12 @@ from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
 from shoal.worker.options import Ending, WorkReport
-from shoal.worker.remaining import runs_served
+from shoal.worker.remaining import explain_idleness, open_runs, runs_served
 from shoal.worker.worker import Worker
 
 # Every worker of a fleet asks the ledger: seldom enough for many, often enough for a person.
 FOLLOW_SECONDS = 2.0
+MOST_NAMED = 5
 
 
 def exit_code_of(report: WorkReport) -> int:
@@ -76,11 +78,15 @@ async def help_out(
 
 async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope, worker: Worker) -> WorkReport:
     """Somebody who looks at the terminal sees that it works; of one run, how far that is."""
-    what = f"run {', '.join(scope.run_ids)}" if scope.run_ids else "the runs"
-    session.note(f"Working on {what} of {scraper.name}; Ctrl-C stops.")
+    session.note(f"Working on {await _served(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
     if len(scope.run_ids) != 1 or not sys.stderr.isatty():
-        with obeying_signals(worker, session.note):
-            return await worker.work()
+        explaining = asyncio.create_task(explain_idleness(ledger, scope, lambda: worker.idle, session.note))
+        try:
+            with obeying_signals(worker, session.note):
+                return await worker.work()
+        finally:
+            explaining.cancel()
+            await asyncio.gather(explaining, return_exceptions=True)
     (run_id,) = scope.run_ids
     with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run_id}") as show:
         following = asyncio.create_task(follow(ledger, run_id, show, every=FOLLOW_SECONDS))
@@ -90,6 +96,16 @@ async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+
+async def _served(ledger: Ledger, scope: Scope) -> str:
+    """Which runs there are to work on, each that is not active with its state."""
+    runs = await open_runs(ledger, scope)
+    if not runs:
+        return f"run {', '.join(scope.run_ids)}" if scope.run_ids else "the runs to come"
+    named = [run.id if run.state is RunState.ACTIVE else f"{run.id} ({run.state.value})" for run in runs[:MOST_NAMED]]
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    return f"{'run' if len(runs) == 1 else 'runs'} {', '.join(named)}{more}"
 
 
 @asynccontextmanager

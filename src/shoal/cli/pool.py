@@ -134,7 +134,7 @@ async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     from shoal.wiring import opened
 
     async with opened(settings, migrate=False) as ledger:
-        present = sum(worker.scope.scraper == scraper for worker in await ledger.workers.list())
+        present = sum(worker.alive and worker.scope.scraper == scraper for worker in await ledger.workers.list())
         if not present:
             raise NotFound(
                 f"No worker of {scraper} is there, so no pool would hear it.", remedy="Start one with `shoal pool`."

@@ -13,6 +13,7 @@ from shoal.observe.words import counted
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
+    from shoal.model.views import Tending
 
 
 @with_options
@@ -23,15 +24,22 @@ def release(
 ) -> None:
     """Give items that were claimed long ago to other workers. Who holds them can no longer commit them.
 
-    Workers that died are found without this: their items come back when their lease is over.
+    Items of dead workers, whose heartbeat is older than their lease, return whatever their age and run; a worker that
+    runs does that too.
     """
-    released = ask(session, lambda ledger: _release(ledger, older_than, run))
+    rescue, released = ask(session, lambda ledger: _release(ledger, older_than, run))
+    rescued = rescue.rescued + rescue.quarantined
     if session.json:
-        session.record({"released": released, "older_than": older_than, "run": run})
-    else:
-        session.data(f"Released: {counted(released, 'item')}.")
+        dead = {"dead_workers": rescue.lost_workers, "rescued": rescued}
+        session.record({"released": released, "older_than": older_than, "run": run, **dead})
+        return
+    session.data(f"Released: {counted(released, 'item')}.")
+    if rescue.lost_workers:
+        names = ", ".join(rescue.lost_workers)
+        session.data(f"Taken from dead workers: {counted(rescued, 'item')} ({names}).")
 
 
-async def _release(ledger: Ledger, older_than: float, name: str | None) -> int:
+async def _release(ledger: Ledger, older_than: float, name: str | None) -> tuple[Tending, int]:
     run_id = None if name is None else (await find_run(ledger, name)).id
-    return await ledger.steering.release(older_than=older_than, run_id=run_id, by=operator())
+    rescue = await ledger.upkeep.tend()
+    return rescue, await ledger.steering.release(older_than=older_than, run_id=run_id, by=operator())

@@ -63,17 +63,19 @@ async def _signs(ledger: Ledger, settings: Settings, run: Run) -> list[Sign]:
 
 async def _one(
     ledger: Ledger, settings: Settings, name: str
-) -> tuple[Reading, list[Sign], list[WorkerProgress], Failures, Skew]:
+) -> tuple[Reading, list[Sign], list[WorkerProgress], Failures, Skew, dict[str, str]]:
     from shoal.observe.failures import failures
     from shoal.observe.skew import skew, workers_of
 
     run = await find_run(ledger, name)
+    present = await ledger.workers.list()
     return (
         await _reading(ledger, run.id),
         await _signs(ledger, settings, run),
         await ledger.reads.workers(run.id, minutes=60),
         await failures(ledger, run.id, limit=FAILURES_LOOKED_AT),
-        skew(workers_of(await ledger.workers.list(), run)),
+        skew(workers_of(present, run)),
+        {worker.id: worker.state.value if worker.alive else "dead" for worker in present},
     )
 
 
@@ -125,8 +127,11 @@ def _show_run(
     workers: list[WorkerProgress],
     failures: Failures,
     skew: Skew,
+    states: dict[str, str],
 ) -> None:
     if session.json:
+        from msgspec import to_builtins
+
         moment = reading.moment
         session.record(
             {
@@ -134,7 +139,7 @@ def _show_run(
                 "alerts": signs,
                 "gates": moment.gates,
                 "partitions": moment.partitions,
-                "workers": workers,
+                "workers": [{**to_builtins(one), "state": states.get(one.worker, "gone")} for one in workers],
                 "failures": failures,
                 "versions": skew.versions,
                 "codes": skew.codes,
@@ -149,8 +154,11 @@ def _show_run(
     if workers:
         _title(session, "Workers (last hour)")
         session.table(
-            ["WORKER", "LEASED", "DONE", "DEAD"],
-            [(one.worker, one.leased, one.done, one.dead) for one in workers[:MOST_WORKERS]],
+            ["WORKER", "STATE", "LEASED", "DONE", "DEAD"],
+            [
+                (one.worker, states.get(one.worker, "gone"), one.leased, one.done, one.dead)
+                for one in workers[:MOST_WORKERS]
+            ],
         )
         _rest(session, len(workers) - MOST_WORKERS, "workers")
     if failures.groups:

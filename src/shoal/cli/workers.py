@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from shoal.model.run import Run
     from shoal.model.worker import Scope, WorkerView
 
+# How a worker is listed whose heartbeat is older than its lease, until somebody gives its items back.
+DEAD = "dead"
+MOST_TOLD = 5
+
 app = typer.Typer()
 
 
@@ -26,20 +30,25 @@ def ls(
     gone: Annotated[bool, typer.Option("--all", help="Also those that stopped or were lost.")] = False,
 ) -> None:
     """List the workers, newest first."""
+    import msgspec
+
+    from shoal.ledger.explain import silence
+
     workers = ask(session, lambda ledger: ledger.workers.list(present=not gone))
     if session.json:
         for worker in workers:
-            session.record(worker)
+            session.record({**msgspec.to_builtins(worker), "alive": worker.alive})
     elif workers:
-        from shoal.observe.words import span, stamp
+        from shoal.observe.words import counted, span, stamp
 
         session.table(
-            ["WORKER", "STATE", "LEASED", "LAST SIGN", "SINCE", "VERSION", "CODE", "TAKES"],
+            ["WORKER", "STATE", "LEASED", "RUNNING", "LAST SIGN", "SINCE", "VERSION", "CODE", "TAKES"],
             [
                 (
                     worker.id,
-                    worker.state,
+                    worker.state if silence(worker) is None else DEAD,
                     worker.leased,
+                    _running(worker),
                     f"{span(worker.silent_seconds)} ago",
                     stamp(worker.started_at),
                     worker.version,
@@ -49,6 +58,14 @@ def ls(
                 for worker in workers
             ],
         )
+        dead = [(worker, why) for worker in workers if (why := silence(worker)) is not None]
+        for worker, why in dead[:MOST_TOLD]:
+            session.note(f"{worker.id}: {why}.")
+        if len(dead) > MOST_TOLD:
+            session.note(f"... and {counted(len(dead) - MOST_TOLD, 'more dead worker')}.")
+        for worker in workers:
+            if worker.alive and worker.report is not None and worker.report.trouble:
+                session.note(f"{worker.id} cannot go on: {worker.report.trouble}")
     else:
         session.note("There are no workers." if gone else "No worker is present; --all shows those that left.")
 
@@ -102,6 +119,11 @@ async def _near(ledger: Ledger, worker: str) -> str:
     near = difflib.get_close_matches(worker, [present.id for present in await ledger.workers.list()], n=3)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return hint + "`shoal workers ls` lists those that are present."
+
+
+def _running(worker: WorkerView) -> int | str:
+    """Attempts under way, as it said with its last heartbeat."""
+    return sum(worker.report.running.values()) if worker.alive and worker.report is not None else ""
 
 
 def _takes(worker: WorkerView) -> str:

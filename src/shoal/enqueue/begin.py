@@ -160,7 +160,7 @@ async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str
     `was_left` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first worker,
     and those that a worker serves, are let alone.
     """
-    workers = await ledger.workers.list()
+    workers = [worker for worker in await ledger.workers.list() if worker.alive]
     served = {run_id for worker in workers for run_id in worker.scope.run_ids}
     scrapers = {worker.scope.scraper for worker in workers if not worker.scope.run_ids}
     aside = []

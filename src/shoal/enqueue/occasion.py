@@ -73,4 +73,4 @@ def _is_young(run: Run, now: dt.datetime) -> bool:
 
 
 def _is_served(run: Run, workers: Sequence[WorkerView]) -> bool:
-    return any(worker.scope.takes_from(run.id, run.scraper) for worker in workers)
+    return any(worker.alive and worker.scope.takes_from(run.id, run.scraper) for worker in workers)

@@ -1,8 +1,13 @@
-"""Why something is not running: the gates an item or a run stands before, in the order it meets them."""
+"""Why something is not running: the gates an item or a run stands before, in the order it meets them.
+
+Everything that explains a run goes by these gates: `why`, `status`, `watch`, the progress line, alerts. They compare
+heartbeats with leases on the ledger's clock, so a worker that was killed is no worker, whatever its row says.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -10,11 +15,15 @@ import msgspec
 from shoal.ledger.scalings import Scaling, scaling_gate
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.lane import LaneView
-from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, Gate, ItemView
+from shoal.model.run import COLLECTION, Run, RunState
+from shoal.model.views import Gate, ItemView, PartitionProgress, added
 from shoal.model.worker import WorkerState, WorkerView
 
 RANK_LIMIT = 10_000
+# A worker's clock and the ledger's may differ by so much over one attempt.
+SLACK_SECONDS = 1.0
+_SITE_ANSWER = re.compile(r"\d{3}\b|.* answered \d{3}\b|Retry-After\b")
+_HOW_ITEMS_RETURN = "when any worker of this ledger or `shoal release` runs"
 
 
 class DelayedGroup(msgspec.Struct, frozen=True):
@@ -23,9 +32,21 @@ class DelayedGroup(msgspec.Struct, frozen=True):
     first_due: dt.datetime
 
 
+class Holder(msgspec.Struct, frozen=True):
+    """A worker and how many items of the run it has leased, and how many of them since its last report."""
+
+    worker: str
+    leased: int
+    fresh: int
+
+
 class ItemFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`now` is the ledger's time. `full`: that the ledger has no space left, in a sentence."""
+
     run: Run
     run_changed_at: dt.datetime
+    now: dt.datetime
+    full: str | None
     item: ItemView
     delay_reason: str | None
     lane: LaneView | None
@@ -34,13 +55,29 @@ class ItemFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFactsNow(msgspec.Struct, frozen=True, kw_only=True):
+    """`now` is the ledger's time. `full`: that the ledger has no space left, in a sentence."""
+
     run: Run
     run_changed_at: dt.datetime
-    counts: Counts
+    now: dt.datetime
+    full: str | None
+    partitions: Sequence[PartitionProgress]
     lanes: Sequence[LaneView]
     delayed: Sequence[DelayedGroup]
+    holders: Sequence[Holder]
     workers: Sequence[WorkerView]
     scalings: Sequence[Scaling]
+
+
+def silence(worker: WorkerView) -> str | None:
+    """What is wrong with the heartbeat of a worker that is registered as present; None when it is fresh."""
+    if worker.alive or worker.state not in (WorkerState.LIVE, WorkerState.DRAINING):
+        return None
+    text = f"no heartbeat for {_seconds(worker.silent_seconds)} (its lease is {worker.lease_seconds:g} s)"
+    if not worker.leased:
+        return text
+    items = "its item returns" if worker.leased == 1 else f"its {worker.leased} items return"
+    return f"{text}; {items} {_HOW_ITEMS_RETURN}"
 
 
 def why_item(facts: ItemFacts) -> list[Gate]:
@@ -48,14 +85,14 @@ def why_item(facts: ItemFacts) -> list[Gate]:
     if item.state in FINAL_STATES:
         text = f"It is {item.state.value}" + (f": {item.error}" if item.error else "") + "."
         return [Gate(code=item.state.value, text=text, since=item.since)]
-    gates = _run_gates(facts.run, facts.run_changed_at)
+    gates = [*_run_gates(facts.run, facts.run_changed_at), *_full_gates(facts.full, facts.workers)]
     if item.state is ItemState.LEASED:
-        gates.append(_leased_gate(item, facts.workers))
+        gates.append(_leased_gate(item, facts.workers, facts.now))
         return gates
     if item.state is ItemState.DELAYED:
-        gates.append(_delayed_gate(item, facts.delay_reason, facts.lane))
+        gates.append(_delayed_gate(item, facts.delay_reason, facts.lane, facts.now))
     if facts.lane is not None and item.state is not ItemState.READY:
-        gates.extend(_lane_gates(facts.lane, item))
+        gates.extend(_lane_gates(facts.lane, item, facts.now))
     if item.state is ItemState.WAITING:
         gates.append(
             Gate(
@@ -79,7 +116,7 @@ def why_item(facts: ItemFacts) -> list[Gate]:
 
 def why_run(facts: RunFactsNow) -> list[Gate]:
     """What the run waits for, the most important first, and why there are as many workers as there are."""
-    run, counts = facts.run, facts.counts
+    run, counts = facts.run, added(part.counts for part in facts.partitions)
     gates = _run_gates(run, facts.run_changed_at)
     if run.state in (RunState.FINISHED, RunState.CANCELLED):
         return gates
@@ -94,33 +131,25 @@ def why_run(facts: RunFactsNow) -> list[Gate]:
             )
         )
         return gates
-    if counts.pending:
-        for stage in run.stages:
-            gates.extend(gate for gate in _worker_gates(run, stage, None, facts.workers) if gate not in gates)
-    if counts.leased:
-        gates.append(Gate(code="leased", text=f"{_items(counts.leased)} being worked on.", items=counts.leased))
+    gates.extend(_full_gates(facts.full, facts.workers))
+    alive = {worker.id for worker in facts.workers if worker.alive}
+    any_lost = any(holder.worker not in alive for holder in facts.holders)
+    open_stages = {part.stage for part in facts.partitions if part.counts.pending or (any_lost and part.counts.leased)}
+    unserved = [stage for stage in run.stages if stage in open_stages and not _able(run, stage, facts.workers)]
+    if unserved:
+        # Nobody takes anything of the run, or of some of its stages only.
+        code = "no_worker" if len(unserved) == len(open_stages) else "no_worker_for_stage"
+        gates.append(Gate(code=code, text=_no_worker(run, unserved)))
+    gates.extend(_holder_gates(run, facts.holders, facts.workers))
     if counts.ready:
-        gates.append(
-            Gate(
-                code="ready",
-                text=f"{_items(counts.ready)} ready and waiting for a free worker.",
-                items=counts.ready,
-            )
-        )
+        waiting = "ready" if "no_worker" in {gate.code for gate in gates} else "ready and waiting for a free worker"
+        gates.append(Gate(code="ready", text=f"{_items(counts.ready)} {waiting}.", items=counts.ready))
     if counts.waiting:
         text = f"{_items(counts.waiting)} waiting for their lanes."
         gates.append(Gate(code="waiting", text=text, items=counts.waiting))
-        for lane in facts.lanes:
-            gates.extend(_lane_gates(lane, None))
-    for group in facts.delayed:
-        gates.append(
-            Gate(
-                code=f"delayed_{group.reason}",
-                text=f"{_items(group.items)} delayed ({_REASONS[group.reason]}).",
-                until=group.first_due,
-                items=group.items,
-            )
-        )
+    for lane in facts.lanes:
+        gates.extend(_lane_gates(lane, None, facts.now))
+    gates.extend(_delayed_group_gate(group, facts.now) for group in facts.delayed)
     gates.extend(scaling_gate(scaling) for scaling in facts.scalings)
     return gates
 
@@ -130,13 +159,16 @@ _REASONS = {
     "throttled": "the site asked to wait",
     "not_before": "not before a set time",
     "lane": "keeping the distance their lane asks for",
+    "blocked": "rate limited by their site",
+    "order": "in the pause after the one before them in their group",
 }
 
 
 def _run_gates(run: Run, changed_at: dt.datetime) -> list[Gate]:
     match run.state:
         case RunState.PAUSED:
-            return [Gate(code="run_paused", text=f"The run {run.id} is paused.", since=changed_at)]
+            text = f"The run {run.id} is paused; `shoal runs resume {run.id}` lets it go on."
+            return [Gate(code="run_paused", text=text, since=changed_at)]
         case RunState.CANCELLED | RunState.FINISHED:
             text = f"The run {run.id} is {run.state.value}."
             return [Gate(code=f"run_{run.state.value}", text=text, since=changed_at)]
@@ -144,17 +176,98 @@ def _run_gates(run: Run, changed_at: dt.datetime) -> list[Gate]:
             return []
 
 
-def _leased_gate(item: ItemView, workers: Iterable[WorkerView]) -> Gate:
-    holder = next((worker for worker in workers if worker.id == item.worker), None)
-    if holder is None:
-        return Gate(code="leased", text=f"{item.worker} holds it but is gone; it comes back soon.", since=item.since)
-    left = holder.lease_seconds - holder.silent_seconds
-    text = f"{holder.id} works on it; its last sign of life was {holder.silent_seconds:.0f} s ago"
-    text += "." if left > holder.lease_seconds / 2 else f", it is given to others in {max(left, 0):.0f} s."
-    return Gate(code="leased", text=text, since=item.since)
+def _full_gates(full: str | None, workers: Iterable[WorkerView]) -> list[Gate]:
+    """A ledger that cannot be written: seen from here, or told by a worker whose heartbeat still got through."""
+    for worker in workers:
+        if full is None and worker.alive and worker.report is not None and worker.report.trouble:
+            full = f"{worker.id} cannot store anything: {worker.report.trouble}"
+    if full is None:
+        return []
+    return [Gate(code="ledger_full", text=f"{full} Workers wait until there is; nothing is lost meanwhile.")]
 
 
-def _delayed_gate(item: ItemView, reason: str | None, lane: LaneView | None) -> Gate:
+def _leased_gate(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime) -> Gate:
+    """Who holds the item, and whether it has begun, as far as the holder has said."""
+    worker = next((worker for worker in workers if worker.id == item.worker), None)
+    if worker is None:
+        text = f"Claimed by {item.worker}, which is gone; it returns {_HOW_ITEMS_RETURN}."
+        return Gate(code="held_by_dead", text=text, since=item.since)
+    if not worker.alive:
+        silent = f"no heartbeat for {_seconds(worker.silent_seconds)} (its lease is {worker.lease_seconds:g} s)"
+        text = f"Held by a dead worker: {worker.id} has sent {silent}. The item returns {_HOW_ITEMS_RETURN}."
+        return Gate(code="held_by_dead", text=text, since=item.since)
+    report, age, claimed_for = worker.report, worker.report_seconds or 0.0, (now - item.since).total_seconds()
+    running = None if report is None else next((for_ for id, for_ in report.items if id == item.id), None)
+    if running is not None and (running := running + age) <= claimed_for + SLACK_SECONDS:
+        text = f"{worker.id} has been running it for {_seconds(running)}.{_warning(worker)}"
+        return Gate(code="running", text=text, since=now - dt.timedelta(seconds=running))
+    if report is None or age >= claimed_for:
+        text = f"Claimed by {worker.id}; its next heartbeat says whether it has begun.{_warning(worker)}"
+        return Gate(code="leased", text=text, since=item.since)
+    busy = sum(report.running.values())
+    if report.lists_all:
+        text = f"Claimed by {worker.id}, not begun: it waits in the worker's buffer while {_are(busy)} running."
+        return Gate(code="claimed", text=text + _warning(worker), since=item.since)
+    text = f"Claimed by {worker.id}, which holds {_counted(worker.leased)}: {_are(busy)} running"
+    text += f", {_are(report.unstored)} done and not stored yet" if report.unstored else ""
+    return Gate(code="leased", text=f"{text}, the others have not begun.{_warning(worker)}", since=item.since)
+
+
+def _warning(worker: WorkerView) -> str:
+    """A heartbeat that is late, though not too late."""
+    left = worker.lease_seconds - worker.silent_seconds
+    if left > worker.lease_seconds / 2:
+        return ""
+    last = f"The last heartbeat of {worker.id} was {_seconds(worker.silent_seconds)} ago"
+    return f" {last}; in {_seconds(left)} it is taken for dead."
+
+
+def _holder_gates(run: Run, holders: Sequence[Holder], workers: Sequence[WorkerView]) -> list[Gate]:
+    """What is leased: by the living, with what they say of it, and by the dead."""
+    alive = {worker.id: worker for worker in workers if worker.alive}
+    held = [(holder, alive[holder.worker]) for holder in holders if holder.worker in alive]
+    lost = [holder for holder in holders if holder.worker not in alive]
+    gates = []
+    if lost:
+        items = sum(holder.leased for holder in lost)
+        silent = {worker.id: worker.silent_seconds for worker in workers}
+        since = f"no heartbeat for {_seconds(silent[lost[0].worker])}" if lost[0].worker in silent else "it is gone"
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        return_ = "It returns" if items == 1 else "They return"
+        text = (
+            f"{_items(items)} held by a dead worker: {lost[0].worker} ({since}){more}. {return_} {_HOW_ITEMS_RETURN}."
+        )
+        gates.append(Gate(code="held_by_dead", text=text, items=items))
+    if held:
+        leased = sum(holder.leased for holder, _ in held)
+        late = next((warning for _, worker in held if (warning := _warning(worker))), "")
+        gates.append(Gate(code="leased", text=_leased_text(run, leased, held) + late, items=leased))
+    return gates
+
+
+def _leased_text(run: Run, leased: int, held: Sequence[tuple[Holder, WorkerView]]) -> str:
+    reports = [worker.report for _, worker in held if worker.report is not None]
+    running = min(leased, sum(report.running.get(run.no, 0) for report in reports))
+    # What a worker says is as old as its heartbeat, and what waits to be stored is not told by run.
+    mixed = any(report.unstored for report in reports) and any(h.leased != worker.leased for h, worker in held)
+    if len(reports) < len(held) or mixed or any(holder.fresh for holder, _ in held):
+        text = f"{_items(leased)} claimed by workers"
+        was = "was" if running == 1 else "were"
+        return f"{text}; at their last heartbeats {running} {was} running." if running else f"{text}."
+    unstored = min(leased - running, sum(report.unstored for report in reports))
+    parts = [f"{_items(running)} being worked on"] if running else []
+    if unstored:
+        parts.append(f"{_items(unstored)} done and not stored yet")
+    if rest := leased - running - unstored:
+        parts.append(f"{_items(rest)} claimed and not begun")
+    return ", ".join(parts) + "."
+
+
+def _delayed_gate(item: ItemView, reason: str | None, lane: LaneView | None, now: dt.datetime) -> Gate:
+    if reason == "lane" and lane is not None and lane.blocked_seconds > 0:
+        reason = "blocked"
+    elif reason == "lane" and lane is not None and lane.policy.ordered:
+        reason = "order"
     match reason:
         case "retry":
             text = f"Try {item.tries + 1} of {item.max_attempts} comes later; the last one failed: {item.error}."
@@ -162,23 +275,40 @@ def _delayed_gate(item: ItemView, reason: str | None, lane: LaneView | None) -> 
             text = f"The site asked to wait: {item.error}."
         case "not_before":
             text = "It was enqueued not to start before a set time."
+        case "blocked":
+            text = f"It is the next of its lane {item.lane}, and the lane is blocked."
+        case "order":
+            text = f"It is the next of its group {item.lane}, and the pause after the one before it is not over."
         case _:
             text = f"It keeps the distance that the lane {lane.key if lane else item.lane} asks for."
+    if item.due_at is not None and item.due_at <= now:
+        # Delayed items are moved on by workers: without one they stay where they are.
+        text = f"Its time has come, and it waits for a worker to take it. {text}"
+        return Gate(code=f"delayed_{reason}", text=text, since=item.due_at)
     return Gate(code=f"delayed_{reason}", text=text, since=item.since, until=item.due_at)
 
 
-def _lane_gates(lane: LaneView, item: ItemView | None) -> list[Gate]:
+def _delayed_group_gate(group: DelayedGroup, now: dt.datetime) -> Gate:
+    text, code = f"{_items(group.items)} delayed ({_REASONS[group.reason]})", f"delayed_{group.reason}"
+    if group.first_due <= now:
+        return Gate(code=code, text=f"{text}; the first is due.", since=group.first_due, items=group.items)
+    return Gate(code=code, text=f"{text}.", until=group.first_due, items=group.items)
+
+
+def _lane_gates(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list[Gate]:
     gates = []
     waiting = lane.waiting or None
     if lane.paused:
-        gates.append(Gate(code="lane_paused", text=f"The lane {lane.key} is paused.", items=waiting))
+        text = f"The lane {lane.key} is paused; `shoal lanes resume {lane.key}` lets it go on."
+        gates.append(Gate(code="lane_paused", text=text, items=waiting))
     if lane.blocked_seconds > 0:
-        text = f"The lane {lane.key} is blocked for another {lane.blocked_seconds:.0f} s"
-        text += f": {lane.blocked_why}." if lane.blocked_why else "."
-        gates.append(Gate(code="lane_blocked", text=text, items=waiting))
-    if item is None or item.state is ItemState.WAITING:
+        gates.append(_blocked_gate(lane, now))
+    if lane.waiting and (item is None or item.state is ItemState.WAITING):
         policy = lane.policy
-        if lane.taken >= policy.limit:
+        if policy.ordered:
+            text = f"The group {lane.key} runs one at a time, in order: the one before has not ended."
+            gates.append(Gate(code="lane_order", text=text, items=waiting))
+        elif lane.taken >= policy.limit:
             text = f"The lane {lane.key} is full: {lane.taken} of {policy.limit} places are taken."
             gates.append(Gate(code="lane_limit", text=text, items=waiting))
         elif policy.delay_max > 0:
@@ -190,11 +320,19 @@ def _lane_gates(lane: LaneView, item: ItemView | None) -> list[Gate]:
     return gates
 
 
-def _worker_gates(run: Run, stage: str, partition: str | None, workers: Iterable[WorkerView]) -> list[Gate]:
-    able = [worker for worker in workers if worker.state is WorkerState.LIVE and _serves(worker, run, stage)]
+def _blocked_gate(lane: LaneView, now: dt.datetime) -> Gate:
+    why = lane.blocked_why or ""
+    what = "rate limited by its site" if _SITE_ANSWER.match(why) else "blocked"
+    text = f"The lane {lane.key} is {what} for another {_seconds(lane.blocked_seconds)}" + (f": {why}." if why else ".")
+    until = now + dt.timedelta(seconds=lane.blocked_seconds)
+    return Gate(code="lane_blocked", text=text, until=until, items=lane.waiting or None)
+
+
+def _worker_gates(run: Run, stage: str, partition: str, workers: Sequence[WorkerView]) -> list[Gate]:
+    able = _able(run, stage, workers)
     if not able:
-        return [Gate(code="no_worker", text=f"No live worker serves the stage {stage} of {run.scraper}.")]
-    if partition is not None and not any(
+        return [Gate(code="no_worker", text=_no_worker(run, [stage]))]
+    if not any(
         worker.scope.steal or not worker.scope.partitions or partition in worker.scope.partitions for worker in able
     ):
         return [
@@ -206,13 +344,37 @@ def _worker_gates(run: Run, stage: str, partition: str | None, workers: Iterable
     return []
 
 
-def _serves(worker: WorkerView, run: Run, stage: str) -> bool:
-    scope = worker.scope
-    return scope.takes_from(run.id, run.scraper) and (not scope.stages or stage in scope.stages)
+def _able(run: Run, stage: str, workers: Iterable[WorkerView]) -> list[WorkerView]:
+    """Workers that are alive and would claim items of this stage."""
+    return [
+        worker
+        for worker in workers
+        if worker.alive and worker.state is WorkerState.LIVE and worker.scope.serves(run.id, run.scraper, stage)
+    ]
+
+
+def _no_worker(run: Run, stages: Sequence[str]) -> str:
+    named = f"the stage {stages[0]}" if len(stages) == 1 else f"the stages {', '.join(stages)}"
+    if run.scraper.startswith(COLLECTION):
+        return f"No live worker runs the members of {run.scraper}. Go on with `shoal run` and its folder."
+    start = "Start one: `shoal worker` or `shoal run` with its file or name."
+    return f"No live worker serves {named} of {run.scraper}. {start}"
 
 
 def _items(count: int) -> str:
     return "1 item is" if count == 1 else f"{_ranked(count)} items are"
+
+
+def _are(count: int) -> str:
+    return f"{count} is" if count == 1 else f"{count} are"
+
+
+def _counted(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
 
 
 def _range(low: float, high: float) -> str:

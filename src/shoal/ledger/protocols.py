@@ -34,7 +34,7 @@ from shoal.model.views import (
     Vitals,
     WorkerProgress,
 )
-from shoal.model.worker import Orders, Scope, WorkerSpec, WorkerView
+from shoal.model.worker import Orders, Scope, WorkerReport, WorkerSpec, WorkerView
 
 ALL_ITEMS = ItemFilter()
 Entry = str | bytes | NewItem
@@ -133,8 +133,11 @@ class Commits(Protocol):
 class Workers(Protocol):
     async def register(self, spec: WorkerSpec) -> None: ...
 
-    async def beat(self, worker: str) -> Orders:
-        """Sign of life. Raises WorkerLost when the worker was declared dead meanwhile."""
+    async def beat(self, worker: str, report: WorkerReport | None = None) -> Orders:
+        """Sign of life, with what the worker says about itself; None leaves what it said before.
+
+        Raises WorkerLost when the worker was declared dead meanwhile.
+        """
 
     async def drain(self, worker: str, *, by: str = "") -> None:
         """Tell a worker, at its next heartbeat, to finish what it has and leave."""

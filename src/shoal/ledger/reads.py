@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
@@ -42,12 +42,16 @@ class SqlReads:
         catalog: Catalog,
         runs: Runs,
         workers: Workers,
+        *,
+        full: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`full` says, in a sentence, that the ledger has no space left, where that can be seen from here."""
         self._db = db
         self._sql = queries
         self._catalog = catalog
         self._runs = runs
         self._workers = workers
+        self._full = full
 
     async def stats(self, run_id: str, *, stage: str | None = None) -> Counts:
         run = await self._catalog.run(run_id)
@@ -149,10 +153,13 @@ class SqlReads:
         run = await self._runs.get(run_id)
         rank = "rank_ready" if view.state is ItemState.READY else "rank_waiting"
         lanes = await self._db.fetch(self._sql["item_lane"], run.no, item)
+        times = await self._db.row(self._sql["run_times"], run.no)
         return explain.why_item(
             explain.ItemFacts(
                 run=run,
-                run_changed_at=await self._db.value(self._sql["run_changed_at"], run.no),
+                run_changed_at=times["changed_at"],
+                now=times["now"],
+                full=self._full(),
                 item=view,
                 delay_reason=row["reason"],
                 lane=lane_from(lanes[0]) if lanes else None,
@@ -163,13 +170,21 @@ class SqlReads:
 
     async def why_run(self, run_id: str) -> list[Gate]:
         run = await self._runs.get(run_id)
+        times = await self._db.row(self._sql["run_times"], run.no)
+        delayed = [explain.DelayedGroup(*row) for row in await self._db.fetch(self._sql["delayed_reasons"], run.no)]
+        lanes = await self._db.fetch(self._sql["busiest_lanes"], run.no)
+        if any(group.reason == "blocked" for group in delayed):
+            lanes = [*await self._db.fetch(self._sql["blocked_lanes"], run.no), *lanes]
         return explain.why_run(
             explain.RunFactsNow(
                 run=run,
-                run_changed_at=await self._db.value(self._sql["run_changed_at"], run.no),
-                counts=await self.stats(run_id),
-                lanes=[lane_from(row) for row in await self._db.fetch(self._sql["busiest_lanes"], run.no)],
-                delayed=[explain.DelayedGroup(*r) for r in await self._db.fetch(self._sql["delayed_reasons"], run.no)],
+                run_changed_at=times["changed_at"],
+                now=times["now"],
+                full=self._full(),
+                partitions=await self.partitions(run_id),
+                lanes=list({(lane.run_id, lane.key): lane for lane in map(lane_from, lanes)}.values()),
+                delayed=delayed,
+                holders=[explain.Holder(*row) for row in await self._db.fetch(self._sql["run_holders"], run.no)],
                 workers=await self._workers.list(),
                 scalings=[scaling_from(row) for row in await self._db.fetch(self._sql["scalings"], run.no)],
             )

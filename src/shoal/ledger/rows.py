@@ -11,7 +11,7 @@ from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
 from shoal.model.views import AttemptView, Errand, Event, ItemView
-from shoal.model.worker import Scope, WorkerState, WorkerView
+from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
 
 
 class Row(Protocol):
@@ -161,6 +161,8 @@ def worker_from(row: Row) -> WorkerView:
         lease_seconds=row["lease_seconds"],
         leased=row["leased"],
         scope=msgspec.json.decode(row["scope"], type=Scope),
+        report=msgspec.json.decode(row["report"], type=WorkerReport) if row["report"] else None,
+        report_seconds=row["report_seconds"],
     )
 
 

@@ -11,7 +11,7 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_worker
 from shoal.ledger.claiming import QueueClaims
 from shoal.ledger.rows import Queryable, worker_from
-from shoal.model.worker import Orders, WorkerSpec, WorkerState, WorkerView
+from shoal.model.worker import Orders, WorkerReport, WorkerSpec, WorkerState, WorkerView
 
 
 class RegisteredWorkers:
@@ -34,8 +34,9 @@ class RegisteredWorkers:
             msgspec.json.encode(spec.scope).decode(),
         )
 
-    async def beat(self, worker: str) -> Orders:
-        rows = await self._queryable.fetch(self._sql["beat"], worker)
+    async def beat(self, worker: str, report: WorkerReport | None = None) -> Orders:
+        told = None if report is None else msgspec.json.encode(report).decode()
+        rows = await self._queryable.fetch(self._sql["beat"], worker, told)
         if not rows:
             self._forget(worker)
             raise WorkerLost(f"The worker {worker} was declared dead, or never registered.")

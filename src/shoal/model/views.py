@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -56,6 +56,15 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         return self.remaining + self.done + self.dead + self.cancelled
+
+
+def added(many: Iterable[Counts]) -> Counts:
+    """The sum of several counts."""
+    sums = dict.fromkeys(Counts.__struct_fields__, 0)
+    for one in many:
+        for name in sums:
+            sums[name] += getattr(one, name)
+    return Counts(**sums)
 
 
 class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 DEFAULT_LEASE_SECONDS = 30.0
+MOST_REPORTED = 100
 
 
 class WorkerState(StrEnum):
@@ -18,6 +19,9 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
     STOPPED = "stopped"
     LOST = "lost"
+
+
+PRESENT = (WorkerState.LIVE, WorkerState.DRAINING)
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +36,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     def takes_from(self, run_id: str, scraper: str) -> bool:
         """Whether items of this run are among its work."""
         return self.scraper in (None, scraper) and (not self.run_ids or run_id in self.run_ids)
+
+    def serves(self, run_id: str, scraper: str, stage: str) -> bool:
+        """Whether items of this stage of the run are among its work."""
+        return self.takes_from(run_id, scraper) and (not self.stages or stage in self.stages)
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +64,31 @@ class Orders(msgspec.Struct, frozen=True):
     settings_version: int
 
 
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker says about itself with a heartbeat.
+
+    `running`: how many attempts are under way, by the number of their run. `items`: which, and for how many seconds,
+    the longest first; at most MOST_REPORTED of them. `unstored`: attempts that have ended and wait for their commit.
+    `trouble`: what keeps the worker from going on, a sentence.
+    """
+
+    running: dict[int, int] = {}
+    items: tuple[tuple[int, float], ...] = ()
+    unstored: int = 0
+    trouble: str | None = None
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether an item that is not among `items` has surely not begun."""
+        return not self.unstored and sum(self.running.values()) <= len(self.items)
+
+
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as the ledger knows it. `state` is what was written down last; `alive` compares heartbeat and lease.
+
+    `report_seconds`: how old its report is. A claim counts as a sign of life, so that may be more than it was silent.
+    """
+
     id: str
     node: str
     pid: int
@@ -68,6 +100,13 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     leased: int
     scope: Scope
+    report: WorkerReport | None = None
+    report_seconds: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Present, with a heartbeat that is not older than its lease: the rule by which the ledger gives it up."""
+        return self.state in PRESENT and self.silent_seconds <= self.lease_seconds
 
 
 def new_worker_id(node: str | None = None) -> str:

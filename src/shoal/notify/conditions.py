@@ -20,7 +20,7 @@ LEAST_ATTEMPTS = 20
 # An end that nobody told of within this time is history.
 JUST_ENDED = dt.timedelta(hours=1)
 NO_DEAD = DeadLimit(Decimal(0), False)
-_OF_THE_AUTHOR = {"delayed_not_before", "delayed_lane"}
+_OF_THE_AUTHOR = {"delayed_not_before", "delayed_lane", "delayed_order"}
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

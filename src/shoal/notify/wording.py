@@ -46,7 +46,7 @@ def _standing(moment: Moment, rate: float | None, now: dt.datetime) -> str:
     run, counts = moment.run, moment.counts
     return (
         f"{stamp(now)}: run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}: "
-        f"{counts.done} done, {counts.dead} dead, {counts.remaining} left ({counts.leased} being worked on), "
+        f"{counts.done} done, {counts.dead} dead, {counts.remaining} left ({counts.leased} leased), "
         f"{counts.results} records, {per_minute(rate)}."
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.errors import LedgerError, ShoalError
+from shoal.ledger.explain import silence
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import Vitals
 from shoal.model.worker import WorkerView
@@ -50,7 +51,8 @@ async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
                 vitals.append(await ledger.health.examine())
             checks += check_server(vitals, len(await ledger.workers.list()))
         workers = await ledger.workers.list()
-        checks += [check_versions(workers, version), check_code(workers), check_signs_of_life(workers)]
+        alive = [worker for worker in workers if worker.alive]
+        checks += [check_versions(alive, version), check_code(alive), check_heartbeats(workers), check_trouble(alive)]
         checks.append(await _check_stale(ledger))
     except LedgerError as error:
         checks.append(Check(name="ledger", ok=False, text=error.message, fix=error.remedy))
@@ -130,7 +132,8 @@ def check_server(vitals: list[Vitals], workers: int = 0) -> list[Check]:
 def check_versions(workers: list[WorkerView], version: str) -> Check:
     others = sorted({worker.version or "unknown" for worker in workers if worker.version != version})
     if not others:
-        return Check(name="versions", ok=True, text=f"all {len(workers)} workers run {version}")
+        text = f"all {len(workers)} workers run {version}" if workers else f"this is {version}; no worker is alive"
+        return Check(name="versions", ok=True, text=text)
     return Check(
         name="versions",
         ok=False,
@@ -152,15 +155,31 @@ def check_code(workers: list[WorkerView]) -> Check:
     return Check(name="code", ok=False, text="it differs between workers: " + "; ".join(told), fix=REMEDY)
 
 
-def check_signs_of_life(workers: list[WorkerView]) -> Check:
-    silent = [worker for worker in workers if worker.silent_seconds > 2 * worker.lease_seconds]
+def check_heartbeats(workers: list[WorkerView]) -> Check:
+    """Whether all that are registered as present are alive."""
+    silent = [(worker, why) for worker in workers if (why := silence(worker)) is not None]
     if not silent:
-        return Check(name="workers", ok=True, text=f"{len(workers)} present, all give signs of life")
+        return Check(name="workers", ok=True, text=f"{len(workers)} present, all with a fresh heartbeat")
+    worker, why = silent[0]
     return Check(
         name="workers",
         ok=False,
-        text=f"{len(silent)} have been silent for too long ({silent[0].id} for {span(silent[0].silent_seconds)})",
+        text=f"{len(silent)} of {len(workers)} are dead or cut off; {worker.id}: {why}",
         fix="Start any worker: it gives their items back. `shoal release` does it by hand.",
+    )
+
+
+def check_trouble(workers: list[WorkerView]) -> Check:
+    """Whether workers say that they cannot go on."""
+    told = [(worker, worker.report.trouble) for worker in workers if worker.report and worker.report.trouble]
+    if not told:
+        return Check(name="storing", ok=True, text="no worker says that it cannot store")
+    worker, trouble = told[0]
+    return Check(
+        name="storing",
+        ok=False,
+        text=f"{len(told)} of {len(workers)} workers cannot store; {worker.id}: {trouble}",
+        fix="Free some space where the ledger is: they wait for it, and nothing is lost meanwhile.",
     )
 
 

@@ -1,7 +1,8 @@
 """What holds a run back, from the gates that the ledger names: one phrase, its share of the open items, and a sentence.
 
-Some gates stop everything (a paused run, no worker); they win. Otherwise the largest group of open items names the
-reason: behind their lanes, delayed, ready without anybody to take them, or simply being worked on.
+Some gates stop everything (a paused run, no live worker, a full disk); they win. Otherwise the largest group of open
+items names the reason: behind their lanes, delayed, held by dead workers, ready without anybody to take them, or simply
+being worked on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.model.views import Counts, Gate
-from shoal.observe.words import counted
 
 # Gates before which nothing of the run moves, and how to name them in a few words.
 _FULL_STOPS = {
@@ -24,25 +24,35 @@ _FULL_STOPS = {
 _NOTHING_TO_DO = ("unsealed", "nothing_left")
 _LANE_STOPS = {
     "lane_paused": "paused lane",
-    "lane_blocked": "blocked host",
+    "lane_blocked": "rate limit of the site",
+    "lane_order": "earlier items of their groups",
     "lane_limit": "host limit",
     "lane_delay": "host delay",
 }
 _DELAYS = {
     "delayed_retry": "retries",
-    "delayed_throttled": "the sites' wish to wait",
+    "delayed_throttled": "rate limit of the site",
     "delayed_not_before": "a set time",
+    "delayed_blocked": "rate limit of the site",
+    "delayed_order": "earlier items of their groups",
     "delayed_lane": "host delay",
 }
+# Items that keep their place in a lane stand in the same line as those behind them.
+_IN_LANES = ("delayed_blocked", "delayed_order", "delayed_lane")
 _LANES = "lanes"
+_DEAD = "held_by_dead"
 
 
 class Holdup(msgspec.Struct, frozen=True):
-    """`cause` in a few words; `share` of the open items it holds, if it can be counted; `text` says it in full."""
+    """`cause` in a few words; `share` of the open items it holds, if it can be counted; `text` says it in full.
+
+    `stops`: nothing of the run moves until somebody does something about it, so nobody can tell when it will end.
+    """
 
     cause: str
     share: float | None = None
     text: str = ""
+    stops: bool = False
 
 
 def holdup(counts: Counts, gates: Sequence[Gate]) -> Holdup:
@@ -54,28 +64,36 @@ def holdup(counts: Counts, gates: Sequence[Gate]) -> Holdup:
         if counts.remaining and code in _NOTHING_TO_DO:
             continue  # the gates are a moment older than the counts
         if code in by_code:
-            return Holdup(cause, text=by_code[code].text)
+            return Holdup(cause, text=by_code[code].text, stops=code == "run_paused")
     if counts.remaining == 0:
         return Holdup("nothing")
-    if "no_worker" in by_code and counts.leased == 0:
-        return Holdup("a worker", text=by_code["no_worker"].text)
+    if "ledger_full" in by_code:
+        return Holdup("space on the ledger's disk", text=by_code["ledger_full"].text, stops=True)
+    if "no_worker" in by_code and counts.leased <= _held_by_dead(by_code):
+        text = " ".join(by_code[code].text for code in ("no_worker", _DEAD) if code in by_code)
+        return Holdup("a live worker", text=text, stops=True)
     return _largest(counts, by_code)
 
 
+def _held_by_dead(by_code: dict[str, Gate]) -> int:
+    return (by_code[_DEAD].items or 0) if _DEAD in by_code else 0
+
+
 def _largest(counts: Counts, by_code: dict[str, Gate]) -> Holdup:
-    groups = {"leased": counts.leased, "ready": counts.ready, _LANES: counts.waiting}
+    dead = min(counts.leased, _held_by_dead(by_code))
+    groups = {"leased": counts.leased - dead, _DEAD: dead, "ready": counts.ready, _LANES: counts.waiting}
     for code in _DELAYS:
         if code in by_code:
-            # Items that keep their lane's distance stand in the same line as those behind them.
-            group = _LANES if code == "delayed_lane" else code
+            group = _LANES if code in _IN_LANES else code
             groups[group] = groups.get(group, 0) + (by_code[code].items or 0)
     largest = max(groups, key=lambda group: groups[group])
     # The delayed are counted up to a limit only, and the counts may be a moment older.
     share = min(1.0, groups[largest] / counts.remaining)
     match largest:
         case "leased":
-            are = "is" if counts.leased == 1 else "are"
-            return Holdup("nothing", text=f"{counted(counts.leased, 'item')} {are} being worked on.")
+            return Holdup("nothing", text=by_code["leased"].text if "leased" in by_code else "")
+        case "held_by_dead":
+            return Holdup("items of dead workers", share, by_code[_DEAD].text)
         case "ready":
             gate = by_code.get("no_worker", by_code.get("ready"))
             return Holdup("free workers", share, gate.text if gate else "")
@@ -90,5 +108,7 @@ def _lane_holdup(by_code: dict[str, Gate], share: float) -> Holdup:
     for code, gate in by_code.items():
         if code in _LANE_STOPS:
             return Holdup(_LANE_STOPS[code], share, gate.text)
-    gate = by_code.get("delayed_lane", by_code.get("waiting", Gate(code="", text="")))
-    return Holdup("host delay" if gate.code == "delayed_lane" else "host limit", share, gate.text)
+    for code in _IN_LANES:
+        if code in by_code:
+            return Holdup(_DELAYS[code], share, by_code[code].text)
+    return Holdup("host limit", share, by_code["waiting"].text if "waiting" in by_code else "")

@@ -70,12 +70,16 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`"""
+        """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`
+
+        The percentage is that of the figures before it: what is dead is not done.
+        """
         if self.total == 0 and not self.ended:
             return f"no items yet, waiting: {self.waiting_for}"
         ok = "-" if self.ok is None else percent(self.ok)
+        done = percent(self.done / self.total if self.total else 0.0)
         return (
-            f"done {self.done}/{self.total} {percent(self.share)} {per_minute(self.rate)} ok {ok} "
+            f"done {self.done}/{self.total} {done} {per_minute(self.rate)} ok {ok} "
             f"waiting: {self.waiting_for} dead {self.dead} eta {self.eta_text}"
         )
 
@@ -96,6 +100,7 @@ class Meter:
         rate = self._speed(WINDOW)
         growing = self._is_growing(counts)
         judged = counts.done + counts.dead
+        found = holdup(counts, moment.gates)
         return Reading(
             moment=moment,
             done=counts.done,
@@ -104,9 +109,9 @@ class Meter:
             share=(counts.total - counts.remaining) / counts.total if counts.total else 0.0,
             rate=None if rate is None else rate * 60,
             ok=counts.done / judged if judged else None,
-            eta=None if growing else self._eta(moment),
-            growing=growing,
-            holdup=holdup(counts, moment.gates),
+            eta=None if growing or found.stops else self._eta(moment),
+            growing=growing and not found.stops,
+            holdup=found,
         )
 
     def _remember(self, sample: Sample) -> None:

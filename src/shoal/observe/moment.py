@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, Gate, PartitionProgress
+from shoal.model.views import Counts, Gate, PartitionProgress, added
 
 ENDED = (RunState.FINISHED, RunState.CANCELLED)
 
@@ -46,12 +46,3 @@ async def look(ledger: Ledger, run_id: str, *, gates: Sequence[Gate] | None = No
         gates = await ledger.reads.why_run(run_id)
     counts = added(part.counts for part in partitions)
     return Moment(at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates))
-
-
-def added(many: Iterable[Counts]) -> Counts:
-    """The sum of several counts."""
-    sums = dict.fromkeys(Counts.__struct_fields__, 0)
-    for one in many:
-        for name in sums:
-            sums[name] += getattr(one, name)
-    return Counts(**sums)

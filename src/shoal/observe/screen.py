@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.model.redaction import redacted
-from shoal.model.views import Counts
+from shoal.model.views import Counts, added
 from shoal.observe.meter import Reading
-from shoal.observe.moment import Moment, added
+from shoal.observe.moment import Moment
 from shoal.observe.words import per_minute, percent, printable
 
 MOST_PARTS = 5
@@ -78,7 +78,7 @@ def _add_row(table: Table, name: Text, done_of: tuple[int, int], bar_width: int,
 
 
 def _figures(reading: Reading) -> Text:
-    text = Text(f"{percent(reading.share)} {per_minute(reading.rate)}")
+    text = Text(f"{percent(reading.share)} ended {per_minute(reading.rate)}")
     if reading.ok is not None:
         text.append(f" ok {percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
     if reading.dead:

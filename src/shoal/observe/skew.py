@@ -39,8 +39,8 @@ def skew(workers: Iterable[WorkerView]) -> Skew:
 
 
 def workers_of(workers: Sequence[WorkerView], run: Run) -> list[WorkerView]:
-    """Those that take items of this run."""
-    return [worker for worker in workers if worker.scope.takes_from(run.id, run.scraper)]
+    """Those that are alive and take items of this run."""
+    return [worker for worker in workers if worker.alive and worker.scope.takes_from(run.id, run.scraper)]
 
 
 def counted_kinds(kinds: dict[str, int]) -> str:

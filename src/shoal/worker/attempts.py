@@ -109,6 +109,10 @@ class Attempts:
         )
         return finished, output.size
 
+    def under_way(self) -> list[tuple[Lease, float]]:
+        """Every attempt that runs now, and when it began by the monotonic clock. Safe to call from another thread."""
+        return [(attempt.claimed.lease, attempt.began) for attempt in list(self._current.values())]
+
     def overdue(self, grace: float) -> list[tuple[Claimed, Finished]]:
         """Attempts that go on `grace` seconds after their time was up, because their handler ignores being cancelled.
 

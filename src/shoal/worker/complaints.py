@@ -1,8 +1,14 @@
-"""What goes wrong, told once per kind: a run of a million pages must not say the same thing a million times."""
+"""What goes wrong, told by kind: a run of a million pages must not say the same thing a million times.
+
+The first of a kind is told at once, those that follow now and then as a number.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
+
+import msgspec
 
 from shoal.define.blame import is_machinery, sentence
 from shoal.model.item import Claimed
@@ -11,16 +17,29 @@ from shoal.model.outcome import Verdict, VerdictKind
 from shoal.observe.failures import shape
 
 KINDS_REMEMBERED = 1_000
+REPEAT_SECONDS = 30.0
 # So many failures of the author's code at one line, and not one success: it will not get better by itself.
 SAME_BUG = 20
 
 
+class Repeated(msgspec.Struct):
+    """How often a kind of failure came since it was last told, what is said of it, and the facts of the last one."""
+
+    event: str
+    facts: dict[str, object]
+    count: int = 0
+
+
 class Complaints:
-    """Logs failures: the first of a kind as a warning, the others for those who debug. The ledger has them all."""
+    """Logs failures: the first of a kind as a warning, how many followed every half minute and at the end.
+
+    Each one is also logged for those who debug. The ledger has them all.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._told: set[str] = set()
+        self._told: dict[str, Repeated] = {}
+        self._traced: set[str] = set()
         self._bugs: dict[str, int] = {}
         self._succeeded = False
         self.dropped = 0
@@ -34,7 +53,8 @@ class Complaints:
         blame = sentence(error)
         if len(self._bugs) < KINDS_REMEMBERED or blame in self._bugs:
             self._bugs[blame] = self._bugs.get(blame, 0) + 1
-        if self._is_new(blame):
+        if blame not in self._traced and len(self._traced) < KINDS_REMEMBERED:
+            self._traced.add(blame)
             cause = (type(error), error, _own_part(error.__traceback__))
             self._log.error("the handler failed", stage=claimed.stage, item=claimed.name, error=blame, exc_info=cause)
 
@@ -49,15 +69,30 @@ class Complaints:
         if verdict.kind is not VerdictKind.DEAD:
             facts["retry_in"] = round(verdict.delay, 1)
         kind = f"{claimed.stage} {verdict.kind.value} {verdict.outcome.value} {shape(verdict.error or '')}"
-        say = self._log.warning if self._is_new(kind) else self._log.debug
+        say = self._log.warning if self._is_new(kind, "more attempts failed like this", facts) else self._log.debug
         say("attempt failed", **facts)
 
     def refused(self, claimed: Claimed, reasons: list[str]) -> None:
         """Items that a handler yielded and that are none."""
         self.dropped += len(reasons)
         self.first_dropped = self.first_dropped or reasons[0]
-        say = self._log.warning if self._is_new(f"refused {claimed.stage}") else self._log.debug
-        say("items were refused", stage=claimed.stage, item=claimed.name, count=len(reasons), first=reasons[0])
+        facts: dict[str, object] = {"stage": claimed.stage, "item": claimed.name, "first": reasons[0]}
+        is_new = self._is_new(f"refused {claimed.stage}", "more items were refused", facts, len(reasons))
+        say = self._log.warning if is_new else self._log.debug
+        say("items were refused", count=len(reasons), **facts)
+
+    async def repeat(self) -> None:
+        """Say now and then how many more there were of each kind. For ever."""
+        while True:
+            await asyncio.sleep(REPEAT_SECONDS)
+            self.tell_repeated()
+
+    def tell_repeated(self) -> None:
+        """Say of each kind how many more there were since it was last told; of most kinds that is nothing."""
+        for kind in self._told.values():
+            if kind.count:
+                self._log.warning(kind.event, count=kind.count, **kind.facts)
+                kind.count = 0
 
     @property
     def broken(self) -> str | None:
@@ -66,10 +101,15 @@ class Complaints:
             return None
         return next((blame for blame, times in self._bugs.items() if times >= SAME_BUG), None)
 
-    def _is_new(self, kind: str) -> bool:
-        if kind in self._told or len(self._told) >= KINDS_REMEMBERED:
+    def _is_new(self, kind: str, event: str, facts: dict[str, object], count: int = 1) -> bool:
+        """Whether this is the first of its kind. The others are counted, to be told later as `event`."""
+        if (known := self._told.get(kind)) is not None:
+            known.count += count
+            known.facts = facts
             return False
-        self._told.add(kind)
+        if len(self._told) >= KINDS_REMEMBERED:
+            return False
+        self._told[kind] = Repeated(event, facts)
         return True
 
 

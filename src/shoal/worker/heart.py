@@ -21,7 +21,7 @@ from shoal.define.blame import is_machinery
 from shoal.errors import LedgerError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
-from shoal.model.worker import Orders
+from shoal.model.worker import Orders, WorkerReport
 
 TICK_SECONDS = 0.25
 BLOCKED_SECONDS = 2.0
@@ -36,8 +36,9 @@ OpenLedger = Callable[[], Awaitable[Ledger]]
 class Heart:
     """Beats for one worker until it is stopped. What it hears is passed to the loop it was made on.
 
-    `on_orders` and `on_lost` are called on that loop. `failure` is a future of that loop: it gets the exception when the
-    thread ends although nobody stopped it, and is never done otherwise.
+    `on_orders` and `on_lost` are called on that loop. `report`, what each beat says of the worker, is called on the
+    heart's own thread. `failure` is a future of that loop: it gets the exception when the thread ends although nobody
+    stopped it, and is never done otherwise.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Heart:
         log: Log,
         on_orders: Callable[[Orders], None],
         on_lost: Callable[[str], None],
+        report: Callable[[], WorkerReport | None] = lambda: None,
     ) -> None:
         self._open = open_ledger
         self._every = min(LONGEST_BEAT, lease / 5)
@@ -56,6 +58,7 @@ class Heart:
         self._log = log
         self._on_orders = on_orders
         self._on_lost = on_lost
+        self._report = report
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._loop_thread = threading.get_ident()
@@ -137,7 +140,7 @@ class Heart:
     async def _beat_once(self, ledger: Ledger) -> None:
         before, worker = awake_and_asleep(), self._worker
         try:
-            orders = await ledger.workers.beat(worker)
+            orders = await ledger.workers.beat(worker, self._report())
         except WorkerLost:
             # By now it may have another id: only the one that was beaten for is lost.
             self._call(self._on_lost, worker)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.outcome import Finished, VerdictKind
 from shoal.model.views import CommitReport, Tending
-from shoal.model.worker import Orders, WorkerState
+from shoal.model.worker import MOST_REPORTED, Orders, WorkerReport, WorkerState
 from shoal.worker.attempts import Attempts
 from shoal.worker.barriers import Barriers
 from shoal.worker.claimer import Claimer
@@ -59,7 +61,8 @@ class Worker:
         self.report = WorkReport()
         self._signs = Signs()
         self._hold = Hold()
-        self._membership = Membership(ledger, options, self._signs, Space(options.patience, log))
+        self._space = Space(options.patience, log)
+        self._membership = Membership(ledger, options, self._signs, self._space)
         self._heart = Heart(
             open_heart,
             lease=options.lease,
@@ -67,6 +70,7 @@ class Worker:
             log=log,
             on_orders=self._obey,
             on_lost=self._membership.mark_lost,
+            report=self._heartbeat_report,
         )
         self._maintenance = Maintenance(ledger, self._hear, log)
         self._committer = Committer(self._commit)
@@ -97,6 +101,11 @@ class Worker:
         """Why it is about to leave; None while it works."""
         return self._signs.ending
 
+    @property
+    def idle(self) -> bool:
+        """Whether it holds nothing to work on."""
+        return not self._hold.leases
+
     def drain(self, why: Ending = Ending.STOPPED) -> None:
         """Claim no more, finish what runs, give back the rest, leave."""
         self._signs.finish(why)
@@ -116,6 +125,7 @@ class Worker:
             claimer,
             asyncio.create_task(self._slots.replace_stubborn(), name="nurse"),
             asyncio.create_task(self._maintenance.run(), name="maintenance"),
+            asyncio.create_task(self._attempts.complaints.repeat(), name="complaints"),
         ]
         if self._governor is not None:
             helpers.append(asyncio.create_task(self._governor.run(), name="governor"))
@@ -131,6 +141,7 @@ class Worker:
             raise
         finally:
             await self._end([*helpers, *self._slots.tasks])
+            self._attempts.complaints.tell_repeated()
             self.report.seconds = round(time.monotonic() - began, 3)
             self.report.worker = self._membership.id
             self.report.dropped = self._attempts.complaints.dropped
@@ -156,6 +167,18 @@ class Worker:
             self._log.warning("a worker was given up; its items go to others", worker=worker)
         if tending.quarantined:
             self._log.warning("items that killed their workers were set aside", items=tending.quarantined)
+
+    def _heartbeat_report(self) -> WorkerReport:
+        """Called on the thread of the heartbeat: everything here is read in one step."""
+        now = time.monotonic()
+        attempts = self._attempts.under_way()
+        longest = heapq.nsmallest(MOST_REPORTED, attempts, key=lambda attempt: attempt[1])
+        return WorkerReport(
+            running=dict(Counter(lease.run_no for lease, _ in attempts)),
+            items=tuple((lease.item, round(now - began, 1)) for lease, began in longest),
+            unstored=self._committer.held,
+            trouble=self._space.trouble,
+        )
 
     async def _commit(self, batch: Sequence[Finished]) -> CommitReport:
         report, ends = await self._membership.commit(batch)

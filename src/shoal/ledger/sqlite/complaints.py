@@ -55,6 +55,11 @@ def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911
     return LedgerError(f"{path} refused: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)}).")
 
 
+def space_complaint(path: Path) -> str | None:
+    """That there is no space left for the file, in a sentence; None when there is."""
+    return f"There is no space left for {path}." if _no_space(path) else None
+
+
 def _cannot_open(error: sqlite3.Error, path: Path) -> ShoalError:
     if path.is_dir():
         return BadLedgerUrl(f"{path} is a folder; a ledger is a file.")

@@ -16,6 +16,7 @@ from shoal.ledger.sqlite.bulk import SqliteBulk
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.clock import Clock
 from shoal.ledger.sqlite.commits import SqliteCommits
+from shoal.ledger.sqlite.complaints import space_complaint
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.runs import SqliteRuns
@@ -54,7 +55,7 @@ class SqliteLedger:
         self.lanes = SqliteLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
         self.errands = SqlErrands(db, sql)
-        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
+        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: space_complaint(db.path))
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql, bulk)
         self.health = SqliteHealth(db, sql)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from shoal.errors import InvalidSetting, NotFound, UnknownStage, UsageError
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
+from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
-from shoal.model.worker import Scope
+from shoal.model.worker import Scope, WorkerReport, WorkerState
 from shoal.testing.lab import Lab, dead, done, retry, throttled
 
 
@@ -306,6 +308,160 @@ class ReadsConformance:
         assert (await codes())[0] == "run_paused"
         await lab.ledger.runs.cancel(run.id)
         assert await codes() == ["run_cancelled"]
+
+    async def test_a_dead_workers_items_are_told_as_such(self, lab: Lab) -> None:
+        """Killed, with nobody left to notice: its row still says live, its heartbeat does not."""
+        run = await lab.run(lane=LanePolicy(limit=1, delay_min=5, delay_max=5))
+        await lab.put(run, "a", "b", lane="host")
+        await lab.put(run, "c", "d")
+        worker = await lab.worker(lease_seconds=30)
+        held = await lab.claim(worker, 2)
+        await lab.ledger.claims.started(worker, [item.lease for item in held])
+        await lab.jump(20)
+        assert [view.alive for view in await lab.ledger.workers.list()] == [True]
+        assert "held_by_dead" not in await self.codes(lab, run)
+        await lab.jump(22)
+        (view,) = await lab.ledger.workers.list()
+        assert (view.state, view.alive) == (WorkerState.LIVE, False)
+        gates = {gate.code: gate for gate in await lab.ledger.reads.why_run(run.id)}
+        assert "No live worker serves the stage page of shop" in gates["no_worker"].text
+        assert "`shoal worker`" in gates["no_worker"].text
+        assert gates["held_by_dead"].items == 2
+        text = f"2 items are held by a dead worker: {worker} \\(no heartbeat for 4[2-9] s\\)"
+        assert re.match(text, gates["held_by_dead"].text)
+        assert "leased" not in gates
+        assert all(gate.until is None for gate in gates.values()), "nothing comes by itself"
+        (gate,) = await lab.ledger.reads.why_item(run.id, held[0].item)
+        assert (gate.code, f"{worker} has sent no heartbeat for 4" in gate.text) == ("held_by_dead", True)
+        codes = [gate.code for gate in await lab.ledger.reads.why_item(run.id, (await lab.item(run, "d")).id)]
+        assert codes == ["no_worker", "queue_rank"]
+        other = await lab.worker()
+        assert await self.codes(lab, run) == ["held_by_dead", "ready", "waiting", "lane_limit"]
+        await lab.ledger.upkeep.tend()
+        assert [item.name for item in await lab.claim(other)][:1] == ["c"], "it goes on where the dead one was"
+        codes = await self.codes(lab, run)
+        assert ("leased" in codes, "held_by_dead" in codes, "no_worker" in codes) == (True, False, False)
+
+    async def codes(self, lab: Lab, run: Run) -> list[str]:
+        return [gate.code for gate in await lab.ledger.reads.why_run(run.id)]
+
+    async def test_what_is_claimed_and_what_runs_are_told_apart(self, lab: Lab) -> None:
+        """By what the holder said with its last heartbeat, on the ledger's clock."""
+        run, other = await lab.run(), await lab.run()
+        await lab.put(run, "a", "b", "c")
+        worker = await lab.worker(lease_seconds=3600)
+        a, b, _ = await lab.claim(worker, scope=Scope(run_ids=(run.id,)))
+
+        async def told(item: int) -> tuple[str, str]:
+            (gate,) = await lab.ledger.reads.why_item(run.id, item)
+            return gate.code, gate.text
+
+        async def all_told() -> str:
+            (gate,) = await lab.ledger.reads.why_run(run.id)
+            assert (gate.code, gate.items) == ("leased", 3)
+            return gate.text
+
+        assert (await told(a.item))[1] == f"Claimed by {worker}; its next heartbeat says whether it has begun."
+        assert await all_told() == "3 items are claimed by workers."
+        await lab.jump(10)
+        await lab.ledger.workers.beat(worker, WorkerReport(running={run.no: 1}, items=((a.item, 4.0),)))
+        await lab.jump(2)
+        code, text = await told(a.item)
+        assert code == "running"
+        assert re.fullmatch(f"{worker} has been running it for ([6-9]|1[01]) s.", text)
+        code, text = await told(b.item)
+        assert (code, "not begun: it waits in the worker's buffer while 1 is running" in text) == ("claimed", True)
+        assert await all_told() == "1 item is being worked on, 2 items are claimed and not begun."
+        await lab.ledger.workers.beat(worker)  # says nothing new
+        assert (await told(a.item))[0] == "running"
+        # More run than it names, and some have ended: nobody can say which of them this one is.
+        busy = WorkerReport(running={run.no: 1, other.no: 200}, items=((a.item, 4.0),), unstored=1)
+        await lab.ledger.workers.beat(worker, busy)
+        code, text = await told(b.item)
+        assert (code, "holds 3 items: 201 are running, 1 is done and not stored yet" in text) == ("leased", True)
+        assert await all_told() == (
+            "1 item is being worked on, 1 item is done and not stored yet, 1 item is claimed and not begun."
+        )
+        # A claim is a sign of life too, but says nothing about what was claimed before.
+        await lab.put(run, "d")
+        (d,) = await lab.claim(worker, scope=Scope(run_ids=(run.id,)))
+        await lab.jump(3)
+        await lab.put(run, "e")
+        await lab.claim(worker, scope=Scope(run_ids=(run.id,)))
+        assert (await told(d.item))[1].startswith(f"Claimed by {worker}; its next heartbeat says")
+        # An attempt that began before this claim is another one.
+        await lab.ledger.workers.beat(worker, WorkerReport(running={run.no: 1}, items=((a.item, 4000.0),)))
+        await lab.jump(1)
+        assert (await told(a.item))[0] != "running"
+
+    async def test_a_worker_that_cannot_store_says_so(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "a")
+        worker = await lab.worker()
+        await lab.ledger.workers.beat(worker, WorkerReport(trouble="There is no space left for x.db."))
+        gates = await lab.ledger.reads.why_run(run.id)
+        assert [gate.code for gate in gates] == ["ledger_full", "ready"]
+        assert f"{worker} cannot store anything: There is no space left for x.db." in gates[0].text
+        await lab.ledger.workers.beat(worker, WorkerReport())
+        assert await self.codes(lab, run) == ["ready"]
+
+    async def test_a_rate_limit_of_the_site_is_told_as_one(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(limit=2))
+        await lab.put(run, "a", "b", lane="host")
+        worker = await lab.worker(lease_seconds=3600)
+        a, b = await lab.claim(worker)
+        await lab.commit(worker, throttled(a), done(b))  # nothing is waiting: the one left has its place
+        gates = {gate.code: gate for gate in await lab.ledger.reads.why_run(run.id)}
+        assert list(gates) == ["lane_blocked", "delayed_blocked"]
+        text = gates["lane_blocked"].text
+        assert re.fullmatch(
+            r"The lane host is rate limited by its site for another \d+ s: 429 Too Many Requests.", text
+        )
+        blocked_until, delayed_until = gates["lane_blocked"].until, gates["delayed_blocked"].until
+        assert blocked_until is not None
+        assert delayed_until is not None
+        assert abs((blocked_until - delayed_until).total_seconds()) < 10
+        assert "rate limited by their site" in gates["delayed_blocked"].text
+        of_item = await lab.ledger.reads.why_item(run.id, a.item)
+        assert [gate.code for gate in of_item] == ["delayed_blocked", "lane_blocked"]
+        assert "distance" not in of_item[0].text
+        await lab.ledger.lanes.block("host", 90, "maintenance")
+        (_, gate) = await lab.ledger.reads.why_item(run.id, a.item)
+        assert re.fullmatch(r"The lane host is blocked for another \d+ s: maintenance.", gate.text)
+
+    async def test_a_group_waits_for_its_earlier_members(self, lab: Lab) -> None:
+        run = await lab.run(lane=LanePolicy(ordered=True, shared=False, delay_min=9, delay_max=9))
+        await lab.put(run, "a", "b", "c", lane="fiji")
+        worker = await lab.worker(lease_seconds=3600)
+        (a,) = await lab.claim(worker)
+        gates = {gate.code: gate for gate in await lab.ledger.reads.why_run(run.id)}
+        assert list(gates) == ["leased", "waiting", "lane_order"]
+        assert gates["lane_order"].text.startswith("The group fiji runs one at a time, in order")
+        codes = [gate.code for gate in await lab.ledger.reads.why_item(run.id, (await lab.item(run, "c")).id)]
+        assert codes == ["lane_order", "lane_rank"]
+        await lab.commit(worker, done(a))
+        gates = {gate.code: gate for gate in await lab.ledger.reads.why_run(run.id)}
+        assert "in the pause after the one before them" in gates["delayed_order"].text
+
+    async def test_nobody_is_missed_where_nothing_is_left(self, lab: Lab) -> None:
+        """A stage without a worker is told when it has items, and stops the run only when no other has any."""
+        run = await lab.run("list", "page")
+        await lab.put(run, "a")
+        await lab.worker(lease_seconds=3600, scope=Scope(stages=("list",)))
+        assert await self.codes(lab, run) == ["ready"]
+        await lab.put(run, "p", stage="page")
+        assert await self.codes(lab, run) == ["no_worker_for_stage", "ready"]
+
+    async def test_what_is_due_waits_for_a_worker_and_not_for_a_time(self, lab: Lab) -> None:
+        run = await lab.run()
+        await lab.put(run, "later", delay=60.0)
+        item = (await lab.item(run, "later")).id
+        await lab.jump(90)
+        (_, gate) = await lab.ledger.reads.why_run(run.id)
+        assert (gate.code, gate.until, gate.text[-17:]) == ("delayed_not_before", None, "the first is due.")
+        gate = (await lab.ledger.reads.why_item(run.id, item))[0]
+        assert gate.until is None
+        assert gate.text.startswith("Its time has come, and it waits for a worker")
 
     async def test_why_says_how_it_scaled(self, lab: Lab) -> None:  # S2.20
         """The newest of each pool or worker, three of them at most, and only what is recent."""

@@ -237,21 +237,18 @@ begin
         ) x);
 end $$;
 
-create or replace function shoal.delayed_reasons(run_no int)
-returns table (reason text, items bigint, first_due timestamptz)
+-- Delayed items of a run, so many that larger numbers need not be told apart.
+create or replace function shoal.some_delayed(run_no int)
+returns table (reason text, due_at timestamptz, lane bigint)
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query
-    select x.reason, count(*), min(x.due_at)
-    from (
-        select d.reason, d.due_at from shoal.queue k
-        cross join lateral (select d.reason, d.due_at from shoal.delayed d
-                            where (d.queue, d.item) > (k.id, 0) and (d.queue, d.item) < (k.id + 1, 0)
-                            order by d.queue, d.item limit 10001) d
-        where k.run = run_no limit 10001
-    ) x
-    group by x.reason order by count(*) desc, x.reason;
+    select x.reason, x.due_at, x.lane from shoal.queue k
+    cross join lateral (select d.reason, d.due_at, d.lane from shoal.delayed d
+                        where (d.queue, d.item) > (k.id, 0) and (d.queue, d.item) < (k.id + 1, 0)
+                        order by d.queue, d.item limit 10001) x
+    where k.run = run_no limit 10001;
 end $$;

@@ -1,19 +1,26 @@
 -- Plain views, for people with psql. They read the tables as they are; the engine does not use them.
 
--- S0.16, S1.23: who holds what.
+-- S0.16, S1.23: who holds what, of which run and stage.
 create or replace view shoal.active_claims as
-select w.id as claimed_by, count(*) as records, min(s.claimed_at) as first_start, max(s.claimed_at) as last_claim
-from shoal.lease s join shoal.worker w on w.no = s.worker
-group by w.id order by records desc;
+select w.id as claimed_by, r.id as run_id, r.scraper, g.name as stage, count(*) as records,
+       min(s.claimed_at) as first_start, max(s.claimed_at) as last_claim
+from shoal.lease s
+join shoal.worker w on w.no = s.worker
+join shoal.run r on r.no = s.run
+join shoal.queue k on k.id = s.queue
+join shoal.stage g on g.id = k.stage
+group by w.id, r.no, g.id order by records desc;
 
 -- S0.18: claims older than 30 minutes, oldest first.
 create or replace view shoal.stale_claims as
-select r.id as run_id, s.item, coalesce(i.key, i.url) as name, w.id as claimed_by, s.claimed_at as started,
+select r.id as run_id, r.scraper, g.name as stage, s.item, coalesce(i.key, i.url) as name, w.id as claimed_by,
+       s.claimed_at as started,
        round(extract(epoch from shoal.clock() - s.claimed_at) / 60, 1) as minutes_ago
 from shoal.lease s
 join shoal.worker w on w.no = s.worker
 join shoal.run r on r.no = s.run
 join shoal.item i on i.run = s.run and i.id = s.item
+join shoal.stage g on g.id = i.stage
 where s.claimed_at < shoal.clock() - interval '30 minutes'
 order by s.claimed_at;
 
@@ -35,28 +42,35 @@ join (
 where r.state <> 'removed'
 group by r.id, r.scraper, g.name, k.partition, k.id;
 
--- S0.19, S3.26: how many items are in which state, per run.
+-- S0.19, S3.26: how many items are in which state, per run and stage.
 create or replace view shoal.status_counts as
-select q.run_id, q.scraper, s.status, sum(s.items)::bigint as items
+select q.run_id, q.scraper, q.stage, s.status, sum(s.items)::bigint as items
 from shoal.queue_depth q
 cross join lateral (values ('ready', q.ready), ('waiting', q.waiting), ('delayed', q.delayed), ('leased', q.leased),
                            ('done', q.done), ('dead', q.dead), ('cancelled', q.cancelled)) as s(status, items)
-group by q.run_id, q.scraper, s.status
+group by q.run_id, q.scraper, q.stage, s.status
 having sum(s.items) <> 0;
 
--- S0.17: what each worker completed in the last hour, most first. By the server's own now(), which an index can use.
+-- S0.17: what each worker completed in the last hour, of which run and stage, most first. By the server's own now(),
+-- which an index can use.
 create or replace view shoal.completed_by_worker as
-select w.id as completed_by, count(*) filter (where o.state = 'done') as done,
+select w.id as completed_by, r.id as run_id, r.scraper, g.name as stage, count(*) filter (where o.state = 'done') as done,
        count(*) filter (where o.state = 'dead') as dead
-from shoal.outcome o join shoal.worker w on w.no = o.worker
+from shoal.outcome o
+join shoal.worker w on w.no = o.worker
+join shoal.run r on r.no = o.run
+join shoal.queue k on k.id = o.queue
+join shoal.stage g on g.id = k.stage
 where o.ended_at > now() - interval '1 hour' and o.state <> 'cancelled'
-group by w.id order by done desc;
+group by w.id, r.no, g.id order by done desc;
 
 -- S1.18: what failed, why, and how often it was tried again.
 create or replace view shoal.failed_items as
-select r.id as run_id, o.item, coalesce(i.url, i.key) as url, o.outcome, o.error as error_message,
+select r.id as run_id, r.scraper, g.name as stage, o.item, coalesce(i.url, i.key) as url, o.outcome,
+       o.error as error_message,
        greatest(o.tries - 1, 0) as retry_count, o.ended_at as failed_at
 from shoal.outcome o
 join shoal.run r on r.no = o.run
 join shoal.item i on i.run = o.run and i.id = o.item
+join shoal.stage g on g.id = i.stage
 where o.state = 'dead';

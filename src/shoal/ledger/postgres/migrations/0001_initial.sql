@@ -1,4 +1,4 @@
--- functions: 344851affb2edf7a
+-- functions: a45ea41cd414cecb
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -259,6 +259,9 @@ create table shoal.worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
+    -- What it said about itself with its last heartbeat, and when: a claim is a sign of life too, and says nothing.
+    report        json,
+    reported_at   timestamptz,
     started_at    timestamptz not null,
     beat_at       timestamptz not null,
     ended_at      timestamptz

@@ -160,8 +160,30 @@ where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
--- Counted up to a limit; the first to come due of each kind.
-select * from shoal.delayed_reasons($1::int)
+-- Counted up to a limit; the first to come due of each kind. An item that keeps its place in a lane waits for what the
+-- lane waits for: the end of a block, its turn in a group, or the distance between two starts.
+select case when x.reason <> 'lane' then x.reason when l.blocked_until > shoal.clock() then 'blocked'
+            when l.ordered then 'order' else 'lane' end as kind,
+       count(*) as items, min(x.due_at) as first_due
+from shoal.some_delayed($1::int) x left join shoal.lane l on l.id = x.lane
+group by 1 order by 2 desc, 1
+
+-- name: blocked_lanes
+-- Of the items that are delayed: the lanes that are blocked, those with most items first.
+select l.*, r.id as run_id,
+       greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
+       greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
+from (select d.lane, count(*) as items from shoal.some_delayed($1::int) d group by d.lane) x
+join shoal.lane l on l.id = x.lane
+left join shoal.run r on r.no = l.run
+where l.blocked_until > shoal.clock()
+order by x.items desc, l.id limit 5
+
+-- name: run_holders
+-- fresh: claimed since the worker's last report, which says what it works on.
+select w.id as worker, count(*) as leased,
+       count(*) filter (where w.reported_at is null or s.claimed_at >= w.reported_at) as fresh
+from shoal.lease s join shoal.worker w on w.no = s.worker where s.run = $1 group by w.no order by leased desc, w.no
 
 -- name: scalings
 -- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
@@ -173,5 +195,5 @@ from (select distinct on (x.subject) x.id, x.subject, x.at, x.detail
       order by x.subject, x.id desc) y
 order by y.id desc limit 3
 
--- name: run_changed_at
-select r.changed_at from shoal.run r where r.no = $1
+-- name: run_times
+select r.changed_at, shoal.clock() as now from shoal.run r where r.no = $1

@@ -88,7 +88,8 @@ on conflict (id) do nothing
 select w.no from shoal.worker w where w.id = $1
 
 -- name: beat
-update shoal.worker w set beat_at = shoal.clock()
+update shoal.worker w set beat_at = shoal.clock(), report = coalesce($2::json, w.report),
+    reported_at = case when $2::json is null then w.reported_at else shoal.clock() end
 where w.id = $1 and w.state in ('live', 'draining')
 returning w.state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version
 
@@ -111,6 +112,7 @@ select * from shoal.rescue($1::int)
 
 -- name: list_workers
 select w.id, w.node, w.pid, w.version, w.code, w.state, w.started_at, w.lease_seconds, w.scope,
+       w.report, extract(epoch from shoal.clock() - w.reported_at)::float8 as report_seconds,
        extract(epoch from shoal.clock() - w.beat_at)::float8 as silent_seconds,
        coalesce(s.leased, 0) as leased
 from shoal.worker w

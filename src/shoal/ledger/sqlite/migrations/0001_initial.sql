@@ -275,6 +275,9 @@ create table worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds real not null,
     scope         text not null,
+    -- What it said about itself with its last heartbeat, and when: a claim is a sign of life too, and says nothing.
+    report        text,
+    reported_at   integer,
     started_at    integer not null,
     beat_at       integer not null,
     ended_at      integer
@@ -359,23 +362,28 @@ create table clock (
 -- Plain views, for people with the sqlite3 shell. They read the tables as they are. Ages are counted by the wall clock:
 -- the shell does not know the ledger's, and the two differ only when somebody has set the wall clock.
 
--- S0.16, S1.23: who holds what.
+-- S0.16, S1.23: who holds what, of which run and stage.
 create view active_claims as
-select w.id as claimed_by, count(*) as records,
+select w.id as claimed_by, r.id as run_id, r.scraper, g.name as stage, count(*) as records,
        strftime('%Y-%m-%d %H:%M:%f', min(s.claimed_at) / 1e6, 'unixepoch') as first_start,
        strftime('%Y-%m-%d %H:%M:%f', max(s.claimed_at) / 1e6, 'unixepoch') as last_claim
-from lease s join worker w on w.no = s.worker
-group by w.id order by records desc;
+from lease s
+join worker w on w.no = s.worker
+join run r on r.no = s.run
+join queue k on k.id = s.queue
+join stage g on g.id = k.stage
+group by w.id, r.no, g.id order by records desc;
 
 -- S0.18: claims older than 30 minutes, oldest first.
 create view stale_claims as
-select r.id as run_id, s.item, coalesce(i.key, i.url) as name, w.id as claimed_by,
+select r.id as run_id, r.scraper, g.name as stage, s.item, coalesce(i.key, i.url) as name, w.id as claimed_by,
        strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1e6, 'unixepoch') as started,
        round((julianday('now') - julianday(s.claimed_at / 1e6, 'unixepoch')) * 1440, 1) as minutes_ago
 from lease s
 join worker w on w.no = s.worker
 join run r on r.no = s.run
 join item i on i.id = s.item
+join stage g on g.id = i.stage
 where s.claimed_at / 1e6 < strftime('%s', 'now') - 1800
 order by s.claimed_at;
 
@@ -389,30 +397,36 @@ join stage g on g.id = k.stage
 join queue_count c on c.queue = k.id
 where r.state <> 'removed';
 
--- S0.19, S3.26: how many items are in which state, per run.
+-- S0.19, S3.26: how many items are in which state, per run and stage.
 create view status_counts as
-select q.run_id, q.scraper, s.status,
+select q.run_id, q.scraper, q.stage, s.status,
        sum(case s.status when 'ready' then q.ready when 'waiting' then q.waiting when 'delayed' then q.delayed
                          when 'leased' then q.leased when 'done' then q.done when 'dead' then q.dead
                          else q.cancelled end) as items
 from queue_depth q
 cross join (select 'ready' as status union all select 'waiting' union all select 'delayed' union all select 'leased'
             union all select 'done' union all select 'dead' union all select 'cancelled') s
-group by q.run_id, q.scraper, s.status
+group by q.run_id, q.scraper, q.stage, s.status
 having items <> 0;
 
--- S0.17: what each worker completed in the last hour, most first.
+-- S0.17: what each worker completed in the last hour, of which run and stage, most first.
 create view completed_by_worker as
-select w.id as completed_by, sum(o.state = 'done') as done, sum(o.state = 'dead') as dead
-from outcome o join worker w on w.no = o.worker
+select w.id as completed_by, r.id as run_id, r.scraper, g.name as stage, sum(o.state = 'done') as done,
+       sum(o.state = 'dead') as dead
+from outcome o
+join worker w on w.no = o.worker
+join run r on r.no = o.run
+join queue k on k.id = o.queue
+join stage g on g.id = k.stage
 where o.ended_at / 1e6 > strftime('%s', 'now') - 3600 and o.state <> 'cancelled'
-group by w.id order by done desc;
+group by w.id, r.no, g.id order by done desc;
 
 -- S1.18: what failed, why, and how often it was tried again.
 create view failed_items as
-select r.id as run_id, o.item, coalesce(i.url, i.key) as url, o.outcome, o.error as error_message,
-       max(o.tries - 1, 0) as retry_count, strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
+select r.id as run_id, r.scraper, g.name as stage, o.item, coalesce(i.url, i.key) as url, o.outcome,
+       o.error as error_message, max(o.tries - 1, 0) as retry_count, strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
 from outcome o
 join run r on r.no = o.run
 join item i on i.id = o.item
+join stage g on g.id = i.stage
 where o.state = 'dead';

@@ -270,11 +270,33 @@ where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
--- Counted up to a limit; the first to come due of each kind.
-select x.reason, count(*) as items, min(x.due_at) as "first_due [moment]"
-from (select d.reason, d.due_at from queue k cross join delayed d indexed by delayed_queue on d.queue = k.id
+-- Counted up to a limit; the first to come due of each kind. An item that keeps its place in a lane waits for what the
+-- lane waits for: the end of a block, its turn in a group, or the distance between two starts.
+select case when x.reason <> 'lane' then x.reason when l.blocked_until > shoal_now() then 'blocked'
+            when l.ordered then 'order' else 'lane' end as kind,
+       count(*) as items, min(x.due_at) as "first_due [moment]"
+from (select d.reason, d.due_at, d.lane from queue k cross join delayed d indexed by delayed_queue on d.queue = k.id
       where k.run = ?1 limit 10001) x
-group by x.reason order by items desc, x.reason
+left join lane l on l.id = x.lane
+group by kind order by items desc, kind
+
+-- name: blocked_lanes
+-- Of the items that are delayed: the lanes that are blocked, those with most items first.
+select l.*, r.id as run_id,
+       max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+from (select d.lane, count(*) as items
+      from (select y.lane from queue k cross join delayed y indexed by delayed_queue on y.queue = k.id
+            where k.run = ?1 limit 10001) d group by d.lane) x
+join lane l on l.id = x.lane
+left join run r on r.no = l.run
+where l.blocked_until > shoal_now()
+order by x.items desc, l.id limit 5
+
+-- name: run_holders
+-- fresh: claimed since the worker's last report, which says what it works on.
+select w.id as worker, count(*) as leased, sum(s.claimed_at >= coalesce(w.reported_at, 0)) as fresh
+from lease s join worker w on w.no = s.worker where s.run = ?1 group by w.no order by leased desc, w.no
 
 -- name: scalings
 -- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
@@ -284,5 +306,5 @@ from (select e.id, e.action, e.subject, e.at, e.detail from event e
 where x.action = 'scaled' and x.at > shoal_now() - 900000000
 group by x.subject order by newest desc limit 3
 
--- name: run_changed_at
-select r.changed_at as "changed_at [moment]" from run r where r.no = ?1
+-- name: run_times
+select r.changed_at as "changed_at [moment]", shoal_now() as "now [moment]" from run r where r.no = ?1

@@ -8,7 +8,8 @@ on conflict (id) do nothing
 select w.no from worker w where w.id = ?1
 
 -- name: beat
-update worker set beat_at = shoal_now()
+update worker set beat_at = shoal_now(), report = coalesce(?2, report),
+    reported_at = case when ?2 is null then reported_at else shoal_now() end
 where id = ?1 and state in ('live', 'draining')
 returning state, (select coalesce(max(s.version), 0) from setting s) as settings_version
 
@@ -20,6 +21,7 @@ update worker set state = 'stopped', ended_at = ?2 where no = ?1 and state in ('
 
 -- name: list_workers
 select w.id, w.node, w.pid, w.version, w.code, w.state, w.started_at as "started_at [moment]", w.lease_seconds, w.scope,
+       w.report, (shoal_now() - w.reported_at) / 1e6 as report_seconds,
        (shoal_now() - w.beat_at) / 1e6 as silent_seconds,
        coalesce(s.leased, 0) as leased
 from worker w
