@@ -133,6 +133,8 @@ class Page:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
+        except RecursionError:
+            raise Permanent(f"{self.url} nests its JSON too deeply to be read") from None
         try:
             # A byte order mark or another encoding than UTF-8 is not JSON by the letter, but sites send it.
             return msgspec.json.decode(self.text)
