@@ -105,7 +105,7 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.worker.gate import Politeness
     from shoal.worker.starter import Starter
 
-    robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) else None
+    robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
     return Attempts(scraper, fetcher, Politeness(None, robots, Starter()), log=log)
 
 
@@ -146,7 +146,9 @@ def build_worker(
     from shoal.worker.starter import Starter
     from shoal.worker.worker import Worker
 
-    robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) and not from_store else None
+    robots = (
+        Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) and not from_store else None
+    )
     starter = Starter()
     attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
     heart_settings = msgspec.structs.replace(settings, pool_size=1)

@@ -28,11 +28,12 @@ _QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))"""
 _ATTRIBUTES = rf"[^>=]*+(?:=\s*+{_QUOTED}?[^>=]*+)*+"
 _FEW_ATTRIBUTES = rf"[^>=]{{0,{2 * MAX_ATTRIBUTES}}}+(?:=\s*+{_QUOTED}?[^>=]{{0,{2 * MAX_ATTRIBUTES}}}+){{0,200}}+"
 # The content of these holds no tags.
-_RAW_NAMES = [_any_case(name) for name in "script style textarea title xmp iframe noembed noframes".split()]
+_RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
+_RAW_NAMES = [_any_case(name) for name in _RAW]
 _IS_RAW = rf"(?:{'|'.join(_RAW_NAMES)})[\s/>]"
-_RAW = "|".join(rf"<{name}(?=[\s/>]){_ATTRIBUTES}(?:>.*?(?:</{name}(?=[\s/>])|\Z)|\Z)" for name in _RAW_NAMES)
+_RAW_ELEMENT = "|".join(rf"<{name}(?=[\s/>]){_ATTRIBUTES}(?:>.*?(?:</{name}(?=[\s/>])|\Z)|\Z)" for name in _RAW_NAMES)
 _COMMENT = r"<!--(?:-?>|.*?(?:--!?>|\Z))"
-_NO_TAG = rf"{_RAW}|{_COMMENT}|<[!?/][^>]*+>?|<(?![a-zA-Z!?/])"
+_NO_TAG = rf"{_RAW_ELEMENT}|{_COMMENT}|<[!?/][^>]*+>?|<(?![a-zA-Z!?/])"
 _LINKING = "|".join(_any_case(name) for name in ("a", "area", "base"))
 
 # No name that is looked for begins with one of these, so most tags are told by one letter.
