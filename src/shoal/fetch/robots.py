@@ -112,7 +112,7 @@ class _OwnPart:
     def _name(self, written: str) -> str | None:
         """The name of a group's agent, None if it is not ours in any way of reading it."""
         name = written.strip().lower()
-        return name if name == "*" or (plain := name.replace("*", "")) and plain in self._agent else None
+        return name if name == "*" or ((plain := name.replace("*", "")) and plain in self._agent) else None
 
     def _rule(self, line: str) -> list[str]:
         rule = _RULE.match(line)

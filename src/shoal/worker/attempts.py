@@ -97,6 +97,11 @@ class Attempts:
         )
         return finished, output.size
 
+    def name_of(self, lease: Lease) -> str:
+        """The stage and the key of an item that is being worked on."""
+        run = self._current.get(lease)
+        return f"item {lease.item}" if run is None else f"{run.claimed.stage} {run.claimed.name}"
+
     def overdue(self, grace: float) -> list[tuple[Claimed, Finished]]:
         """Attempts that go on `grace` seconds after their time was up, because their handler ignores being cancelled.
 

@@ -31,6 +31,7 @@ from shoal.worker.signs import Signs
 from shoal.worker.slots import Slots
 from shoal.worker.space import Space
 from shoal.worker.starter import Starter
+from shoal.worker.watchdog import Hang, LoopWatchdog, Running
 
 LOOK_SECONDS = 0.5
 SLOT_LOOK_SECONDS = 2.0
@@ -59,10 +60,18 @@ class Worker:
         self._signs = Signs()
         self._hold = Hold()
         self._membership = Membership(ledger, options, self._signs, Space(options.patience, log))
+        self._open_ledger = open_heart
+        self.watchdog = LoopWatchdog(
+            bound=give_up,
+            drain=options.drain,
+            log=log,
+            running=self._in_progress,
+            release=self._release,
+        )
         self._heart = Heart(
             open_heart,
             lease=options.lease,
-            give_up=give_up,
+            loop_is_alive=lambda: self.watchdog.is_alive,
             log=log,
             on_orders=self._obey,
             on_tending=self._hear,
@@ -106,6 +115,13 @@ class Worker:
 
     async def work(self) -> WorkReport:
         began = time.monotonic()
+        self.watchdog.start()
+        try:
+            return await self._work(began)
+        finally:
+            self.watchdog.stop()
+
+    async def _work(self, began: float) -> WorkReport:
         self._heart.beat_for(await self._membership.join())
         committer = asyncio.create_task(self._committer.run(), name="committer")
         claimer = asyncio.create_task(self._claimer.run(), name="claimer")
@@ -154,6 +170,21 @@ class Worker:
             self._log.warning("a worker was given up; its items go to others", worker=worker)
         if tending.quarantined:
             self._log.warning("items that killed their workers were set aside", items=tending.quarantined)
+
+    def _in_progress(self) -> Sequence[Running]:
+        return self._slots.in_progress()
+
+    async def _release(self, hang: Hang) -> None:
+        """The loop hangs: give back what it holds, from another thread. Only the item that did it is blamed."""
+        ledger = await self._open_ledger()
+        try:
+            if hang.stopped:
+                await ledger.workers.stop(self.id)
+                return
+            await ledger.claims.reconcile(self.id, [item.lease for item in hang.suspects])
+            await ledger.workers.bury(self.id)
+        finally:
+            await ledger.close()
 
     async def _commit(self, batch: Sequence[Finished]) -> CommitReport:
         report = await self._membership.commit(batch)
