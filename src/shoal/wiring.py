@@ -90,7 +90,12 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         return StoreOnlyFetcher(store)
     from shoal.fetch.client import HttpFetcher
 
-    fetcher = HttpFetcher(connections=settings.concurrency, user_agent=settings.agent, max_body=settings.max_body)
+    fetcher = HttpFetcher(
+        connections=settings.concurrency,
+        user_agent=settings.agent,
+        max_body=settings.max_body,
+        deny_private=settings.deny_private,
+    )
     if store is None:
         return fetcher
     from shoal.fetch.conditional import StoringFetcher
@@ -140,6 +145,7 @@ def build_worker(
     from_store: bool = False,
 ) -> Worker:
     """A worker on this ledger. Its heart opens the ledger a second time, in its own thread."""
+    from shoal.fetch.memory import MemoryBudget
     from shoal.fetch.robots import Robots
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
@@ -150,7 +156,14 @@ def build_worker(
         Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) and not from_store else None
     )
     starter = Starter()
-    attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots, starter), log=log, in_lanes=not from_store)
+    attempts = Attempts(
+        scraper,
+        fetcher,
+        Politeness(ledger.lanes, robots, starter),
+        log=log,
+        in_lanes=not from_store,
+        memory=MemoryBudget(settings.memory_budget << 20),
+    )
     heart_settings = msgspec.structs.replace(settings, pool_size=1)
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(

@@ -1,5 +1,6 @@
 """robots.txt files that ask for too much, or are made to take a crawler's time."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ async def test_a_pause_that_makes_no_sense_is_none(asked: str) -> None:
     assert Rules("User-agent: *\nRequest-rate: 0/1\n", "shoal").crawl_delay is None
 
 
-WILDCARDS = {
+WILDCARDS: dict[str, Callable[[int], str]] = {
     "many rules": lambda size: "User-agent: *\n" + "".join(f"Disallow: /*{n}z\n" for n in range(size)),
     "one long rule": lambda size: "User-agent: *\nDisallow: " + "*a" * size,
     "many anchors": lambda size: "User-agent: *\n" + "".join(f"Disallow: /{n}$\n" for n in range(size)),

@@ -35,6 +35,7 @@ class Page:
         "from_store",
         "headers",
         "history",
+        "memory",
         "method",
         "not_modified",
         "requested_url",
@@ -65,6 +66,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
+        self.memory: object = None  # kept as long as the page is
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
         self._text: str | None = None

@@ -49,6 +49,7 @@ class Attempt:
         return Transient(f"timed out after {self._stage.policy.timeout:g} s while {doing}")
 
     async def through(self) -> Output:
+        share = self._attempts.memory.open_share(self._deadline)
         try:
             async with self._deadline:
                 if self._gate is not None:
@@ -58,6 +59,8 @@ class Attempt:
             if not self._deadline.expired():
                 raise
             raise self.out_of_time() from None
+        finally:
+            share.close()
 
     async def _steps(self) -> Output:
         stage, claimed, attempts = self._stage, self.claimed, self._attempts

@@ -12,6 +12,7 @@ from shoal.define.blame import sentence
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
+from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
@@ -42,6 +43,7 @@ class Attempts:
         log: Log,
         in_lanes: bool = True,
         retry: RetryPolicy | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self.in_lanes = in_lanes
         self.scraper = scraper
@@ -51,6 +53,7 @@ class Attempts:
         self._retry = retry or RetryPolicy()
         self._rng = random.Random()
         self.threads = Threads()
+        self.memory = memory or MemoryBudget()
         self.parsing_stages: set[str] = set()
         self._current: dict[Lease, Attempt] = {}
         self.complaints = Complaints(log)
