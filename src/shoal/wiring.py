@@ -100,7 +100,12 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         return StoreOnlyFetcher(store)
     from shoal.fetch.client import HttpFetcher
 
-    fetcher = HttpFetcher(connections=settings.concurrency, user_agent=settings.agent, max_body=settings.max_body)
+    fetcher = HttpFetcher(
+        connections=settings.concurrency,
+        user_agent=settings.agent,
+        max_body=settings.max_body,
+        deny_private=settings.deny_private,
+    )
     if store is None:
         return fetcher
     from shoal.fetch.conditional import StoringFetcher
@@ -114,7 +119,7 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
 
-    robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) else None
+    robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
     return Attempts(scraper, fetcher, Politeness(None, robots), log=log)
 
 
@@ -149,13 +154,22 @@ def build_worker(
     from_store: bool = False,
 ) -> Worker:
     """A worker on this ledger. Its heart opens the ledger a second time, in its own thread, for heartbeats alone."""
+    from shoal.fetch.memory import MemoryBudget
     from shoal.fetch.robots import Robots
     from shoal.worker.attempts import Attempts
     from shoal.worker.gate import Politeness
     from shoal.worker.worker import Worker
 
-    robots = Robots(fetcher, settings.agent) if scraper.obeys_robots(settings.robots) and not from_store else None
-    attempts = Attempts(scraper, fetcher, Politeness(ledger.lanes, robots), log=log, in_lanes=not from_store)
+    obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
+    robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
+    attempts = Attempts(
+        scraper,
+        fetcher,
+        Politeness(ledger.lanes, robots),
+        log=log,
+        in_lanes=not from_store,
+        memory=MemoryBudget(settings.memory_budget << 20),
+    )
     # A beat that gets no answer is tried again on another connection before the lease has ended.
     heart_settings = msgspec.structs.replace(
         settings,

@@ -111,6 +111,6 @@ def test_links() -> None:
 
 
 def test_importing_a_page_loads_no_parser_and_no_client() -> None:
-    heavy = {"aiohttp", "parsel", "lxml", "selectolax", "w3lib"}
+    heavy = {"aiohttp", "parsel", "lxml", "w3lib"}
     script = f"import sys, shoal.fetch.page; print(sorted({heavy}.intersection(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -13,7 +13,7 @@ import msgspec
 from shoal.cli.finding import naming_the_ledger
 from shoal.cli.session import Session
 from shoal.cli.watching import tell_end, watched
-from shoal.cli.working import INTERRUPTED, TIMED_OUT, obeying_signals, open_logs_for, settle_memory
+from shoal.cli.working import INTERRUPTED, TIMED_OUT, end_when_hung, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import bury_dead_neighbours
@@ -59,6 +59,7 @@ async def help_out(
         logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
         options = worker_options(scraper, settings, scope, **chosen)
         worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
+        end_when_hung(worker, logs, session)
         if timeout is not None:
             asyncio.get_running_loop().call_later(timeout, worker.drain, Ending.TIMED_OUT)
         settle_memory()

@@ -16,7 +16,7 @@ from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints, tell_
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
 from shoal.cli.watching import tell_end, watched
-from shoal.cli.working import Signals, beside, make_room, obeying_signals, open_logs_for, settle_memory
+from shoal.cli.working import Signals, beside, end_when_hung, make_room, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.enqueue.begin import (
@@ -158,6 +158,7 @@ async def work_off(
             scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
             options = worker_options(scraper, settings, scope, limit=wish.limit, least=wish.least, ahead=wish.ahead)
             worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
+            end_when_hung(worker, logs, session)
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)
             settle_memory()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 INTERRUPTED = 130
 TIMED_OUT = 124
+SHOW_CURSOR = "\x1b[?25h"  # a progress display hides it
 
 
 def settle_memory() -> None:
@@ -49,7 +50,8 @@ class Signals:
 def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[Signals]:
     """The first SIGINT or SIGTERM drains, the second gives up at once, a third ends the process where it stands.
 
-    Python's own signal handlers are used, not the loop's: they run even while a handler blocks the loop.
+    Python's own signal handlers are used, not the loop's: they run even while a handler blocks the loop. When it goes
+    on blocking, the worker's watchdog ends the process.
     """
     loop = asyncio.get_running_loop()
     signals = Signals()
@@ -76,6 +78,21 @@ def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[Sig
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_when_hung(worker: Worker, logs: Logs, session: Session) -> None:
+    """The process ends when the worker's loop hangs, with its log written and the item named."""
+
+    def end(code: int, why: str) -> None:
+        logs.close()
+        if session.quiet:  # otherwise the log has just said it
+            session.complain(f"This process ends itself: {why}.")
+        if sys.stderr.isatty():
+            sys.stderr.write(SHOW_CURSOR)
+            sys.stderr.flush()
+        os._exit(code)
+
+    worker.watchdog.end_process = end
 
 
 def open_logs_for(session: Session, settings: Settings, name: str, tell: Callable[[str], None]) -> Logs:

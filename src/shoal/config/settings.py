@@ -33,9 +33,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     items per claim. `lease`: seconds without a heartbeat after which a worker's items go to others. `drain`: seconds
     that running items get after a stop signal. `max_cpu`, `max_memory`: percent of the machine above which what is
     elastic shrinks; 100 for never.
-    `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `max_body`: bytes of a
-    page. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept bodies, empty
-    for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is empty.
+    `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `deny_private`: refuse
+    addresses that are not public. `max_body`: bytes of a page. `memory_budget`: megabytes that the pages of a process
+    may take at once. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept
+    bodies, empty for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is
+    empty.
 
     For the members of a collection: `member_timeout`, seconds that one may take; `member_stale`, that it may be without
     progress; `member_memory`, megabytes; `member_pause`, seconds between two of a group; `member_retries`, further
@@ -63,7 +65,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_memory: int = 85
     user_agent: str = ""
     robots: bool = True
+    deny_private: bool = False
     max_body: int = 32 << 20
+    memory_budget: int = 1_024
     max_dead: DeadLimit = DeadLimit(Decimal(10), True)
     store: str = ""
     log_format: str = "console"
@@ -140,7 +144,9 @@ VALUES: dict[str, Value] = {
     "max_memory": Number(int, 1, 100, "percent"),
     "user_agent": Agent(),
     "robots": YesNo(),
+    "deny_private": YesNo(),
     "max_body": Number(int, 1_024, 1 << 31, "bytes"),
+    "memory_budget": Number(int, 16, 1 << 20, "megabytes"),
     "max_dead": Dead(),
     "store": Text("the path of a folder, or empty for no store", empty=True),
     "log_format": Choice(("console", "json")),

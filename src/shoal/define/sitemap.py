@@ -6,13 +6,18 @@ import datetime as dt
 import re
 from collections.abc import Iterator
 
-from shoal.define.item import Item
+from shoal.define.item import DEPTH, Item
 from shoal.define.stage import AnyStage, Stage
 from shoal.errors import InvalidScraper, Permanent
 from shoal.fetch.page import Page
 from shoal.fetch.sitemap import read_sitemap, robots_sitemaps
 from shoal.model.item import NewItem
 from shoal.model.log import Log
+
+# An index should list sitemaps only, but some list indexes. A site that makes them up lists ever more.
+MAX_DEPTH = 5
+MAX_SITEMAPS = 1_000_000
+LEFT = "sitemaps_left"
 
 
 def sitemap_item(target: AnyStage, url: str, *, match: str | None, since: str | None) -> NewItem:
@@ -34,10 +39,10 @@ def _name(target: AnyStage) -> str:
 def _added(target: AnyStage) -> AnyStage:
     def read(page: Page, item: Item, log: Log) -> Iterator[NewItem]:
         if page.url.endswith("/robots.txt"):
-            for found in robots_sitemaps(page.text):
-                yield stage.item(found, payload=item.payload)
+            yield from _sitemaps(stage, item, robots_sitemaps(page.text), log)
             return
         sitemap = read_sitemap(page.body)
+        listed: list[str] = []
         wanted, since = re.compile(item.payload.get("match", "")), _day(item.payload.get("since"))
         count = 0
         for entry in sitemap.entries:
@@ -45,9 +50,10 @@ def _added(target: AnyStage) -> AnyStage:
             if since is not None and entry.lastmod is not None and entry.lastmod < since:
                 continue
             if sitemap.kind == "index":
-                yield stage.item(entry.loc, payload=item.payload)
+                listed.append(entry.loc)
             elif wanted.search(entry.loc):
                 yield target.item(entry.loc)
+        yield from _sitemaps(stage, item, listed, log)
         if sitemap.complaint:
             if not count:
                 raise Permanent(f"{page.url} is no sitemap: {sitemap.complaint}")
@@ -56,6 +62,26 @@ def _added(target: AnyStage) -> AnyStage:
     stage: Stage[..., Iterator[NewItem]] = Stage(target.scraper, read, {"name": _name(target)})
     target.scraper.add_stage(stage)
     return stage
+
+
+def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterator[NewItem]:
+    """Work for sitemaps that an index lists, as far as the limits go.
+
+    No process knows how many sitemaps a run has, so each index gets a part of what its parent had left.
+    """
+    if not urls:
+        return
+    depth, left = item.depth + 1, item.payload.get(LEFT, MAX_SITEMAPS)
+    if depth > MAX_DEPTH:
+        log.warning("sitemaps are nested too deeply; these are not read", listed=len(urls), deepest=MAX_DEPTH)
+        return
+    taken = urls[:left]
+    if len(taken) < len(urls):
+        log.warning("there are too many sitemaps; not all are read", listed=len(urls), read=len(taken))
+    if taken:
+        payload = {**item.payload, DEPTH: depth, LEFT: (left - len(taken)) // len(taken)}
+        for url in taken:
+            yield stage.item(url, payload=payload)
 
 
 def _day(text: str | None) -> dt.datetime | None:

@@ -10,24 +10,35 @@ from shoal.errors import Permanent, Transient
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
+    from shoal.fetch.memory import Reservation
+
 ACCEPT_ENCODING = "gzip, deflate"
+# A body of unknown size is covered in steps of at least this.
+_COVER_AHEAD = 64 * 1024
 _ANY_ZLIB_OR_GZIP_HEADER = 32 + zlib.MAX_WBITS
 
 
-async def read_body(response: ClientResponse, cap: int, *, truncate: bool = False) -> bytes:
+async def read_body(
+    response: ClientResponse, cap: int, *, truncate: bool = False, memory: Reservation | None = None
+) -> bytes:
     """The whole body, or the first `cap` bytes of it if `truncate`; never more in memory than the cap and one read.
+
+    What it takes is reserved in `memory` before it is read.
 
     Raises Permanent for a body above the cap and Transient for one that cannot be inflated.
     """
     inflater = _inflater_of(response)
     length = response.content_length
+    content_type = response.headers.get("Content-Type", "").lower()
     if length is not None and response.method != "HEAD":
         if length <= cap and inflater is None:
+            if memory is not None:
+                await memory.cover(length, content_type)
             return await response.read()
         if length > cap and not truncate:
             raise too_large(str(response.url), cap)
     collected: list[bytes] = []
-    size = 0
+    size = covered = 0
     content = response.content
     while chunk := await content.readany():
         piece = chunk if inflater is None else inflater.feed(chunk, cap + 1 - size)
@@ -39,6 +50,9 @@ async def read_body(response: ClientResponse, cap: int, *, truncate: bool = Fals
             # What is still to come is not wanted, so the connection cannot be used again.
             response.close()
             return b"".join(collected)[:cap]
+        if memory is not None and size > covered:
+            covered = size + _COVER_AHEAD
+            await memory.cover(covered, content_type)
     if inflater is not None:
         inflater.finish()
     return b"".join(collected)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient
+from shoal.fetch.foreign import read_date, read_decimal
 from shoal.model.urlkey import host_or_none
 
 if TYPE_CHECKING:
@@ -82,10 +81,9 @@ def verdict_on(page: Page) -> AttemptEnded | None:
 
 def retry_after(value: str, now: datetime) -> float | None:
     """The wait that a Retry-After header asks for, in seconds up to a day; None if it makes no sense."""
-    value = value.strip()
-    if re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]*)?", value, re.ASCII):
-        return _clamped(float(value))
-    moment = _http_date(value)
+    if (seconds := read_decimal(value)) is not None:
+        return _clamped(seconds)
+    moment = read_date(value)
     return None if moment is None else _clamped((moment - now).total_seconds())
 
 
@@ -94,16 +92,8 @@ def _wait_asked(page: Page) -> float | None:
     if value is None:
         return None
     # A date is meant by the site's clock, and ours may be wrong.
-    now = _http_date(page.headers.get("Date", "")) or datetime.now(UTC)
+    now = read_date(page.headers.get("Date")) or datetime.now(UTC)
     return retry_after(value, now)
-
-
-def _http_date(value: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _clamped(seconds: float) -> float:

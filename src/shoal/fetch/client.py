@@ -15,7 +15,9 @@ from aiohttp import hdrs
 from shoal.fetch.body import ACCEPT_ENCODING, read_body
 from shoal.fetch.cookies import Jars
 from shoal.fetch.failures import WIRE_ERRORS, explained
+from shoal.fetch.memory import GZIP, reservation
 from shoal.fetch.page import Page
+from shoal.fetch.private import public_socket
 from shoal.fetch.trip import REDIRECTS, Trip
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class HttpFetcher:
     """A Fetcher for http and https. Made anywhere, used inside one event loop.
 
     `idle_timeout` is the longest silence of a site, before its answer or within it; a slow but steady body is
-    bounded by the caller.
+    bounded by the caller. `deny_private` refuses hosts whose address is not public, after redirects too.
     """
 
     def __init__(
@@ -101,12 +103,14 @@ class HttpFetcher:
         connect_timeout: float = 15.0,
         idle_timeout: float = 30.0,
         max_redirects: int = 10,
+        deny_private: bool = False,
     ) -> None:
         self._connections = connections
         self._user_agent = user_agent
         self._max_body = max_body
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=idle_timeout)
         self._max_redirects = max_redirects
+        self._deny_private = deny_private
         self._session: aiohttp.ClientSession | None = None
         self._jars = Jars()
         self._watches: _Watches = WeakKeyDictionary()
@@ -116,6 +120,7 @@ class HttpFetcher:
     ) -> Page:
         cap = self._max_body if max_body is None else max_body
         trip = Trip(request)
+        memory = reservation()
         seconds = 0.0
         while True:
             cookies = "" if jar is None else self._jars.header(jar, trip.target)
@@ -127,7 +132,7 @@ class HttpFetcher:
                     self._jars.keep(jar, trip.target, response.headers.getall(hdrs.SET_COOKIE))
                 location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
                 if location is None:
-                    body = await read_body(response, cap, truncate=request.truncate)
+                    body = await read_body(response, cap, truncate=request.truncate, memory=memory)
                     break
                 await _drain(response)
             except WIRE_ERRORS as error:
@@ -141,7 +146,7 @@ class HttpFetcher:
                     gate.done(hop)
             seconds += perf_counter() - started
             trip.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
-        return Page(
+        page = Page(
             trip.url,
             requested_url=request.url,
             method=trip.method,
@@ -151,6 +156,11 @@ class HttpFetcher:
             history=tuple(trip.history),
             seconds=seconds + perf_counter() - started,
         )
+        if memory is not None:
+            if body.startswith(GZIP):
+                await memory.cover(len(body), page.content_type, beginning=GZIP)
+            page.memory = memory
+        return page
 
     async def close(self) -> None:
         if self._session is not None:
@@ -197,7 +207,11 @@ class HttpFetcher:
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=_DNS_SECONDS),
+            connector=aiohttp.TCPConnector(
+                limit=self._connections,
+                ttl_dns_cache=_DNS_SECONDS,
+                socket_factory=public_socket if self._deny_private else None,
+            ),
             headers={hdrs.USER_AGENT: self._user_agent, hdrs.ACCEPT_ENCODING: ACCEPT_ENCODING},
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,

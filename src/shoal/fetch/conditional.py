@@ -10,6 +10,7 @@ from multidict import CIMultiDict
 from shoal.errors import InvalidItem, Permanent
 from shoal.fetch.body import too_large
 from shoal.fetch.classify import verdict_on
+from shoal.fetch.memory import charge
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
@@ -48,7 +49,7 @@ class StoringFetcher:
             if page.url == copy.url:
                 copy.not_modified = True
                 copy.seconds = page.seconds
-                return copy
+                return await charge(copy)
             # The redirect leads elsewhere now, and that page happens to use the same validator.
             page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
         # A block with a good status must not take the place of the page.
@@ -80,7 +81,7 @@ class StoreOnlyFetcher:
             raise Permanent(f"{what} is not in the store; fetch it once without --from-store")
         if max_body is not None and len(page.body) > max_body:
             raise too_large(request.url, max_body)
-        return page
+        return await charge(page)
 
     async def close(self) -> None:
         return None

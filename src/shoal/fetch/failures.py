@@ -10,6 +10,7 @@ import aiohttp
 
 from shoal.errors import AttemptEnded, Permanent, Transient
 from shoal.fetch import address
+from shoal.fetch.private import PrivateAddress
 from shoal.model.urlkey import shown
 
 # What aiohttp and the network may raise while a request is under way.
@@ -23,6 +24,8 @@ def explained(error: BaseException, url: str) -> AttemptEnded:
         return Permanent(f"{shown(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
         return Permanent(f"{site} is no valid host name")
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
+        return Permanent(f"{site} has an address that is not public, which deny_private refuses")
     # A certificate error is a ValueError to Python, but none of the request.
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         return Permanent(f"the request to {site} cannot be sent: {_sentence(error)}")

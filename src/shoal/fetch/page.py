@@ -35,6 +35,7 @@ class Page:
         "from_store",
         "headers",
         "history",
+        "memory",
         "method",
         "not_modified",
         "requested_url",
@@ -65,6 +66,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
+        self.memory: object = None  # kept as long as the page is
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
         self._text: str | None = None
@@ -105,11 +107,12 @@ class Page:
 
     @property
     def selector(self) -> Selector:
-        """The parsed page: HTML, XML or JSON by its media type."""
-        if self._selector is None:
-            from parsel import Selector
+        """The parsed page: HTML, XML or JSON by its media type.
 
-            self._selector = Selector(text=self.text, type=_selector_type(self.content_type))
+        Raises Permanent for a page whose tree would be too deep, or take too long to build.
+        """
+        if self._selector is None:
+            self._selector = self._built()
         return self._selector
 
     @property
@@ -133,6 +136,8 @@ class Page:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
+        except RecursionError:
+            raise Permanent(f"{self.url} nests its JSON too deeply to be read") from None
         try:
             # A byte order mark or another encoding than UTF-8 is not JSON by the letter, but sites send it.
             return msgspec.json.decode(self.text)
@@ -151,18 +156,37 @@ class Page:
         """The pages that <a> and <area> of an HTML page point to: absolute, without fragments, each once, in order."""
         if self.content_type not in _HTML_TYPES:
             return []
-        from selectolax.lexbor import LexborHTMLParser
+        from shoal.fetch import markup
 
         base = self._base or self._find_base()
         found: dict[str, None] = {}
-        for node in LexborHTMLParser(self.text).css("a[href],area[href]"):
-            href = (node.attributes["href"] or "").strip(address.HTML_WHITESPACE)
-            if href.startswith("#"):
+        for tag, written in markup.links(self.text):
+            href = written.strip(address.HTML_WHITESPACE)
+            if tag == "base" or href.startswith("#"):
                 continue
             url = address.resolve(base, href)
             if url is not None and url.startswith(("http://", "https://")):
                 found[url.partition("#")[0]] = None
         return list(found)
+
+    def _built(self) -> Selector:
+        from parsel import Selector
+
+        from shoal.fetch import markup
+
+        kind = _selector_type(self.content_type)
+        if kind == "json":
+            return Selector(text=self.text, type=kind)
+        if markup.has_overlong_tag(self.text):
+            most = markup.MAX_ATTRIBUTES
+            raise Permanent(f"{self.url} cannot be parsed: an element has more than {most} attributes")
+        selector = Selector(text=self.text, type=kind)
+        # The parser stops at its limits and keeps what it has: without this, records would silently be incomplete.
+        problem = selector.root.getroottree().parser.error_log.last_error
+        if problem is not None and problem.type_name == "ERR_RESOURCE_LIMIT":
+            reason = problem.message.partition(", use ")[0]
+            raise Permanent(f"{self.url} cannot be parsed: {reason[:1].lower()}{reason[1:]}")
+        return selector
 
     def _decode(self) -> None:
         # Imported late: `shoal --help` loads this module.
@@ -179,12 +203,11 @@ class Page:
             raise Permanent(f"{self.url} is no absolute URL, so its links cannot be resolved")
         body = self.body
         if (b"<base" in body or b"<BASE" in body or b"<Base" in body) and self.content_type in _HTML_TYPES:
-            from selectolax.lexbor import LexborHTMLParser
+            from shoal.fetch import markup
 
-            node = LexborHTMLParser(self.text).css_first("base[href]")
-            if node is not None:
-                href = (node.attributes["href"] or "").strip(address.HTML_WHITESPACE)
-                declared = address.parsed(address.resolve(base, href) or "")
+            written = next((link.href for link in markup.links(self.text) if link.tag == "base"), None)
+            if written is not None:
+                declared = address.parsed(address.resolve(base, written.strip(address.HTML_WHITESPACE)) or "")
                 if declared is not None and address.is_fetched(declared):
                     base = declared
         self._base = base

@@ -13,7 +13,10 @@ from protego import Protego
 from shoal.errors import AttemptEnded, Permanent, Throttled, Transient
 from shoal.fetch import address
 from shoal.fetch.classify import verdict_on
+from shoal.fetch.foreign import ratio
 from shoal.fetch.protocols import Request
+from shoal.model.lane import MAX_LANE_DELAY
+from shoal.model.log import Log
 from shoal.model.urlkey import shown
 
 if TYPE_CHECKING:
@@ -23,18 +26,43 @@ if TYPE_CHECKING:
 LARGEST_FILE = 512 * 1024
 MAX_SITES = 10_000
 FIRST_RETRY_SECONDS = 1.0
+# The longest pause that a site gets, whatever it asks for.
+LONGEST_DELAY = MAX_LANE_DELAY
+# So many wildcards are matched for each URL. Real files have a few hundred at most.
+MAX_WILDCARDS = 2_000
+MAX_AGENT_NAMES = 100
+# From this size on, reading the file takes long enough to be noticed by other items; a thread does it.
+_READ_IN_THREAD = 32 * 1024
+_AGENT = re.compile(r"user[- ]?agent\b\s*:?\s*(.*)", re.IGNORECASE)
+_SITE_WIDE = re.compile(r"(?:site-?maps?|host)\b", re.IGNORECASE)
+_RULE = re.compile(r"(allow|dis+al+[ao]w|diasllow)\b\s*:?\s*(.*)", re.IGNORECASE)
+# Lines without a colon that the parser understands all the same.
+_OTHER = re.compile(r"(?:allow|dis+al+[ao]w|diasllow|crawl[- ]delay|request[- ]rate)\s", re.IGNORECASE)
 
 
 class Rules:
-    """What one site asks of one user agent. `crawl_delay` is the pause between two requests, in seconds."""
+    """What one site asks of one user agent. `crawl_delay` is the pause between two requests, in seconds.
 
-    __slots__ = ("_agent", "_parsed", "crawl_delay", "sitemaps")
+    `remarks`: what was asked for and is done otherwise, in words.
+    """
+
+    __slots__ = ("_agent", "_parsed", "crawl_delay", "remarks", "sitemaps")
 
     def __init__(self, text: str, agent: str) -> None:
-        self._parsed = Protego.parse(text)
+        own = _OwnPart(text, agent)
+        self._parsed = Protego.parse(own.text)
         self._agent = agent
         self.sitemaps: tuple[str, ...] = tuple(self._parsed.sitemaps)
-        self.crawl_delay = self._strictest_delay()
+        asked = self._strictest_delay()
+        self.crawl_delay = None if asked is None else min(asked, LONGEST_DELAY)
+        self.remarks: tuple[str, ...] = ()
+        if asked is not None and asked > LONGEST_DELAY:
+            self.remarks += (f"it asks for {asked:.3g} s between two requests; {LONGEST_DELAY:.0f} s are kept",)
+        if own.simplified:
+            self.remarks += (
+                f"it has more than {MAX_WILDCARDS} wildcards; {own.simplified} rules were cut at their first one too "
+                "many, which forbids more than it asks for",
+            )
 
     def allowed(self, url: str) -> bool:
         return self._parsed.can_fetch(url, self._agent)
@@ -44,7 +72,62 @@ class Rules:
         rate = self._parsed.request_rate(self._agent)
         if rate is None:
             return delay
-        return max(delay or 0.0, rate.seconds / rate.requests)
+        return max(delay or 0.0, ratio(rate.seconds, rate.requests))
+
+
+class _OwnPart:
+    """The part of a robots.txt that one agent has to know: the groups that may be meant for it, and the sitemaps.
+
+    Everything else is left out before it is parsed, because the parser gives each rule of a group to each agent of it,
+    which is quadratic. Wildcards are bounded, because each is looked for in every URL. Beyond the bound a rule that
+    forbids is cut where its wildcard begins, and forbids more; a rule that allows is left out.
+    """
+
+    def __init__(self, text: str, agent: str) -> None:
+        self._agent = agent.lower()
+        self._wildcards = MAX_WILDCARDS
+        self.simplified = 0
+        kept: list[str] = []
+        names: dict[str, None] = {}
+        in_names = False
+        for written in text.splitlines():
+            line = written.partition("#")[0].strip()
+            if (agent_line := _AGENT.match(line)) is not None:
+                if not in_names:
+                    names.clear()
+                in_names = True
+                if (name := self._name(agent_line[1])) is not None and len(names) < MAX_AGENT_NAMES:
+                    names[name] = None
+            elif _SITE_WIDE.match(line):
+                kept.append(line)
+            elif ":" in line or _OTHER.match(line):
+                if in_names:
+                    kept += [f"User-agent: {name}" for name in names]
+                in_names = False
+                if names:
+                    kept += self._rule(line)
+        if in_names:  # a group without rules allows everything
+            kept += [f"User-agent: {name}" for name in names]
+        self.text = "\n".join(kept)
+
+    def _name(self, written: str) -> str | None:
+        """The name of a group's agent, None if it is not ours in any way of reading it."""
+        name = written.strip().lower()
+        return name if name == "*" or ((plain := name.replace("*", "")) and plain in self._agent) else None
+
+    def _rule(self, line: str) -> list[str]:
+        rule = _RULE.match(line)
+        if rule is None:
+            return [line]
+        path = rule[2]
+        special = path.count("*") or path.endswith("$")
+        if special <= self._wildcards:
+            self._wildcards -= special
+            return [line]
+        self.simplified += 1
+        parts = path.split("*")
+        path, self._wildcards = "*".join(parts[: self._wildcards + 1]), 0
+        return [f"Disallow: {path.removesuffix('$') or '/'}"] if rule[1].lower() != "allow" else []
 
 
 class Robots:
@@ -52,10 +135,14 @@ class Robots:
 
     Rules are kept for `ttl` seconds. A site whose robots.txt cannot be had is not asked again for a second, then for
     twice as long after every further failure, up to `retry` seconds: a wrong address fails with the item's own retries.
+    What a site asks for and does not get is logged when its file is read.
     """
 
-    def __init__(self, fetcher: Fetcher, user_agent: str, *, ttl: float = 86_400, retry: float = 60) -> None:
+    def __init__(
+        self, fetcher: Fetcher, user_agent: str, *, ttl: float = 86_400, retry: float = 60, log: Log | None = None
+    ) -> None:
         self._fetcher = fetcher
+        self._log = log
         self._agent = product_token(user_agent)
         self._ttl = ttl
         self._retry = retry
@@ -109,11 +196,18 @@ class Robots:
                 # Redirects without end or to nowhere: by the RFC the file does not exist.
                 return Rules("", self._agent)
             raise _Unknown(Transient(f"{name} could not be fetched: {ended.message}")) from ended
-        return self._read(page, name)
+        rules = await self._read(page, name)
+        if self._log is not None:
+            for remark in rules.remarks:
+                self._log.warning(f"{name} is not kept to the letter", why=remark)
+        return rules
 
-    def _read(self, page: Page, name: str) -> Rules:
+    async def _read(self, page: Page, name: str) -> Rules:
         if 200 <= page.status < 300:
-            return Rules(page.body.decode("utf-8-sig", "replace"), self._agent)
+            text = page.body.decode("utf-8-sig", "replace")
+            if len(text) > _READ_IN_THREAD:
+                return await asyncio.to_thread(Rules, text, self._agent)
+            return Rules(text, self._agent)
         ended = verdict_on(page)
         if isinstance(ended, Throttled):
             raise _Unknown(Throttled(f"{name} answered {ended.message}", retry_after=ended.retry_after))

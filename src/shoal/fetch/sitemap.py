@@ -7,11 +7,12 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from email.utils import parsedate_to_datetime
 from io import BytesIO
 from typing import Any, Literal
 
 import msgspec
+
+from shoal.fetch.foreign import read_date
 
 MAX_INFLATED = 50 << 20
 _GZIP = b"\x1f\x8b"
@@ -21,7 +22,6 @@ _START = re.compile(rb"<\?xml\s|<!DOCTYPE\s+(?!html)|<(?:\w+:)?(?:urlset|sitemap
 _SCHEMES = ("http://", "https://")
 _NO_SITEMAP = "It is neither a sitemap, nor a feed, nor a list of URLs."
 _MARKUP = re.compile(r"\s*<")
-_MONTH = re.compile(r"\d{4}(-\d\d)?")
 _SITEMAP_LINE = re.compile(r"^[ \t]*sitemap[ \t]*:[ \t]*(https?://[^\s#]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -133,7 +133,7 @@ def _read_url(element: Any) -> SitemapEntry | None:
     space = _space(element)
     texts = {_local(child): _text(child) for child in _children(element) if _space(child) == space}
     loc = texts.get("loc", "")
-    return SitemapEntry(loc, _moment(texts.get("lastmod")), _share(texts.get("priority"))) if loc else None
+    return SitemapEntry(loc, read_date(texts.get("lastmod")), _share(texts.get("priority"))) if loc else None
 
 
 def _read_item(element: Any) -> SitemapEntry | None:
@@ -141,7 +141,7 @@ def _read_item(element: Any) -> SitemapEntry | None:
     # Feeds often carry an `atom:link` without text beside the link that counts.
     texts = {_local(child): text for child in _children(element) if (text := _text(child))}
     loc = texts.get("link") or _permalink(element)
-    return SitemapEntry(loc, _moment(texts.get("pubDate") or texts.get("date"))) if loc else None
+    return SitemapEntry(loc, read_date(texts.get("pubDate") or texts.get("date"))) if loc else None
 
 
 def _permalink(element: Any) -> str:
@@ -158,7 +158,7 @@ def _read_entry(element: Any) -> SitemapEntry | None:
     texts = {_local(child): _text(child) for child in children}
     for child in children:
         if _local(child) == "link" and child.get("rel", "alternate") == "alternate" and child.get("href", "").strip():
-            return SitemapEntry(child.get("href").strip(), _moment(texts.get("updated") or texts.get("published")))
+            return SitemapEntry(child.get("href").strip(), read_date(texts.get("updated") or texts.get("published")))
     return None
 
 
@@ -201,22 +201,6 @@ def _forget(element: Any) -> None:
     element.clear(keep_tail=True)
     while element.getprevious() is not None:
         del element.getparent()[0]
-
-
-def _moment(text: str | None) -> dt.datetime | None:
-    """A date of a sitemap (W3C) or of RSS (RFC 822)."""
-    if not text:
-        return None
-    if _MONTH.fullmatch(text):
-        text = f"{text}-01" if len(text) == 7 else f"{text}-01-01"
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(text)
-        except ValueError:
-            return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
 
 
 def _share(text: str | None) -> float | None:

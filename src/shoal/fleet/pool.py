@@ -20,6 +20,7 @@ from shoal.fleet.roll import Roll
 from shoal.fleet.shares import Shares
 from shoal.model.log import Log
 from shoal.observe.words import counted
+from shoal.worker.watchdog import HUNG
 
 STOPPED_BY_SIGNAL = 130
 HANDLER_FAILS = 1
@@ -269,6 +270,8 @@ class Pool:
         place.restarts += 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (place.restarts - 1))
         how = f"was killed by signal {-code}" if code < 0 else f"crashed (exit {code})"
+        if code == HUNG:
+            how = f"hung on an item and ended itself; its log {self._launcher.log_file(place.number)} names it"
         self._note(
             f"Worker {place.number} {how}; restart {place.restarts} of {self._options.max_restarts} in {pause:g} s."
         )

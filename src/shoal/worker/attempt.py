@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from shoal.define.follow import Follow
 from shoal.define.http import Http
 from shoal.define.inject import Shape, Wish
 from shoal.define.item import Item
@@ -16,7 +17,7 @@ from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
-from shoal.model.item import Claimed
+from shoal.model.item import Claimed, NewItem
 
 if TYPE_CHECKING:
     from shoal.worker.attempts import Attempts
@@ -48,6 +49,7 @@ class Attempt:
         return Transient(f"timed out after {self._stage.policy.timeout:g} s while {doing}")
 
     async def through(self) -> Output:
+        share = self._attempts.memory.open_share(self._deadline)
         try:
             async with self._deadline:
                 if self._gate is not None:
@@ -57,6 +59,8 @@ class Attempt:
             if not self._deadline.expired():
                 raise
             raise self.out_of_time() from None
+        finally:
+            share.close()
 
     async def _steps(self) -> Output:
         stage, claimed, attempts = self._stage, self.claimed, self._attempts
@@ -74,9 +78,16 @@ class Attempt:
             if self.page.parsed:
                 attempts.parsing_stages.add(stage.name)
             if stage.follow is not None:
-                for new in stage.follow.items(self.page, item, stage):
-                    output.add(new)
+                await self._follow(self.page, stage.follow, output, item)
         return output
+
+    async def _follow(self, page: Page, follow: Follow, output: Output, item: Item) -> None:
+        def find() -> list[NewItem]:
+            return follow.items(page, item, self._stage)
+
+        large = len(page.body) > PARSE_IN_THREAD_BYTES
+        for new in await self._attempts.threads.run(find) if large else find():
+            output.add(new)
 
     async def _fetched(self) -> Page:
         stage, claimed = self._stage, self.claimed

@@ -12,6 +12,7 @@ from shoal.define.blame import sentence
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
+from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
@@ -47,6 +48,7 @@ class Attempts:
         log: Log,
         in_lanes: bool = True,
         retry: RetryPolicy | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self.in_lanes = in_lanes
         self.scraper = scraper
@@ -56,6 +58,7 @@ class Attempts:
         self._retry = retry or RetryPolicy()
         self._rng = random.Random()
         self.threads = Threads()
+        self.memory = memory or MemoryBudget()
         self.parsing_stages: set[str] = set()
         self._current: dict[Lease, Attempt] = {}
         self.complaints = Complaints(log)
@@ -112,6 +115,11 @@ class Attempts:
     def under_way(self) -> list[tuple[Lease, float]]:
         """Every attempt that runs now, and when it began by the monotonic clock. Safe to call from another thread."""
         return [(attempt.claimed.lease, attempt.began) for attempt in list(self._current.values())]
+
+    def name_of(self, lease: Lease) -> str:
+        """The stage and the key of an item that is being worked on."""
+        run = self._current.get(lease)
+        return f"item {lease.item}" if run is None else f"{run.claimed.stage} {run.claimed.name}"
 
     def overdue(self, grace: float) -> list[tuple[Claimed, Finished]]:
         """Attempts that go on `grace` seconds after their time was up, because their handler ignores being cancelled.

@@ -1,30 +1,24 @@
 """The heartbeat: a thread of its own, with its own connection, so that neither a handler nor maintenance can stop it.
 
-Nothing but heartbeats goes over that connection. A handler that blocks the event loop (a long computation, a forgotten `time.sleep`) stops everything that runs on the
-loop, but not this thread: the leases stay. It also watches the loop, says which line blocks it, and after `give_up`
-seconds stops beating, so that a process that hangs for good loses its items to others instead of keeping them for ever.
+Nothing but heartbeats goes over that connection. A handler that blocks the event loop (a long computation, a forgotten
+`time.sleep`) stops everything that runs on the loop, but not this thread: the leases stay. When the loop hangs for good
+it stops beating, so that such a process loses its items to others instead of keeping them for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from shoal.define.blame import is_machinery
 from shoal.errors import LedgerError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Orders, WorkerReport
 
-TICK_SECONDS = 0.25
-BLOCKED_SECONDS = 2.0
 LONGEST_BEAT = 2.0
 FAREWELL_SECONDS = 1.0
 # During an outage every beat fails: it is told now and then, not each time.
@@ -36,9 +30,9 @@ OpenLedger = Callable[[], Awaitable[Ledger]]
 class Heart:
     """Beats for one worker until it is stopped. What it hears is passed to the loop it was made on.
 
-    `on_orders` and `on_lost` are called on that loop. `report`, what each beat says of the worker, is called on the
-    heart's own thread. `failure` is a future of that loop: it gets the exception when the thread ends although nobody
-    stopped it, and is never done otherwise.
+    `on_orders` and `on_lost` are called on that loop. `loop_is_alive` says whether to beat at all; it and `report`,
+    what each beat says of the worker, are called on the heart's own thread. `failure` is a future of that loop: it gets
+    the exception when the thread ends although nobody stopped it, and is never done otherwise.
     """
 
     def __init__(
@@ -46,7 +40,7 @@ class Heart:
         open_ledger: OpenLedger,
         *,
         lease: float,
-        give_up: float,
+        loop_is_alive: Callable[[], bool],
         log: Log,
         on_orders: Callable[[Orders], None],
         on_lost: Callable[[str], None],
@@ -54,21 +48,17 @@ class Heart:
     ) -> None:
         self._open = open_ledger
         self._every = min(LONGEST_BEAT, lease / 5)
-        self._give_up = give_up
+        self._loop_is_alive = loop_is_alive
         self._log = log
         self._on_orders = on_orders
         self._on_lost = on_lost
         self._report = report
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
-        self._loop_thread = threading.get_ident()
-        self._ticked = time.monotonic()
         self._worker = ""
         self._beat_at = awake_and_asleep()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._ticking: asyncio.TimerHandle | None = None
-        self._warned_after = BLOCKED_SECONDS
         self._complained_at = -LONGEST_QUIET
 
     def beat_for(self, worker: str) -> None:
@@ -76,7 +66,6 @@ class Heart:
         self._worker = worker
         self._beat_at = awake_and_asleep()
         if self._thread is None:
-            self._tick()
             self._thread = threading.Thread(target=self._run, name="shoal-heart", daemon=True)
             self._thread.start()
 
@@ -87,17 +76,11 @@ class Heart:
 
     async def stop(self) -> None:
         self._stopped.set()
-        if self._ticking is not None:
-            self._ticking.cancel()
         # A beat that waits for a ledger which is away is left to itself: the thread ends with the process.
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, FAREWELL_SECONDS)
         if self.failure.done():
             self.failure.exception()  # it was told when it happened
-
-    def _tick(self) -> None:
-        self._ticked = time.monotonic()
-        self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _run(self) -> None:
         try:
@@ -153,30 +136,6 @@ class Heart:
         # Nothing else runs on this thread's loop, so it may simply wait.
         self._stopped.wait(self._every)
         await asyncio.sleep(0)
-
-    def _loop_is_alive(self) -> bool:
-        """Say it when the loop hangs, first after two seconds, then ever more seldom. False: it hangs for too long."""
-        silent = time.monotonic() - self._ticked
-        if silent < BLOCKED_SECONDS:
-            self._warned_after = BLOCKED_SECONDS
-            return True
-        if silent >= self._warned_after:
-            self._warned_after = 2 * silent
-            self._log.warning(
-                "a handler blocks the event loop; nothing else of this process can run",
-                seconds=round(silent, 1),
-                at=self._blocking_line(),
-            )
-        return silent < self._give_up
-
-    def _blocking_line(self) -> str:
-        """Where the loop's thread is: the innermost line outside of Python's and Shoal's own code."""
-        frame = sys._current_frames().get(self._loop_thread)
-        if frame is None:
-            return ""
-        stack = traceback.extract_stack(frame)
-        own = [entry for entry in stack if not is_machinery(entry.filename)] or stack[-1:]
-        return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}"
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         if not self._stopped.is_set():

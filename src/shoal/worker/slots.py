@@ -17,6 +17,7 @@ from shoal.worker.hold import Hold
 from shoal.worker.membership import Membership
 from shoal.worker.options import Ending, WorkReport
 from shoal.worker.starts import NotNow
+from shoal.worker.watchdog import Running
 
 SMOOTHING = 0.1
 ASLEEP_LOOK_SECONDS = 0.02
@@ -94,6 +95,10 @@ class Slots:
     def running(self) -> list[Lease]:
         """The leases that are being worked on."""
         return list(self._running)
+
+    def in_progress(self) -> list[Running]:
+        """What is being worked on, by name; may be asked from another thread."""
+        return [Running(self._attempts.name_of(lease), lease, task) for lease, task in list(self._running.items())]
 
     def abandon(self, lease: Lease) -> None:
         """Break off an attempt whose lease is gone; its slot goes on with the next."""

@@ -36,6 +36,7 @@ from shoal.worker.signs import Signs
 from shoal.worker.slots import Slots
 from shoal.worker.space import Space
 from shoal.worker.starts import WorkerSide
+from shoal.worker.watchdog import Hang, LoopWatchdog, Running
 
 LOOK_SECONDS = 0.5
 SLOT_LOOK_SECONDS = 2.0
@@ -63,10 +64,18 @@ class Worker:
         self._hold = Hold()
         self._space = Space(options.patience, log)
         self._membership = Membership(ledger, options, self._signs, self._space)
+        self._open_ledger = open_heart
+        self.watchdog = LoopWatchdog(
+            bound=give_up,
+            drain=options.drain,
+            log=log,
+            running=self._in_progress,
+            release=self._release,
+        )
         self._heart = Heart(
             open_heart,
             lease=options.lease,
-            give_up=give_up,
+            loop_is_alive=lambda: self.watchdog.is_alive,
             log=log,
             on_orders=self._obey,
             on_lost=self._membership.mark_lost,
@@ -117,6 +126,13 @@ class Worker:
 
     async def work(self) -> WorkReport:
         began = time.monotonic()
+        self.watchdog.start()
+        try:
+            return await self._work(began)
+        finally:
+            self.watchdog.stop()
+
+    async def _work(self, began: float) -> WorkReport:
         self._heart.beat_for(await self._membership.join())
         committer = asyncio.create_task(self._committer.run(), name="committer")
         claimer = asyncio.create_task(self._claimer.run(), name="claimer")
@@ -179,6 +195,21 @@ class Worker:
             unstored=self._committer.held,
             trouble=self._space.trouble,
         )
+
+    def _in_progress(self) -> Sequence[Running]:
+        return self._slots.in_progress()
+
+    async def _release(self, hang: Hang) -> None:
+        """The loop hangs: give back what it holds, from another thread. Only the item that did it is blamed."""
+        ledger = await self._open_ledger()
+        try:
+            if hang.stopped:
+                await ledger.workers.stop(self.id)
+                return
+            await ledger.claims.reconcile(self.id, [item.lease for item in hang.suspects])
+            await ledger.workers.bury(self.id)
+        finally:
+            await ledger.close()
 
     async def _commit(self, batch: Sequence[Finished]) -> CommitReport:
         report, ends = await self._membership.commit(batch)

@@ -16,7 +16,7 @@ _WRITTEN = (
     re.compile(r"(?P<year>\d{4})\s*年\s*(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})\s*日"),
 )
 _NUMBERS = re.compile(r"(?<!\d)(\d{1,2})[-/.](\d{1,2})[-/.](\d{4}|\d{2})(?!\d)")
-_AGO = re.compile(r"\b(\d+|an?)\s+(second|sec|minute|min|hour|hr|day|week|month|year)s?\s+ago\b", re.IGNORECASE)
+_AGO = re.compile(r"\b(\d{1,9}|an?)\s+(second|sec|minute|min|hour|hr|day|week|month|year)s?\s+ago\b", re.IGNORECASE)
 _SECONDS = {"sec": 1, "min": 60, "hou": 3_600, "hr": 3_600, "day": 86_400, "wee": 604_800}
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?")
 

@@ -1,0 +1,1 @@
+"""What sites with bad intent, or with broken software, send."""

@@ -1,0 +1,5 @@
+"""A server and a fetcher for each test."""
+
+from tests.fetch.conftest import fetcher, site
+
+__all__ = ["fetcher", "site"]

@@ -1,0 +1,110 @@
+"""robots.txt files that ask for too much, or are made to take a crawler's time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shoal.fetch.client import HttpFetcher
+from shoal.fetch.robots import LARGEST_FILE, LONGEST_DELAY, MAX_WILDCARDS, Robots, Rules
+from shoal.model.lane import LanePolicy
+from tests.attack.growth import growth
+from tests.fetch.site import Site, reply
+
+URL = "http://a.test/some/page.html?x=1"
+
+
+class Remarks:
+    """A log that keeps its warnings."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def bind(self, **facts: Any) -> "Remarks":
+        return self
+
+    def debug(self, event: str, **facts: Any) -> None: ...
+
+    def info(self, event: str, **facts: Any) -> None: ...
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self.said.append(f"{event}: {facts['why']}")
+
+    def error(self, event: str, **facts: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["Crawl-delay: 86401", "Crawl-delay: 1e308", "Request-rate: 1/999999d", f"Request-rate: 1/{'9' * 4_000}"],
+)
+async def test_a_pause_without_end_is_clamped_and_told_once(asked: str, site: Site, fetcher: HttpFetcher) -> None:
+    site.answers["/robots.txt"] = reply(f"User-agent: *\n{asked}\n".encode())
+    log = Remarks()
+    robots = Robots(fetcher, "shoal/0.1", log=log)
+    for _ in range(3):
+        rules = await robots.rules(site.url("/x"))
+    assert rules.crawl_delay == LONGEST_DELAY
+    LanePolicy(delay_min=rules.crawl_delay, delay_max=rules.crawl_delay).checked()
+    assert len(log.said) == 1
+    assert "86400 s are kept" in log.said[0]
+    assert f"127.0.0.1:{site.port}" in log.said[0]
+
+
+@pytest.mark.parametrize("asked", ["nan", "inf", "-1", "-1e308", "x", "9" * 5_000, ""])
+async def test_a_pause_that_makes_no_sense_is_none(asked: str) -> None:
+    rules = Rules(f"User-agent: *\nCrawl-delay: {asked}\nRequest-rate: {asked}/0\n", "shoal")
+    assert rules.crawl_delay in (None, LONGEST_DELAY)
+    assert Rules("User-agent: *\nRequest-rate: 0/1\n", "shoal").crawl_delay is None
+
+
+WILDCARDS: dict[str, Callable[[int], str]] = {
+    "many rules": lambda size: "User-agent: *\n" + "".join(f"Disallow: /*{n}z\n" for n in range(size)),
+    "one long rule": lambda size: "User-agent: *\nDisallow: " + "*a" * size,
+    "many anchors": lambda size: "User-agent: *\n" + "".join(f"Disallow: /{n}$\n" for n in range(size)),
+}
+
+
+@pytest.mark.parametrize("name", WILDCARDS)
+def test_the_cost_of_a_url_is_bounded_whatever_the_file_holds(name: str) -> None:
+    files = {size: Rules(WILDCARDS[name](size)[:LARGEST_FILE], "shoal") for size in (MAX_WILDCARDS, 8 * MAX_WILDCARDS)}
+    url = f"http://a.test/{'a' * 300}"
+    assert growth(lambda size: [files[size].allowed(url) for _ in range(5)], MAX_WILDCARDS, 8) < 3
+
+
+def test_rules_beyond_the_bound_forbid_more_and_never_less() -> None:
+    many = "".join(f"Disallow: /*{number}z\n" for number in range(MAX_WILDCARDS))
+    rules = Rules(f"User-agent: *\n{many}Disallow: /shop/*/cart\nAllow: /*\nAllow: /shop/*open\n", "shoal")
+    assert not rules.allowed("http://a.test/x/1z")
+    assert rules.allowed("http://a.test/x/1y")
+    assert not rules.allowed("http://a.test/shop/1/cart")
+    assert not rules.allowed("http://a.test/shop/1/open")
+    assert "cut" in rules.remarks[0]
+
+
+def test_groups_of_others_cost_nothing() -> None:
+    def read(size: int) -> Rules:
+        agents = "".join(f"User-agent: bot{number}\n" for number in range(size))
+        return Rules(agents + "Disallow: /\n" * size + "User-agent: *\nDisallow: /private\n", "shoal")
+
+    assert growth(read, 2_000) < 10
+    assert not read(10).allowed("http://a.test/private/1")
+    assert read(10).allowed(URL)
+
+
+def test_the_own_group_is_found_among_others() -> None:
+    text = """
+        # comment
+        User-agent: other   # them
+        User-agent: Shoal*
+        Disallow: /a        # not here
+        Crawl-delay: 3
+        Sitemap: http://a.test/s.xml
+
+        Disallow: /b
+        User-agent: *
+        Disallow: /
+    """
+    rules = Rules(text, "shoal")
+    assert [rules.allowed(f"http://a.test{path}") for path in ("/a", "/b", "/c")] == [False, False, True]
+    assert (rules.crawl_delay, rules.sitemaps) == (3.0, ("http://a.test/s.xml",))
+    assert not Rules(text, "unknown").allowed("http://a.test/c")
