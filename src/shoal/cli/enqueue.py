@@ -26,7 +26,7 @@ from shoal.cli.scrapers import (
 )
 from shoal.cli.session import Session
 from shoal.errors import ShoalError
-from shoal.model.redaction import secrets_of
+from shoal.model.address import secrets_of
 
 if TYPE_CHECKING:
     from shoal.config import Settings

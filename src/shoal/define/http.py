@@ -12,6 +12,7 @@ import msgspec
 from shoal.fetch.classify import verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher, Gate, Request
+from shoal.model.redaction import redacted
 
 
 class Http:
@@ -86,5 +87,5 @@ class Http:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
         if check and (ended := verdict_on(page)) is not None:
             # An item may make many requests: the message says which one it was.
-            raise type(ended)(f"{method} {url}: {ended.message}", retry_after=ended.retry_after)
+            raise type(ended)(f"{method} {redacted(url)}: {ended.message}", retry_after=ended.retry_after)
         return page

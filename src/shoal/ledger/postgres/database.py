@@ -27,7 +27,7 @@ from shoal.errors import (
     WrongState,
 )
 from shoal.ledger.postgres.tls import tls_trouble
-from shoal.model.redaction import redacted
+from shoal.model.address import shown_address
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
@@ -92,7 +92,7 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        return redacted(self.url)
+        return shown_address(self.url)
 
     async def connect(self) -> None:
         try:

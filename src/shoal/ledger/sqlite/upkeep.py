@@ -10,13 +10,15 @@ from shoal.ledger.sqlite.claims import promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.idle import settle_idle
+from shoal.ledger.sqlite.integrity import examine
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.ledger.sqlite.removal import purge
+from shoal.ledger.sqlite.schema import made_schema
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import reap
 from shoal.ledger.upkeep import AuditedUpkeep
 from shoal.model.run import RunState
-from shoal.model.views import Tending
+from shoal.model.views import Finding, Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO}
 SWEEP_AT_ONCE = 10_000
@@ -55,6 +57,10 @@ class SqliteUpkeep(AuditedUpkeep):
             quarantined=reaped.quarantined,
             finished=finished,
         )
+
+    async def audit(self) -> list[Finding]:
+        """The file first: rules can be checked only on rows that can be read."""
+        return [*await self._db.read(lambda connection: examine(connection, made_schema())), *await super().audit()]
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)
