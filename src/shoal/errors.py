@@ -142,7 +142,7 @@ class LedgerError(ShoalError):
 class BadLedgerUrl(LedgerError):
     remedy = (
         "Use a path such as .shoal/ledger.db, sqlite:///absolute/path.db "
-        "or postgresql://user:password@host:5432/database."
+        "or postgresql://user@host:5432/database (the password by PGPASSWORD)."
     )
     exit_code = 2
 

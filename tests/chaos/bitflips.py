@@ -1,6 +1,6 @@
 """Damage a copy of a SQLite ledger, give it to commands, and tell what they said: one JSON line for each call.
 
-    python -m tests.chaos.bitflips LEDGER FOLDER FIRST_SEED COUNT
+    python -m tests.chaos.bitflips FOLDER FIRST_SEED COUNT
 
 Commands run in this process, which is much faster; whoever starts it watches the time.
 """
@@ -13,8 +13,9 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import sys
-import time
+from contextlib import closing
 from pathlib import Path
 
 from shoal.cli.main import main
@@ -41,15 +42,32 @@ async def second(item: Item):
 s.start(*[first.item(key=str(number), payload={"n": number}) for number in range(120)])
 """
 PAGE = 4096
-COMMANDS = (
+LOOKS = (
     ("status",),
     ("runs", "show", "latest"),
     ("items", "ls", "latest", "--limit", "200"),
     ("export", "latest", "-o", "out.jsonl"),
-    ("db", "check", "--deep"),
     ("doctor",),
-    ("run", "s.py", "--limit", "20", "--timeout", "5", "-q"),
+    ("db", "check", "--deep"),
 )
+# The last one changes the file, so a fresh copy is not needed before it.
+COMMANDS = (*LOOKS, ("run", "s.py", "--limit", "20", "-q"))
+
+
+def make(ledger: Path) -> None:
+    """A ledger with items in every state, made in the current folder."""
+    Path("s.py").write_text(SCRAPER)
+    assert main(["run", "s.py", "--limit", "90", "-q", "--ledger", str(ledger)]) == 0
+
+
+def rows_of(file: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All that is stored, table by table."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.text_factory = bytes
+        tables = connection.execute("select name from sqlite_schema where type = 'table'").fetchall()
+        return {
+            str(name, "utf-8"): connection.execute(f"select * from {name.decode()}").fetchall() for (name,) in tables
+        }
 
 
 def damage(file: Path, rng: random.Random) -> str:
@@ -78,31 +96,38 @@ def damage(file: Path, rng: random.Random) -> str:
 
 def call(arguments: tuple[str, ...]) -> dict[str, object]:
     out, err = io.StringIO(), io.StringIO()
-    began = time.monotonic()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code: object = main([*arguments, "--ledger", "damaged.db"])
         except BaseException as error:
             code = f"{type(error).__name__}: {error}"
-    return {
-        "code": code,
-        "err": err.getvalue()[-2000:],
-        "out": out.getvalue()[-500:],
-        "seconds": time.monotonic() - began,
-    }
+    return {"code": code, "err": err.getvalue()[-2000:]}
 
 
-def work(ledger: Path, folder: Path, first_seed: int, count: int) -> None:
+def work(folder: Path, first_seed: int, count: int) -> None:
     os.chdir(folder)
+    good, damaged = Path("good.db"), Path("damaged.db")
+    make(good)
     for seed in range(first_seed, first_seed + count):
+        for old in Path().glob("damaged.db*"):
+            old.unlink()
+        shutil.copy(good, damaged)
+        what = damage(damaged, random.Random(seed))
+        shutil.copy(damaged, "as-damaged.db")
         for command in COMMANDS:
-            for old in folder.glob("damaged.db*"):
-                old.unlink()
-            shutil.copy(ledger, "damaged.db")
-            what = damage(Path("damaged.db"), random.Random(seed))
-            print(json.dumps({"begins": seed, "command": command}), flush=True)
-            print(json.dumps({"seed": seed, "what": what, "command": command, **call(command)}), flush=True)
+            print(json.dumps({"begins": seed, "what": what, "command": command}), flush=True)
+            ended = call(command)
+            if command == ("db", "check", "--deep") and ended["code"] == 0:
+                ended["unseen"] = unseen(rows_of(good), rows_of(Path("as-damaged.db")))
+            print(json.dumps({"seed": seed, "what": what, "command": command, **ended}), flush=True)
+
+
+def unseen(good: dict[str, list[tuple[object, ...]]], damaged: dict[str, list[tuple[object, ...]]]) -> list[str]:
+    """The tables whose rows were lost, or whose items have another key, though the check found nothing."""
+    lost = [table for table, rows in good.items() if len(damaged.get(table, [])) != len(rows)]
+    keys = [[(row[0], *row[10:13]) for row in rows["item"]] for rows in (good, damaged)]
+    return lost if keys[0] == keys[1] else [*lost, "keys of items"]
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    work(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

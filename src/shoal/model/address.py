@@ -24,12 +24,16 @@ _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)
 _BEGINS_WITH_PAIR = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 _BAD_IN_HOST = re.compile(r"[\s$<>{}|\\^`\"'@?#]")
 _PASSWORD = re.compile(r"((?:^|/|^\w+:)[^:/?#@]*):(?!/).*@", re.DOTALL)
-_ESCAPES = "Use postgresql://user:password@host:5432/database, with / ? # @ : of a password as %2F %3F %23 %40 %3A."
+_ESCAPES = (
+    "Use postgresql://user@host:5432/database and PGPASSWORD; in an address, / ? # @ : of a password are written "
+    "%2F %3F %23 %40 %3A."
+)
 
 # Parameters of libpq that the driver hands on to the server or knows itself. In a URL, any setting of the server may
 # stand beside them.
 _OPTIONS = {
     "application_name",
+    "connect_timeout",
     "gsslib",
     "krbsrvname",
     "options",
@@ -50,7 +54,6 @@ _OPTIONS = {
 _NOT_SUPPORTED = {
     "channel_binding",
     "client_encoding",
-    "connect_timeout",
     "fallback_application_name",
     "gssdelegation",
     "gssencmode",
@@ -103,9 +106,15 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
             ports = self.ports if len(self.ports) == len(self.hosts) else self.ports[:1] * len(self.hosts)
             each = zip(self.hosts, ports or [""] * len(self.hosts), strict=True)
             where = ",".join(f"{_bracketed(host)}{f':{port}' if port else ''}" for host, port in each)
-        text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
+        text = "&".join(f"{name}={quote(value)}" for name, value in query.items() if value)
         address = f"postgresql://{login}{'@' if login else ''}{where}/{quote(self.database, safe='')}"
         return f"{address}?{text}" if text else address
+
+    @property
+    def connect_timeout(self) -> float | None:
+        """Seconds that a login may take; None when nothing was said, or 0, which means the same."""
+        seconds = int(self.options.get("connect_timeout", "0"))
+        return float(max(seconds, 2)) if seconds else None  # libpq takes 1 for 2, too
 
     def checked(self, shown: str) -> PostgresAddress:
         """The address, if the driver can make something of it. `shown` is how messages name it."""
@@ -121,11 +130,12 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
             raise _no_postgres(shown, "its host or its port cannot be read")
         for name in self.options:
             if name in _NOT_SUPPORTED:
-                instead = "the setting `patience` says how long Shoal waits" if name == "connect_timeout" else ""
                 raise BadLedgerUrl(
-                    f"{shown} asks for {name}, which Shoal's PostgreSQL driver does not know.",
-                    remedy=f"Leave it out{f'; {instead}' if instead else ''}.",
+                    f"{shown} asks for {name}, which Shoal's PostgreSQL driver does not know.", remedy="Leave it out."
                 )
+        timeout = self.options.get("connect_timeout", "0")
+        if not (timeout.isascii() and timeout.isdigit()):
+            raise _no_postgres(shown, "connect_timeout is no number of seconds")
         return self
 
 
@@ -262,6 +272,15 @@ def _bracketed(host: str) -> str:
 
 def _no_postgres(shown: str, why: str) -> BadLedgerUrl:
     return BadLedgerUrl(f"{shown} is not a PostgreSQL address: {why}.", remedy=_ESCAPES)
+
+
+def for_driver(url: str) -> tuple[str, float | None]:
+    """The URL without what the driver takes apart from it, and how long a login may take."""
+    found = _parsed(url)
+    if found is None or "connect_timeout" not in found.options:
+        return url, None
+    options = {name: value for name, value in found.options.items() if name != "connect_timeout"}
+    return msgspec.structs.replace(found, options=options).url, found.connect_timeout
 
 
 def without_password(ledger: str) -> str:

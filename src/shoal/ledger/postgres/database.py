@@ -27,10 +27,11 @@ from shoal.errors import (
     WrongState,
 )
 from shoal.ledger.postgres.tls import tls_trouble
-from shoal.model.address import shown_address
+from shoal.model.address import for_driver, shown_address
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
+LOGIN_SECONDS = 10.0
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
 _PASSING = (
@@ -80,7 +81,8 @@ class Database:
     """A small pool, and calls that survive restarts of the server for as long as `patience` lasts."""
 
     def __init__(self, url: str, *, pool_size: int, patience: float, command_timeout: float) -> None:
-        self.url = url
+        self.url, connect_timeout = for_driver(url)
+        self._connect_timeout = connect_timeout or LOGIN_SECONDS
         self.patience = patience
         self._pool_size = pool_size
         self._command_timeout = command_timeout
@@ -104,7 +106,7 @@ class Database:
                 connection_class=StatelessConnection,
                 statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
                 command_timeout=self._command_timeout,
-                timeout=10,
+                timeout=self._connect_timeout,
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
             raise tls_trouble(error, self.url, self.shown_url) or BadLedgerUrl(
@@ -118,7 +120,7 @@ class Database:
             ) from None
 
     async def _is_direct(self) -> bool:
-        connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=10)
+        connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=self._connect_timeout)
         try:
             server_pid: int = await connection.fetchval("select pg_backend_pid()")
             return server_pid == connection.get_server_pid()
