@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.http import Http
     from shoal.define.item import Item
-    from shoal.define.scraper import Scraper
+    from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
     from shoal.errors import Blocked, Permanent, Throttled, Transient
     from shoal.fetch.page import Page
@@ -29,6 +29,7 @@ __all__ = [
     "Permanent",
     "Run",
     "Scraper",
+    "Secret",
     "Stage",
     "Throttled",
     "Transient",
@@ -45,6 +46,7 @@ _HOMES = {
     "Permanent": "errors",
     "Run": "model.run",
     "Scraper": "define.scraper",
+    "Secret": "define.scraper",
     "Stage": "define.stage",
     "Throttled": "errors",
     "Transient": "errors",

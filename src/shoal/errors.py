@@ -15,6 +15,7 @@ ShoalError
 │   ├── Transient              it may work next time: tried again later
 │   ├── Throttled              the site asks to wait: nobody visits it until then, nothing is charged
 │   └── Blocked                the site refuses us: tried again later, with another identity where there is one
+├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the folder of kept pages refuses: this machine's fault, not the page's
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
@@ -25,7 +26,7 @@ ShoalError
     ├── LedgerTooNew           the schema is newer than this code
     ├── LedgerReadOnly         the file or the server refuses writes
     ├── LedgerFull             no space left
-    └── LedgerCorrupt          the audit found what must not be
+    └── LedgerCorrupt          what is stored cannot be read, or breaks a rule: the disk, or something else, damaged it
 
 Each carries a remedy: one sentence saying what to do next. `exit_code` is what the command line returns.
 """
@@ -92,6 +93,11 @@ class WorkerLost(ShoalError):
     remedy = "Register again under a new worker id; its leases were given to others."
 
 
+class OutputFailed(ShoalError):
+    remedy = "What the command did is done; free some space or send its output elsewhere to see it."
+    exit_code = 1
+
+
 class StoreFailed(ShoalError):
     remedy = "Make room, or name another folder with --store; nothing is lost, what was under way is done again."
     exit_code = 3
@@ -137,14 +143,14 @@ class Blocked(AttemptEnded):
 
 
 class LedgerError(ShoalError):
-    remedy = "Check the ledger with `shoal db check`."
+    remedy = "Check the ledger with `shoal db check --deep`."
     exit_code = 3
 
 
 class BadLedgerUrl(LedgerError):
     remedy = (
         "Use a path such as .shoal/ledger.db, sqlite:///absolute/path.db "
-        "or postgresql://user:password@host:5432/database."
+        "or postgresql://user@host:5432/database (the password by PGPASSWORD)."
     )
     exit_code = 2
 
@@ -174,4 +180,4 @@ class LedgerFull(LedgerError):
 
 
 class LedgerCorrupt(LedgerError):
-    remedy = "Stop the workers, keep a copy of the database and report the findings."
+    remedy = "Stop the workers, keep a copy of the database as it is, and go back to the last backup."

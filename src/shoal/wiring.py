@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from shoal.config import Settings, redacted
-from shoal.errors import BadLedgerUrl, LedgerAway, LedgerNotMigrated, LedgerUnreachable, UsageError
+from shoal.config import Settings
+from shoal.errors import LedgerAway, LedgerCorrupt, LedgerNotMigrated, LedgerUnreachable, UsageError
 from shoal.ledger.protocols import Ledger
+from shoal.model.address import ledger_address, postgres_address, shown_address
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # A server that accepts the connection and then says nothing is given at least this long.
 LEAST_CONNECT_SECONDS = 1.0
 FIRST_CONNECT_PAUSE, LONGEST_CONNECT_PAUSE = 0.1, 1.0
-_IN_MEMORY = ":memory:"
 
 Tell = Callable[[str], None]
 
@@ -199,21 +198,20 @@ def build_tower(settings: Settings, log: Log) -> Tower:
 
 def sqlite_path(ledger: str) -> Path | None:
     """The file of a SQLite ledger, None for a PostgreSQL one. Raises BadLedgerUrl for everything else."""
-    if _IN_MEMORY in ledger:
-        raise BadLedgerUrl(f"{ledger} is gone when the process ends, so it cannot hold a ledger.")
-    scheme, colon, rest = ledger.partition("://")
-    if not colon:
-        return _file(Path(ledger))
-    match scheme.lower():
-        case "sqlite":
-            if not rest.startswith("/") or "?" in rest:
-                raise BadLedgerUrl(f"{ledger} is not a SQLite address: three slashes and an absolute path are needed.")
-            return _file(Path("/" + unquote(rest).lstrip("/")))
-        case "postgresql" | "postgres":
-            _check_postgres_url(ledger)
-            return None
-        case _:
-            raise BadLedgerUrl(f"{redacted(ledger)} is not a ledger: {scheme}:// is not known.")
+    found = ledger_address(ledger)
+    return found if isinstance(found, Path) else None
+
+
+def damage_of_ledger(ledger: str) -> LedgerCorrupt | None:
+    """The error that says what is wrong with a SQLite ledger's file; None when nothing is found, or it is no file."""
+    path = sqlite_path(ledger)
+    if path is None or not path.exists():
+        return None
+    from shoal.ledger.sqlite.complaints import damaged
+    from shoal.ledger.sqlite.integrity import damage_of
+
+    finding = damage_of(path)
+    return None if finding is None else damaged(path, finding)
 
 
 async def _connect_postgres(settings: Settings, waiting: Tell | None) -> Ledger:
@@ -235,33 +233,17 @@ async def _connect_postgres(settings: Settings, waiting: Tell | None) -> Ledger:
 async def _connect_postgres_once(settings: Settings) -> Ledger:
     from shoal.ledger.postgres.ledger import open_postgres
 
+    address = postgres_address(settings.ledger)
+    # Pairs become a URL; a URL is left as it was written.
+    url = settings.ledger if address is None or "://" in settings.ledger else address.url
     seconds = max(LEAST_CONNECT_SECONDS, settings.patience)
     try:
         async with asyncio.timeout(seconds):
             return await open_postgres(
-                settings.ledger,
+                url,
                 pool_size=settings.pool_size,
                 patience=settings.patience,
                 command_timeout=settings.command_timeout,
             )
     except TimeoutError:
-        raise LedgerUnreachable(f"{redacted(settings.ledger)} has not answered for {seconds:g} s.") from None
-
-
-def _file(path: Path) -> Path:
-    path = path.expanduser()
-    if path.is_dir():
-        raise BadLedgerUrl(f"{path} is a folder; a ledger is a file.", remedy="Name a file in it, such as ledger.db.")
-    return path
-
-
-def _check_postgres_url(url: str) -> None:
-    """Refuse what the driver would read as something else, and could then quote, password included."""
-    try:
-        urlsplit(url).port  # noqa: B018 - reading it is the check
-    except ValueError:
-        raise BadLedgerUrl(
-            f"{redacted(url)} is not a PostgreSQL address: its host or its port cannot be read.",
-            remedy="Use postgresql://user:password@host:5432/database, with / ? # @ : of a password as %2F %3F %23 %40 "
-            "%3A.",
-        ) from None
+        raise LedgerUnreachable(f"{shown_address(settings.ledger)} has not answered for {seconds:g} s.") from None

@@ -265,7 +265,7 @@ def test_parts_in_dotenv_stand_behind_the_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("host", "address"),
-    [("::1", "postgresql://me@[::1]:5/x"), ("/run/pg", "postgresql://me@:5/x?host=%2Frun%2Fpg")],
+    [("::1", "postgresql://me@[::1]:5/x"), ("/run/pg", "postgresql://me@/x?host=/run/pg&port=5")],
 )
 def test_hosts_that_need_care(tmp_path: Path, host: str, address: str) -> None:
     assert load(tmp_path, PGHOST=host, PGPORT="5", PGDATABASE="x", PGUSER="me").ledger == address

@@ -29,11 +29,9 @@ async def back_up(session: Session, file: Path) -> None:
 
 def pg_dump(session: Session, file: Path) -> str:
     """What to type. The password is not in it: PGPASSWORD or ~/.pgpass gives it."""
-    from urllib.parse import urlsplit
+    from shoal.model.address import without_password
 
-    address = urlsplit(session.settings.ledger)
-    user = address.username
-    where = address._replace(netloc=(f"{user}@" if user else "") + address.netloc.rpartition("@")[2]).geturl()
+    where = without_password(session.settings.ledger)
     return shlex.join(["pg_dump", "--schema=shoal", "--format=custom", f"--file={file}", where])
 
 

@@ -64,7 +64,8 @@ def check(
     if problem is not None:
         raise problem
     if findings:
-        session.complain(f"The audit has {len(findings)} findings. {LedgerCorrupt.remedy}")
+        many = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        session.complain(f"The audit has {many}. {LedgerCorrupt.remedy}")
         raise typer.Exit(1)
 
 

@@ -26,7 +26,7 @@ from shoal.cli.scrapers import (
 )
 from shoal.cli.session import Session
 from shoal.errors import ShoalError
-from shoal.model.redaction import secrets_of
+from shoal.model.address import secrets_of
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -43,7 +43,7 @@ def enqueue(
     session: Session,
     scraper: Target,
     urls_file: UrlsFile = None,
-    stage: Annotated[str | None, typer.Option(help="The stage that the URLs are for; the first by default.")] = None,
+    stage: Annotated[str | None, typer.Option(help="The stage that the URLs of --urls-file are for.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
     occasion: Occasion = None,

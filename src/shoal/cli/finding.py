@@ -98,7 +98,10 @@ async def find_item(ledger: Ledger, run: Run, item: int | None, key: str | None,
         raise typer.BadParameter("name the item by its number or by --key, one of the two.", param_hint="ITEM")
     try:
         if key is None:
-            return await ledger.reads.item(run.id, id=item)
+            view = await ledger.reads.item(run.id, id=item)
+            if stage not in (None, view.stage):
+                raise NotFound(f"The item {item} of run {run.id} is of the stage {view.stage!r}, not of {stage!r}.")
+            return view
         return await _by_key(ledger, run, key, stage)
     except NotFound as error:
         raise NotFound(error.message, remedy=f"`shoal items ls {run.id}` lists its items.") from None

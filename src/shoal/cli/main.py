@@ -6,6 +6,7 @@ Exit codes: 0 ok; 1 finished, but something is not as it should be; 2 usage or c
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -17,7 +18,8 @@ import typer
 from shoal.cli.completion import prepare_answers
 from shoal.cli.groups import Verb, lazy_commands
 from shoal.cli.session import RED, Session
-from shoal.errors import ShoalError
+from shoal.cli.streams import flush_output, prepare_streams
+from shoal.errors import OutputFailed, ShoalError, UsageError
 
 BUG = 70
 VERBS = {
@@ -80,21 +82,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No exception leaves it, and no secret does."""
     session = Session()
     code = BUG
+    if arguments is None:  # the process is ours
+        prepare_streams()
     prepare_answers()
     try:
-        app(args=arguments, prog_name="shoal", obj=session)
+        _check_text(sys.argv[1:] if arguments is None else arguments)
+        ended = app(args=arguments, prog_name="shoal", obj=session, standalone_mode=False)
+        code = ended if isinstance(ended, int) else 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
     except ShoalError as error:
         _say_why(session, error, f"{error.message} {error.remedy}")
         code = error.exit_code
+    except typer.Abort:
+        session.complain("Aborted!")
+        code = 1
     except Exception as error:
-        hint = "" if session.verbose else " Run it again with -v for the details."
-        _say_why(session, error, f"This is a bug in Shoal: {type(error).__name__}: {error}.{hint} Please report it.")
-    code = code if _flushed() else 1
+        code = _unexpected(session, error)
+    if (lost := flush_output()) is not None:
+        if code == 0 and isinstance(lost, OutputFailed):
+            _say_why(session, lost, str(lost))
+        code = code or 1
     if session.stubborn:
         os._exit(code)
     return code
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Bytes that are no UTF-8 cannot be names of anything in a ledger, nor be printed."""
+    for argument in arguments:
+        if not argument.isascii() and argument.encode(errors="replace").decode() != argument:
+            raise UsageError(
+                f"The argument {argument!a} is not valid UTF-8.",
+                remedy="Write it in UTF-8; a file with such a name must be renamed.",
+            )
+
+
+def _unexpected(session: Session, error: Exception) -> int:
+    """Usage errors of typer's, a reader that has left, and bugs."""
+    if (show := getattr(error, "show", None)) is not None:
+        said = io.StringIO()
+        show(file=said)
+        session.complain(said.getvalue().rstrip("\n"))
+        return int(getattr(error, "exit_code", 2))
+    if isinstance(error, BrokenPipeError):  # whoever read our output has left, and need not be told
+        return 1
+    if (damage := _damage(session)) is not None:
+        _say_why(session, error, str(damage))
+        return damage.exit_code
+    hint = "" if session.verbose else " Run it again with -v for the details."
+    _say_why(session, error, f"This is a bug in Shoal: {type(error).__name__}: {error}.{hint} Please report it.")
+    return BUG
+
+
+def _damage(session: Session) -> ShoalError | None:
+    """A damaged ledger can make anything fail in any way: it is looked at before somebody is told to report a bug."""
+    if (settings := session.__dict__.get("settings")) is None:
+        return None
+    from shoal.wiring import damage_of_ledger
+
+    try:
+        return damage_of_ledger(settings.ledger)
+    except ShoalError as error:
+        return error
 
 
 def _say_why(session: Session, error: Exception, text: str) -> None:
@@ -102,17 +152,6 @@ def _say_why(session: Session, error: Exception, text: str) -> None:
         session.complain("".join(traceback.format_exception(error)).rstrip())
     # Database servers answer in several lines; an error is one.
     session.complain(f"{session.styled('Error:', RED, sys.stderr)} {' '.join(text.split())}")
-
-
-def _flushed() -> bool:
-    """Hand the last data out. False when the reader has left, as `head` does; nothing is said about that."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more when it ends, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from shoal.errors import AttemptEnded, Permanent, Throttled
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
 from shoal.fetch.robots import Robots
+from shoal.model.redaction import redacted
 from shoal.model.urlkey import url_host
 from shoal.wiring import build_fetcher
 
@@ -76,7 +77,7 @@ def prompt(visitor: Visitor, page: Page, tell: Callable[[str], None], banner: Ca
             got = visitor.fetch(names["page"].join(url))
         except AttemptEnded as ended:
             # A sentence; a page of the fetcher's own code would say less.
-            print(f"{url} cannot be fetched: {ended}. `page` is the one from before.", file=sys.stderr)
+            print(redacted(f"{url} cannot be fetched: {ended}.") + " `page` is the one from before.", file=sys.stderr)
             return
         show(got)
         tell(banner(got))

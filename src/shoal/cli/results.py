@@ -37,7 +37,7 @@ def sample(
         session.note("The run has no records yet.")
     for row in rows:
         if session.json or not sys.stdout.isatty():
-            session.data(" ".join(row.record.splitlines()))
+            session.json_text(" ".join(row.record.splitlines()))
         else:
             _print_record(session, row)
 

@@ -36,7 +36,7 @@ def run(
     session: Session,
     target: Target,
     urls_file: UrlsFile = None,
-    stage: Annotated[str | None, typer.Option(help="The stage that the URLs are for; the first by default.")] = None,
+    stage: Annotated[str | None, typer.Option(help="The stage that the URLs of --urls-file are for.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
     occasion: Occasion = None,

@@ -12,6 +12,7 @@ from shoal.cli.options import with_options
 from shoal.cli.records import print_runs, run_record
 from shoal.cli.runs_compare import compare
 from shoal.cli.session import BOLD, Session
+from shoal.model.redaction import without_secret_settings
 from shoal.observe.words import counted
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _origin(run: Run) -> dict[str, object]:
         "max_attempts": run.max_attempts,
         "max_rescues": run.max_rescues,
         "code_version": run.code_version,
-        "settings": run.settings,
+        "settings": without_secret_settings(run.settings),
     }
 
 
@@ -162,7 +163,7 @@ def _print_run(session: Session, run: Run, counts: Counts, events: tuple[Event, 
     facts = run_record(run, counts) | _origin(run)
     facts |= {"created_at": stamp(run.created_at), "finished_at": stamp(run.finished_at)}
     facts |= {"sealed": "yes" if run.sealed else "no", "stages": ", ".join(run.stages)}
-    facts["settings"] = msgspec.json.encode(run.settings).decode()
+    facts["settings"] = msgspec.json.encode(facts["settings"]).decode()
     session.table(["FACT", "VALUE"], [(name.replace("_", " "), value) for name, value in facts.items()])
     if events:
         session.data("\n" + session.styled("What happened, newest first", BOLD))

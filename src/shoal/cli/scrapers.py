@@ -70,7 +70,8 @@ def load(
         settings=table.settings,
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
     )
-    return scraper, settings
+    session.settings = msgspec.structs.replace(session.settings, hidden=scraper.secrets)
+    return scraper, msgspec.structs.replace(settings, hidden=scraper.secrets)
 
 
 def check_bounds(least: int | None, most: int | None, fixed: bool, fixed_by: str) -> None:
@@ -126,6 +127,9 @@ def check_can_resume(scraper: Scraper, settings: Settings, choice: str) -> None:
 def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile | None:
     """The file of URLs, its lines made items by the stage they are for."""
     if path is None:
+        if stage is not None:
+            item_maker(scraper, stage)
+            raise typer.BadParameter("it says which stage the URLs of --urls-file are for.", param_hint="--stage")
         return None
     from shoal.enqueue.urlfile import UrlFile
 
@@ -181,7 +185,7 @@ def ledger_flag(settings: Settings, *, elsewhere: bool = False) -> str:
 
     `elsewhere`: the command may be typed in another terminal, where a variable of this one is not set.
     """
-    from shoal.model.redaction import without_password
+    from shoal.model.address import without_password
 
     origin = settings.origins["ledger"]
     if origin.kind == "flag" or (elsewhere and origin.kind == "environment"):

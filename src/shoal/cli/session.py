@@ -13,6 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from shoal.cli.streams import takes_unicode
+from shoal.errors import OutputFailed
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
@@ -80,7 +83,7 @@ class Session:
 
     def _say(self, text: str) -> None:
         # Data that was written before comes before it also where both go to the same file.
-        with suppress(OSError):  # a reader that has left is told of at the end
+        with suppress(OSError, OutputFailed):  # told of at the end
             sys.stdout.flush()
         print(self.redacted(text), file=sys.stderr, flush=True)
 
@@ -88,10 +91,21 @@ class Session:
         print(self.redacted(text))
 
     def record(self, value: Any) -> None:
-        """One JSON value on one line."""
+        """One JSON value on one line, without secrets."""
         import msgspec
 
-        self.data(msgspec.json.encode(value).decode())
+        from shoal.model.redaction import redacted_value
+
+        plain = redacted_value(msgspec.to_builtins(value, str_keys=True), self.secrets)
+        self.json_text(msgspec.json.encode(plain).decode())
+
+    def json_text(self, text: str) -> None:
+        """A line of JSON that somebody asked for, such as a stored record: it is data, and written as it is."""
+        if not takes_unicode() and not text.isascii():
+            import json
+
+            text = json.dumps(json.loads(text))
+        print(text)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
         """Columns with their headers, numbers to the right. The same text on a terminal and in a pipe."""
@@ -118,9 +132,13 @@ class Session:
         """The text without passwords."""
         from shoal.model.redaction import redacted
 
-        # Only settings that were read can have put a password into a message.
+        return redacted(text, self.secrets)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be printed. Only settings that were read can have put it into a message."""
         known = self.__dict__.get("settings")
-        return redacted(text, known.secrets() if known is not None else ())
+        return known.secrets() if known is not None else ()
 
 
 def _fast_loop() -> Callable[[], AbstractEventLoop] | None:

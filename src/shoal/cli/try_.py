@@ -133,11 +133,11 @@ def _print_records(session: Session, finished: Finished) -> None:
 
     for record in finished.records:
         if session.json:
-            session.data(f'{{"kind":"record","record":{record}}}')
+            session.json_text(f'{{"kind":"record","record":{record}}}')
         elif sys.stdout.isatty():
-            session.data(json.dumps(json.loads(record), indent=2, ensure_ascii=False))
+            session.json_text(json.dumps(json.loads(record), indent=2, ensure_ascii=False))
         else:
-            session.data(record)
+            session.json_text(record)
 
 
 def _print_items(session: Session, finished: Finished) -> None:
@@ -170,7 +170,7 @@ def _shown(item: PreparedItem) -> dict[str, Any]:
         "stage": item.stage,
         "url": item.url,
         "key": item.key,
-        "payload": msgspec.Raw(item.payload.encode()) if item.payload else None,
+        "payload": msgspec.json.decode(item.payload) if item.payload else None,
         "partition": item.partition or None,
         "priority": item.priority or None,
         "delay": item.delay or None,

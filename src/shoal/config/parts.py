@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import configparser
 import getpass
 from collections.abc import Container, Mapping
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
 
 from shoal.config.sources import Given, Origin, Variables, reason
-from shoal.errors import InvalidSetting
-from shoal.model.redaction import POSTGRES_SCHEMES
+from shoal.errors import BadLedgerUrl, InvalidSetting
+from shoal.model.address import PostgresAddress, postgres_address, shown_address
+from shoal.model.redaction import HIDDEN
 
 PART_VARIABLES = {
     "db_host": ("PGHOST", "DB_HOST"),
@@ -19,9 +22,16 @@ PART_VARIABLES = {
 }
 PASSWORD_VARIABLES = ("PGPASSWORD", "DB_PASSWORD")
 PASSWORD_FILE_VARIABLES = ("DB_PASSWORD_FILE",)
-HIDDEN = "***"
 # The driver reads these from the environment by itself, but not from `.env`: there they would be ignored in silence.
-TLS_VARIABLES = {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
+OPTION_VARIABLES = {
+    "passfile": "PGPASSFILE",
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "sslcert": "PGSSLCERT",
+    "sslkey": "PGSSLKEY",
+    "target_session_attrs": "PGTARGETSESSIONATTRS",
+}
+SERVICE_FILE = "~/.pg_service.conf"
 
 
 class Parts:
@@ -42,14 +52,13 @@ class Parts:
         if deciding is None:
             return None
         texts = {part: given.text(part) if given else "" for part, given in self._given.items()}
-        host, port = texts["db_host"] or "localhost", self._port()
-        where = f"[{host}]{port}" if ":" in host else f"{host}{port}"
-        query = self._with_tls("")
-        if host.startswith("/"):  # a folder with a socket in it
-            where, query = port, f"host={quote(host, safe='')}"
-        login = login_text(texts["db_user"], self.password())
-        address = f"postgresql://{login}{where}/{quote(texts['db_name'], safe='')}"
-        return Given(f"{address}?{query}" if query else address, deciding.origin)
+        address = PostgresAddress(
+            user=texts["db_user"],
+            hosts=tuple((texts["db_host"] or "localhost").split(",")),
+            ports=self._ports(),
+            database=texts["db_name"],
+        )
+        return Given(self._with_password(self._with_options(address)).url, deciding.origin)
 
     def refuse_flags_beside(self, ledger: Given) -> None:
         """Ignoring a flag because the ledger is named elsewhere could mean to write to the wrong database."""
@@ -60,34 +69,92 @@ class Parts:
             )
 
     def completed(self, ledger: str) -> str:
-        """A PostgreSQL address with its login in the one safe spelling; password and TLS are added if it had none."""
-        if not ledger.startswith(POSTGRES_SCHEMES):
-            return ledger
+        """A PostgreSQL address in its one spelling; what it leaves out is taken from a service or the variables, as
+        PostgreSQL's own tools do. Raises InvalidSetting when it names no server even then."""
         try:
-            address = urlsplit(ledger)
-        except ValueError:
+            address = postgres_address(ledger)
+        except BadLedgerUrl:
             return ledger  # whoever opens it says what is wrong with it
-        address = address._replace(query=self._with_tls(address.query))
-        login, at, host = address.netloc.rpartition("@")
-        user, colon, password = login.partition(":")
-        if unquote(password) == HIDDEN:
+        if address is None:
+            return ledger
+        if HIDDEN in (address.password, address.options.get("sslpassword")):
             raise InvalidSetting(
-                f"The password in {ledger} is {HIDDEN}, which stands for one that was not printed.",
+                f"The password in {shown_address(ledger)} is {HIDDEN}, which stands for one that was not printed.",
                 remedy="Leave it out of the address, and set PGPASSWORD or DB_PASSWORD_FILE.",
             )
-        if not colon and "password=" not in address.query:
-            password = quote(self.password(), safe="")
-        if not at and not password:
-            return address.geturl()
-        return address._replace(netloc=login_text(unquote(user), unquote(password)) + host).geturl()
+        address = self._from_variables(self._from_service(address))
+        if not address.hosts and not address.database:
+            raise InvalidSetting(
+                f"{shown_address(ledger)} names neither a host nor a database, and PGHOST and PGDATABASE are not set.",
+                remedy="Write postgresql://user@host:5432/database; a variable in it may have been empty.",
+            )
+        return self._with_password(self._with_options(address)).url
 
-    def _with_tls(self, query: str) -> str:
-        """The query of an address, and what variables say about TLS unless it says so itself."""
-        for name, variable in TLS_VARIABLES.items():
-            given = self._variables.first((variable,))
-            if given is not None and f"{name}=" not in query:
-                query += f"{'&' if query else ''}{name}={quote(str(given.value))}"
-        return query
+    def _from_service(self, address: PostgresAddress) -> PostgresAddress:
+        """Filled up with what the service that it names says in libpq's file of services."""
+        options = dict(address.options)
+        variable = self._variables.first(("PGSERVICE",))
+        name = options.pop("service", "") or (str(variable.value) if variable else "")
+        if not name:
+            return address
+        place = self._variables.first(("PGSERVICEFILE",))
+        file = Path(str(place.value) if place else SERVICE_FILE).expanduser()
+        services = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            services.read_string((self._folder / file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSetting(
+                f"The service {name!r} of the ledger's address cannot be looked up: {file}: {reason(error)}.",
+                remedy="Name the file of services with PGSERVICEFILE, or write the address in full.",
+            ) from None
+        except configparser.Error:
+            raise InvalidSetting(f"{file} is not a file of services.", remedy="Correct it, or PGSERVICEFILE.") from None
+        if name not in services:
+            raise InvalidSetting(
+                f"{file} has no service {name!r}.", remedy="Add it there, or name the file with PGSERVICEFILE."
+            )
+        given = dict(services[name])
+        merged = {key: value for key, value in given.items() if key not in _PARTS_OF_SERVICE}
+        found = PostgresAddress(
+            user=address.user or given.get("user", ""),
+            password=address.password or given.get("password", ""),
+            hosts=address.hosts or tuple(filter(None, given.get("host", "").split(","))),
+            ports=address.ports or tuple(filter(None, given.get("port", "").split(","))),
+            database=address.database or given.get("dbname", ""),
+            options={**merged, **options},
+        )
+        try:
+            return found.checked(f"The service {name!r}")
+        except BadLedgerUrl as error:
+            raise InvalidSetting(error.message, remedy=f"Correct {file}.") from None
+
+    def _from_variables(self, address: PostgresAddress) -> PostgresAddress:
+        """Filled up with PGHOST, PGPORT, PGDATABASE and PGUSER."""
+        given = {name: self._variables.first((name,)) for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER")}
+        text = {name: str(found.value) if found else "" for name, found in given.items()}
+        hosts = address.hosts or tuple(filter(None, text["PGHOST"].split(",")))
+        ports = address.ports
+        if not ports and given["PGPORT"] is not None:
+            ports = _ports(given["PGPORT"], "PGPORT")
+        return msgspec.structs.replace(
+            address,
+            hosts=hosts,
+            ports=ports,
+            database=address.database or text["PGDATABASE"],
+            user=address.user or text["PGUSER"],
+        )
+
+    def _with_password(self, address: PostgresAddress) -> PostgresAddress:
+        """The driver takes a password only beside a user: that of the system, as PostgreSQL's tools do."""
+        password = address.password or self.password()
+        user = address.user or (getpass.getuser() if password else "")
+        return msgspec.structs.replace(address, user=user, password=password)
+
+    def _with_options(self, address: PostgresAddress) -> PostgresAddress:
+        """With what variables say about TLS and the like, unless the address says so itself."""
+        found = {name: self._variables.first((variable,)) for name, variable in OPTION_VARIABLES.items()}
+        given = {name: str(value.value) for name, value in found.items() if value is not None}
+        return msgspec.structs.replace(address, options={**address.options, **_missing(given, address.options)})
 
     def password(self) -> str:
         given = self._variables.first(PASSWORD_VARIABLES)
@@ -104,21 +171,24 @@ class Parts:
                 remedy="Correct DB_PASSWORD_FILE or the file's permissions.",
             ) from None
 
-    def _port(self) -> str:
+    def _ports(self) -> tuple[str, ...]:
         given = self._given["db_port"]
-        if given is None:
-            return ""
-        text = given.text("db_port")
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65_535):
-            raise given.wrong("db_port", "a port number from 1 to 65535")
-        return f":{text}"
+        return () if given is None else _ports(given, "db_port")
 
 
-def login_text(user: str, password: str) -> str:
-    """`user:password@`, escaped. A password needs a user before it: that of the system, as PostgreSQL's tools do."""
-    if not password:
-        return f"{quote(user, safe='')}@" if user else ""
-    return f"{quote(user or getpass.getuser(), safe='')}:{quote(password, safe='')}@"
+_PARTS_OF_SERVICE = ("user", "password", "host", "port", "dbname")
+
+
+def _ports(given: Given, name: str) -> tuple[str, ...]:
+    """One port, or several with commas between them."""
+    ports = tuple(given.text(name).split(","))
+    if not all(port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535 for port in ports):
+        raise given.wrong(name, "a port number from 1 to 65535")
+    return ports
+
+
+def _missing(given: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name not in there}
 
 
 def flag_of(name: str, own_options: Container[str] = ()) -> str:

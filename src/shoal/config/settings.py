@@ -13,12 +13,14 @@ from shoal.config.deadlimit import DeadLimit
 from shoal.config.scrapers import OWN_VALUES, Mode, ScraperConfig
 from shoal.config.sources import Given, Origin
 from shoal.config.telling import ALERT_KINDS, Addresses, AddressList, Kinds, Share
-from shoal.config.values import Agent, Choice, Dead, Number, Text, Value, YesNo, shown_value
+from shoal.config.values import Agent, Choice, Dead, Folder, Number, Text, Value, YesNo, shown_value
 from shoal.define.policy import LONGEST_MEMBER
 from shoal.errors import InvalidSetting
-from shoal.model.redaction import POSTGRES_SCHEMES, secrets_of
+from shoal.model.address import secrets_of, shown_address
+from shoal.model.redaction import secret_texts
 
 ENV_PREFIX = "SHOAL_"
+POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 SQLITE_LEDGER = ".shoal/ledger.db"
 
 
@@ -48,7 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     are an alert.
 
     `scrapers`: what the files say about single scrapers. `mode` is known only to the settings that `for_scraper` gives.
-    `origins`: where each value came from.
+    `origins`: where each value came from. `hidden`: secrets that a scraper's code knows.
     """
 
     ledger: str = SQLITE_LEDGER
@@ -86,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scrapers: Mapping[str, ScraperConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
+    hidden: tuple[str, ...] = ()
 
     @property
     def agent(self) -> str:
@@ -126,6 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *(secret for ledger in ledgers for secret in secrets_of(ledger)),
             *(secret for addresses in told for secret in addresses.secrets()),
+            *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
+            *self.hidden,
         )
 
 
@@ -148,16 +153,16 @@ VALUES: dict[str, Value] = {
     "max_body": Number(int, 1_024, 1 << 31, "bytes"),
     "memory_budget": Number(int, 16, 1 << 20, "megabytes"),
     "max_dead": Dead(),
-    "store": Text("the path of a folder, or empty for no store", empty=True),
+    "store": Folder("no store"),
     "log_format": Choice(("console", "json")),
     "log_level": Choice(("debug", "info", "warning", "error")),
-    "log_dir": Text("the path of a folder, or empty for no log files", empty=True),
+    "log_dir": Folder("no log files"),
     "member_timeout": Number(float, 1, LONGEST_MEMBER, "seconds"),
     "member_stale": Number(float, 1, LONGEST_MEMBER, "seconds"),
     "member_memory": Number(int, 16, 1 << 20, "megabytes"),
     "member_pause": Number(float, 0, 3_600, "seconds"),
     "member_retries": Number(int, 0, 100),
-    "member_output": Text("the path of a folder, or empty for no exports", empty=True),
+    "member_output": Folder("no exports"),
     "notify": AddressList(),
     "notify_on": Kinds(ALERT_KINDS),
     "stall_after": Number(float, 1, 31_536_000, "seconds"),
@@ -198,7 +203,7 @@ def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> S
     if settings.mode == "distributed" and not on_postgres:
         raise InvalidSetting(
             f"{name} has the mode distributed (from {settings.origins['mode']}), which needs PostgreSQL, "
-            f"but the ledger is {settings.ledger} (from {origin}).",
+            f"but the ledger is {shown_address(settings.ledger)} (from {origin}).",
             remedy="Set SHOAL_LEDGER=postgresql://user@host/database, or change the mode to single.",
         )
     if settings.mode == "distributed" or not on_postgres:

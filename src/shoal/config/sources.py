@@ -41,7 +41,7 @@ class Given(NamedTuple):
 
     def text(self, name: str, meaning: str = "a text") -> str:
         text = self.value.strip() if isinstance(self.value, str) else ""
-        if not text or "\0" in text:
+        if not text or "\0" in text or text.encode(errors="replace").decode() != text:
             raise self.wrong(name, meaning)
         return text
 

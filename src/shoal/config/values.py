@@ -70,18 +70,32 @@ class YesNo(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A line of text. With `empty` it may be left empty, which switches something off or means the default."""
+    """A line of text."""
 
     meaning: str
-    empty: bool = False
 
     def read(self, name: str, given: Given) -> str:
-        if self.empty and isinstance(given.value, str) and not given.value.strip():
-            return ""
         return given.text(name, self.meaning)
 
     def __str__(self) -> str:
         return self.meaning
+
+
+class Folder(NamedTuple):
+    """The path of a folder, or empty for none. An address would become a folder of that name."""
+
+    empty: str
+
+    def read(self, name: str, given: Given) -> str:
+        if isinstance(given.value, str) and not given.value.strip():
+            return ""
+        text = given.text(name, str(self))
+        if "://" in text:
+            raise given.wrong(name, f"{self}, on this machine")
+        return text
+
+    def __str__(self) -> str:
+        return f"the path of a folder, or empty for {self.empty}"
 
 
 class Agent(NamedTuple):

@@ -13,6 +13,7 @@ from shoal.errors import Throttled
 from shoal.fetch.classify import verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher, Gate, Request
+from shoal.model.redaction import redacted
 
 
 class Http:
@@ -91,6 +92,6 @@ class Http:
             await self._gate.throttled(ended)
         if check and ended is not None:
             # An item may make many requests: the message says which one it was.
-            ended.message = f"{method} {url}: {ended.message}"
+            ended.message = f"{method} {redacted(url)}: {ended.message}"
             raise ended
         return page

@@ -10,7 +10,7 @@ import msgspec
 
 from shoal.errors import InvalidItem, InvalidRecord
 from shoal.model.item import NewItem, PreparedItem, prepare
-from shoal.model.jsontext import RECORD_BYTES, record_text
+from shoal.model.jsontext import RECORD_BYTES, check_numbers, record_text
 
 # One attempt is one transaction: what it yields must fit into memory and into a commit.
 MAX_OUTPUT_BYTES = 64 << 20
@@ -101,6 +101,8 @@ def _model_text(value: Any, dump: Any) -> str:
         raise InvalidRecord(f"The record cannot be stored as JSON: {problem}.") from None
     if not text.startswith("{"):
         raise InvalidRecord(f"A record must be an object with fields, not {type(value).__name__}.")
+    if "null" in text:
+        check_numbers(value.model_dump, "record", InvalidRecord)
     if len(text) > RECORD_BYTES:
         raise InvalidRecord(
             f"The record is {len(text):,} bytes of JSON; {RECORD_BYTES:,} are allowed.",

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import msgspec
 
@@ -17,6 +17,7 @@ from shoal.define.policy import StagePolicy, strictest
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
+from shoal.model.redaction import LEAST_SECRET, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
 
 P = ParamSpec("P")
@@ -27,13 +28,17 @@ Seeds = Iterable[Seed] | AsyncIterable[Seed]
 Source = Seed | Seeds | Callable[[], Seeds]
 Mode = str | None
 MODES = ("single", "distributed")
+_SECRET = "secret of a scraper"
+# A text that is never stored in a ledger nor printed: `token: Secret = ""` in the class of a scraper's settings.
+Secret = Annotated[str, _SECRET]
 
 
 class Scraper:
     """What an author writes. `shoal run file.py` finds it by itself.
 
     `mode`: "single" (one process, SQLite) or "distributed" (PostgreSQL); left out, the ledger decides. `settings`: a
-    class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`.
+    class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`. Those
+    of the type `Secret`, and those whose names sound like it (`api_key`, `password`), are not stored with a run.
     `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
     request. `cookies`: keep them, per lane.
     """
@@ -67,6 +72,7 @@ class Scraper:
         self.files: list[Path] = []
         self._sources: list[Source] = []
         self._configured: Mapping[str, Any] = {}
+        self._secrets: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<scraper {self.name}>"
@@ -161,6 +167,20 @@ class Scraper:
         if settings or self.settings_type is not None:
             self.settings = _settings(self.name, self.settings_type, {**self.declared, **settings})
         self._configured = {**self.declared, **settings}
+        self._secrets = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must not be printed or stored: secret settings, and what secret headers carry."""
+        if self._secrets is None:
+            fields = _secret_fields(self.settings_type)
+            given = {**self._configured, **_values(self.settings)}
+            headers = [self.headers, *(stage.headers for stage in self.stages.values())]
+            # `Bearer` and the like before a token are none of it.
+            carried = [value.split()[-1] for each in headers for value in secret_texts(each)]
+            long = (text for text in carried if len(text) >= LEAST_SECRET)
+            self._secrets = tuple(dict.fromkeys((*secret_texts(given, fields), *long)))
+        return self._secrets
 
     def check(self) -> Scraper:
         """Raises InvalidScraper for what cannot work, before anything is started."""
@@ -187,7 +207,7 @@ class Scraper:
                 )
                 for stage in self.stages.values()
             ),
-            settings=self._configured,
+            settings=without_secret_settings(self._configured, _secret_fields(self.settings_type)),
             code_version=self.code_version,
         )
 
@@ -226,6 +246,34 @@ async def _each(source: Source) -> AsyncIterator[Seed]:
         raise InvalidScraper(f"start() takes items, URLs, iterables and generator functions, not {source!r}.")
 
 
+def _secret_fields(kind: type | None) -> set[str]:
+    """The names of the fields that are marked as secret: by `Secret`, or by pydantic's SecretStr."""
+    if kind is None:
+        return set()
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except Exception:  # a name that only the author's type checker knows
+        return set()
+    return {name for name, hint in hints.items() if _is_secret(hint)}
+
+
+def _is_secret(hint: Any) -> bool:
+    if getattr(hint, "get_secret_value", None) is not None or _SECRET in getattr(hint, "__metadata__", ()):
+        return True
+    return any(_is_secret(inner) for inner in get_args(hint))
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    """The fields of the author's settings, defaults included."""
+    if settings is None:
+        return {}
+    names = getattr(settings, "__struct_fields__", None) or getattr(type(settings), "__annotations__", {})
+    found = {name: getattr(settings, name, None) for name in names}
+    return {
+        name: value.get_secret_value() if hasattr(value, "get_secret_value") else value for name, value in found.items()
+    }
+
+
 def _settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
     if kind is None:
         if given:
@@ -240,6 +288,14 @@ def _settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
         return msgspec.convert(dict(given), kind)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
-            f"The settings of {scraper} are not right: {' '.join(str(problem).split())}.",
+            f"The settings of {scraper} are not right: {_problem(problem)}.",
             remedy=f"Correct [scrapers.{scraper}.settings].",
         ) from None
+
+
+def _problem(problem: Exception) -> str:
+    """What is wrong, without the values: they may be secrets."""
+    if (errors := getattr(problem, "errors", None)) is not None:
+        found = errors(include_input=False, include_url=False)
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+    return " ".join(str(problem).split())

@@ -9,6 +9,7 @@ import msgspec
 
 from shoal.errors import InvalidRecord
 from shoal.ledger.protocols import Ledger
+from shoal.model.redaction import redacted
 from shoal.model.views import ResultRow
 
 META = ("_run", "_stage", "_key", "_url", "_item")
@@ -60,6 +61,8 @@ def record_of(row: ResultRow, text: str | None = None) -> dict[str, Any]:
 class LineMaker:
     """One line per result: the record's text as it is stored, with `meta` the facts about it in front.
 
+    A file goes to others, so logins and tokens in the item's URL and key are left out of these.
+
     `columns` picks fields, in that order. A record's own field wins over a fact of the same name.
     """
 
@@ -83,7 +86,8 @@ class LineMaker:
         return text
 
     def _with_facts(self, row: ResultRow, text: str) -> str:
-        facts = (self._run, _text(row.stage), _text(row.key), _text(row.url), str(row.item))
+        key, url = (None if text is None else redacted(text) for text in (row.key, row.url))
+        facts = (self._run, _text(row.stage), _text(key), _text(url), str(row.item))
         own = _fields(row, text) if '"_' in text or "\\" in text else {}
         head = ",".join(f'"{name}":{fact}' for name, fact in zip(META, facts, strict=True) if name not in own)
         rest = text[1:].lstrip()

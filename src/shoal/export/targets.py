@@ -13,6 +13,7 @@ from typing import Protocol
 
 from shoal.errors import UsageError
 from shoal.export.formats import STDOUT
+from shoal.model.redaction import redacted
 
 # The flag for files without a name, where the system has them.
 NAMELESS: int | None = getattr(os, "O_TMPFILE", None)
@@ -43,6 +44,11 @@ def open_target(path: str) -> Target:
     """`-` is standard output. Pipes and devices are written to directly, files are replaced."""
     if path == STDOUT:
         return Stream(1, "standard output")
+    if "://" in path:
+        raise UsageError(
+            f"{redacted(path)} is an address; an export is a file on this machine.",
+            remedy="Name a file, or use - and pipe the records to a program that sends them there.",
+        )
     with written_or_refused(path):
         real = Path(os.path.realpath(path))
         if real.is_dir():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from shoal.errors import LedgerCorrupt
 from shoal.ledger.scalings import Scaling
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
 from shoal.model.views import AttemptView, Errand, Event, ItemView
 from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
+
+T = TypeVar("T")
 
 
 class Row(Protocol):
@@ -30,6 +35,21 @@ class Queryable(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
+def _stored(read: Callable[[Row], T]) -> Callable[[Row], T]:
+    """What the ledger wrote can be read again, unless it was damaged since."""
+
+    @wraps(read)
+    def checked(row: Row) -> T:
+        try:
+            return read(row)
+        except (ValueError, TypeError, KeyError, OverflowError) as problem:
+            what = read.__name__.removesuffix("_from")
+            raise LedgerCorrupt(f"The ledger holds a row ({what}) that cannot be read: {problem}.") from problem
+
+    return checked
+
+
+@_stored
 def run_from(row: Row) -> Run:
     return Run(
         no=row["no"],
@@ -49,6 +69,7 @@ def run_from(row: Row) -> Run:
     )
 
 
+@_stored
 def lane_from(row: Row) -> LaneView:
     return LaneView(
         key=row["key"],
@@ -74,6 +95,7 @@ def lane_from(row: Row) -> LaneView:
     )
 
 
+@_stored
 def item_from(row: Row) -> ItemView:
     return ItemView(
         id=row["id"],
@@ -98,6 +120,7 @@ def item_from(row: Row) -> ItemView:
     )
 
 
+@_stored
 def attempt_from(row: Row) -> AttemptView:
     return AttemptView(
         epoch=row["epoch"],
@@ -111,6 +134,7 @@ def attempt_from(row: Row) -> AttemptView:
     )
 
 
+@_stored
 def event_from(row: Row) -> Event:
     return Event(
         id=row["id"],
@@ -123,6 +147,7 @@ def event_from(row: Row) -> Event:
     )
 
 
+@_stored
 def errand_from(row: Row) -> Errand:
     return Errand(
         name=row["name"],
@@ -134,6 +159,7 @@ def errand_from(row: Row) -> Errand:
     )
 
 
+@_stored
 def scaling_from(row: Row) -> Scaling:
     detail = msgspec.json.decode(row["detail"])
     return Scaling(
@@ -148,6 +174,7 @@ def scaling_from(row: Row) -> Scaling:
     )
 
 
+@_stored
 def worker_from(row: Row) -> WorkerView:
     return WorkerView(
         id=row["id"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from shoal.errors import LedgerCorrupt
 from shoal.ledger.rows import Queryable
 from shoal.model.views import Finding
 from shoal.model.worker import Scope
@@ -54,9 +55,11 @@ class AuditedUpkeep:
 
     async def audit(self) -> list[Finding]:
         """Every query named audit_ finds what must not be."""
-        return [
-            Finding(name, row["detail"])
-            for name in sorted(self._sql)
-            if name.startswith("audit_")
-            for row in await self._queryable.fetch(self._sql[name])
-        ]
+        found: list[Finding] = []
+        for name in sorted(self._sql):
+            if name.startswith("audit_"):
+                try:
+                    found += [Finding(name, row["detail"]) for row in await self._queryable.fetch(self._sql[name])]
+                except LedgerCorrupt as error:
+                    found.append(Finding(name, error.message))
+        return found

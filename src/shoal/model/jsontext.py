@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,12 +21,35 @@ def json_text(value: Any, what: str, max_bytes: int, error: type[UsageError]) ->
         text = _encoder.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise error(f"The {what} cannot be stored as JSON: {problem}.") from None
+    if "null" in text:  # which is what a number that JSON has no word for becomes
+        check_numbers(lambda: msgspec.to_builtins(value, str_keys=True), what, error)
     if len(text) > max_bytes // 4 and len(text.encode()) > max_bytes:
         raise error(
             f"The {what} is {len(text.encode()):,} bytes of JSON; {max_bytes:,} are allowed.",
             remedy="Split it, or store the large part elsewhere and keep a reference.",
         )
     return text
+
+
+def check_numbers(plain: Callable[[], Any], what: str, error: type[UsageError]) -> None:
+    """Raise `error` when a value, made of dicts and lists by `plain`, holds NaN or an infinite number."""
+    for place, number in _not_finite(plain(), ""):
+        raise error(
+            f"The {what} cannot be stored as JSON: {place or 'it'} is {number}, which JSON has no number for.",
+            remedy="Leave the value out, or use None, where there is no number.",
+        )
+
+
+def _not_finite(value: Any, place: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            yield place, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _not_finite(inner, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _not_finite(inner, f"{place}[{number}]")
 
 
 def record_text(record: Any) -> str:

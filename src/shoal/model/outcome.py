@@ -15,6 +15,7 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.model.item import Lease, NewItem, PreparedItem
+from shoal.model.redaction import redacted
 
 
 class OutcomeClass(StrEnum):
@@ -130,8 +131,8 @@ def judge(
 
 
 def clean_error(error: str | None) -> str | None:
-    """An error text that any database takes: no NUL, no lone surrogates, not a novel."""
+    """An error text that any database takes and anybody may read: no NUL, no lone surrogates, no secrets, no novel."""
     if error is None:
         return None
-    text = error.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    text = redacted(error[: 2 * MAX_ERROR_CHARS]).replace("\0", "\\0").encode(errors="backslashreplace").decode()
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."

@@ -12,6 +12,7 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.model.lane import LanePolicy
+from shoal.model.redaction import without_secret_settings
 from shoal.model.urlkey import KEY_VERSION, check_text
 
 DEFAULT_MAX_ATTEMPTS = 4
@@ -40,7 +41,9 @@ class StageSpec(msgspec.Struct, frozen=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is created from. `settings` is kept as a snapshot; `code_version` says what code made it.
+    """What a run is created from. `code_version` says what code made it.
+
+    `settings` is kept as a snapshot, without secrets: whoever works on the run has its own.
 
     `occasion`: what the run is for, such as one slot of a schedule. There is one run for one occasion.
     """
@@ -52,6 +55,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     max_rescues: int = DEFAULT_MAX_RESCUES
     occasion: str | None = None
+
+    @property
+    def stored_settings(self) -> dict[str, Any]:
+        """The settings as a ledger keeps them."""
+        return without_secret_settings(self.settings)
 
     def checked(self) -> RunSpec:
         check_name("scraper", self.scraper)

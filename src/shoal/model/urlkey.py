@@ -15,6 +15,7 @@ import hashlib
 import can_ada
 
 from shoal.errors import InvalidItem
+from shoal.model.redaction import redacted
 
 KEY_VERSION = 1
 MAX_URL_BYTES = 8_192
@@ -89,7 +90,8 @@ def check_text(what: str, value: str, max_bytes: int) -> None:
 
 
 def shown(value: str) -> str:
-    """A value fit for a message: short, one line, printable."""
+    """A value fit for a message: short, one line, printable, without secrets."""
+    value = redacted(value[:MAX_URL_BYTES])
     text = value if len(value) <= 80 else value[:77] + "..."
     return ascii(text) if not text.isprintable() else repr(text)
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from shoal.model.redaction import redacted
+from shoal.model.redaction import HIDDEN, is_secret_field, redacted, redacted_value
 from shoal.observe.words import printable
 
 _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
@@ -27,7 +27,10 @@ class Cleaner:
         self._secrets = secrets
 
     def clean(self, event: MutableMapping[str, Any]) -> dict[str, Any]:
-        return {f"{name}_" if name in _OURS else name: self._value(value) for name, value in event.items()}
+        return {
+            f"{name}_" if name in _OURS else name: HIDDEN if is_secret_field(name, value) else self._value(value)
+            for name, value in event.items()
+        }
 
     def _value(self, value: Any) -> Any:
         if type(value) in _PLAIN:
@@ -37,21 +40,24 @@ class Cleaner:
         if isinstance(value, BaseException):
             return self._text(f"{type(value).__name__}: {value}")
         try:
-            return self._nested(msgspec.to_builtins(value, enc_hook=str, str_keys=True))
+            return redacted_value(
+                self._writable(msgspec.to_builtins(value, enc_hook=str, str_keys=True)), self._secrets
+            )
         except Exception:
             return self._text(_described(value))
 
-    def _nested(self, value: Any) -> Any:
+    def _writable(self, value: Any) -> Any:
+        """Lone surrogates cannot be written."""
         if isinstance(value, dict):
-            return {self._nested(name): self._nested(inner) for name, inner in value.items()}
+            return {self._writable(name): self._writable(inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [self._nested(inner) for inner in value]
-        return self._text(value) if isinstance(value, str) else value
+            return [self._writable(inner) for inner in value]
+        if isinstance(value, str) and not value.isascii():
+            return value.encode(errors="backslashreplace").decode()
+        return value
 
     def _text(self, text: str) -> str:
-        if not text.isascii():
-            text = text.encode(errors="backslashreplace").decode()  # lone surrogates cannot be written
-        return redacted(text, self._secrets)
+        return redacted(self._writable(text), self._secrets)
 
 
 def json_line(level: str, facts: dict[str, Any]) -> str:

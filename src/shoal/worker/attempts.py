@@ -18,6 +18,7 @@ from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
+from shoal.model.redaction import redacted
 from shoal.model.urlkey import host_or_none
 from shoal.worker.attempt import Attempt, is_ordered
 from shoal.worker.complaints import Complaints
@@ -145,7 +146,7 @@ class Attempts:
             outcome,
             tries=claimed.tries,
             max_attempts=claimed.max_attempts,
-            error=message,
+            error=redacted(message, self.scraper.secrets),
             retry_after=retry_after,
             own_lane=own_lane,
             policy=self._retry,
@@ -177,12 +178,12 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
     detail: dict[str, Any] = {}
     if page is not None:
         if page.history:
-            detail["url"] = page.url
+            detail["url"] = redacted(page.url)
         if page.not_modified:
             detail["not_modified"] = True
     if output.dropped:
         detail["dropped"] = len(output.dropped)
-        detail["first_dropped"] = output.dropped[0][:500]
+        detail["first_dropped"] = redacted(output.dropped[0][:500])
     return detail or None
 
 
@@ -191,5 +192,5 @@ def _failure_detail(page: Page | None) -> dict[str, Any] | None:
         return None
     detail: dict[str, Any] = {"status": page.status, "bytes": len(page.body)}
     if page.history:
-        detail["url"] = page.url
+        detail["url"] = redacted(page.url)
     return detail

@@ -30,7 +30,7 @@ from shoal.errors import (
     WrongState,
 )
 from shoal.ledger.postgres.tls import tls_trouble
-from shoal.model.redaction import redacted
+from shoal.model.address import for_driver, shown_address
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
@@ -41,6 +41,7 @@ CROWDED_SECONDS = 30.0
 TURN_SECONDS = 5.0
 # Servers that were asked whether a pooler stands before them. A process asks once.
 _DIRECT: dict[str, bool] = {}
+LOGIN_SECONDS = 10.0
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
 _PASSING = (
@@ -98,7 +99,8 @@ class Database:
     """
 
     def __init__(self, url: str, *, pool_size: int, patience: float, command_timeout: float) -> None:
-        self.url = url
+        self.url, connect_timeout = for_driver(url)
+        self._connect_timeout = connect_timeout or LOGIN_SECONDS
         self.tell: Callable[[str], object] = str
         self.patience = patience
         self._pool_size = pool_size
@@ -115,7 +117,7 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        return redacted(self.url)
+        return shown_address(self.url)
 
     async def connect(self) -> None:
         try:
@@ -128,7 +130,7 @@ class Database:
                 statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
                 command_timeout=self._command_timeout,
                 max_inactive_connection_lifetime=IDLE_CONNECTION_SECONDS,
-                timeout=10,
+                timeout=self._connect_timeout,
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
             raise tls_trouble(error, self.url, self.shown_url) or BadLedgerUrl(
@@ -158,7 +160,7 @@ class Database:
             await asyncio.sleep(random.uniform(0.1, 0.5))
 
     async def _is_direct(self) -> bool:
-        connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=10)
+        connection = await asyncpg.connect(self.url, statement_cache_size=0, timeout=self._connect_timeout)
         try:
             server_pid: int = await connection.fetchval("select pg_backend_pid()")
             return server_pid == connection.get_server_pid()

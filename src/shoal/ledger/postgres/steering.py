@@ -37,7 +37,7 @@ class PostgresRuns(FoundRuns):
             self._sql["create_run"],
             uuid.uuid4(),
             spec.scraper,
-            json_text(spec.settings, "settings", PAYLOAD_BYTES, InvalidSetting),
+            json_text(spec.stored_settings, "settings", PAYLOAD_BYTES, InvalidSetting),
             spec.occasion,
             spec.code_version,
             KEY_VERSION,

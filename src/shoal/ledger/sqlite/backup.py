@@ -7,6 +7,7 @@ writes, and would never end while workers are busy.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -15,6 +16,7 @@ from pathlib import Path
 from shoal.errors import UsageError
 from shoal.ledger.sqlite.complaints import translated
 from shoal.ledger.sqlite.database import Database
+from shoal.model.address import shown_address
 
 Progress = Callable[[int, int], None]
 STEP_PAGES = 2_000
@@ -44,6 +46,11 @@ def _copy(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
 
 
 def _check_place(target: Path) -> None:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(target)):  # a path has lost one slash of ://
+        raise UsageError(
+            f"{shown_address(str(target))} is an address; a backup is a file on this machine.",
+            remedy="Name a file, and copy it there afterwards.",
+        )
     if target.exists():
         raise UsageError(f"{target} exists already.", remedy="Choose another name, or remove the file first.")
     if not target.parent.is_dir():

@@ -17,6 +17,7 @@ from shoal.errors import (
     ShoalError,
 )
 
+APPLICATION_ID = 0x53484F4C  # "SHOL", as `file` shows it
 _FULL_BELOW_BYTES = 1 << 20
 
 
@@ -40,17 +41,28 @@ def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911
             return LedgerReadOnly(f"{path} cannot be written: {error}.")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return LedgerUnreachable(f"{path} is locked: {error}.", remedy="Look for another process that uses it.")
-        case sqlite3.SQLITE_CORRUPT:
-            return LedgerCorrupt(f"{path} is damaged: {error}.")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_MISMATCH:
+            return damaged(path, str(error))
+        case sqlite3.SQLITE_CONSTRAINT:
+            # Nothing that Shoal writes breaks a rule of the tables unless they hold what must not be.
+            return damaged(path, str(error))
         case sqlite3.SQLITE_NOTADB:
-            return BadLedgerUrl(f"{path} is not an SQLite database.")
+            return BadLedgerUrl(
+                f"{path} is not an SQLite database, or its beginning is damaged.",
+                remedy="Choose another file; if this one was a ledger, keep a copy and go back to the last backup.",
+            )
         case sqlite3.SQLITE_CANTOPEN:
             return _cannot_open(error, path)
         case sqlite3.SQLITE_IOERR if _no_space(path):
             return LedgerFull(f"There is no space left for {path}: {error}.")
         case sqlite3.SQLITE_IOERR:
             return LedgerError(f"{path} cannot be read or written: {error}.", remedy="Check the disk and its logs.")
-    if str(error).startswith(("no such table", "no such column", "no such view")):
+    text = str(error)
+    if text.startswith(("Could not decode", "malformed JSON")):
+        return damaged(path, text)
+    if text.startswith(("no such table", "no such column", "no such view")):
+        if _claims_to_be_current(path):
+            return damaged(path, text)
         return LedgerNotMigrated(f"{path} has no Shoal schema of this version: {error}.")
     return LedgerError(f"{path} refused: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)}).")
 
@@ -58,6 +70,26 @@ def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911
 def space_complaint(path: Path) -> str | None:
     """That there is no space left for the file, in a sentence; None when there is."""
     return f"There is no space left for {path}." if _no_space(path) else None
+
+
+def damaged(path: Path, finding: str) -> LedgerCorrupt:
+    return LedgerCorrupt(
+        f"The ledger {path} is damaged: {' '.join(finding.split())}.",
+        remedy=(
+            "Stop the workers, keep a copy of the file as it is, and go back to the last backup "
+            f"(`shoal db backup`); without one, `sqlite3 {path} .recover` saves what can still be read."
+        ),
+    )
+
+
+def _claims_to_be_current(path: Path) -> bool:
+    """Whether the file's header says that it has a schema of Shoal's: then a table that is not there was lost."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError:
+        return False
+    return int.from_bytes(header[60:64]) > 0 and int.from_bytes(header[68:72]) == APPLICATION_ID
 
 
 def _cannot_open(error: sqlite3.Error, path: Path) -> ShoalError:
@@ -78,6 +110,8 @@ def _no_space(path: Path) -> bool:
     try:
         disk = os.statvfs(path.parent)
     except OSError:
+        return False
+    if disk.f_blocks == 0:  # no disk at all, such as /proc
         return False
     return disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 

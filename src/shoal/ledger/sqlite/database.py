@@ -8,6 +8,8 @@ naps are short, and who has waited longer asks more often, so that nobody starve
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import math
 import random
 import sqlite3
 import time
@@ -17,16 +19,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shoal.errors import BadLedgerUrl, LedgerReadOnly, LedgerUnreachable
+from shoal.errors import BadLedgerUrl, LedgerCorrupt, LedgerReadOnly, LedgerUnreachable, UsageError
 from shoal.ledger.sqlite.clock import Clock, moment
-from shoal.ledger.sqlite.complaints import busy, is_busy, translated
+from shoal.ledger.sqlite.complaints import APPLICATION_ID, busy, damaged, is_busy, translated
 from shoal.ledger.sqlite.hand import Hand
+from shoal.ledger.sqlite.integrity import damage_of
 from shoal.ledger.sqlite.transaction import Transaction
 from shoal.ledger.sqltext import load_scripts
 
 T = TypeVar("T")
-APPLICATION_ID = 0x53484F4C  # "SHOL", as `file` shows it
 WATCH_SECONDS = 0.05
+SUSPICIOUS_SECONDS = 10.0
+STEPS_BETWEEN_LOOKS = 1_000_000
 # FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
 _SETTINGS = (
     "synchronous = full",
@@ -37,7 +41,15 @@ _SETTINGS = (
 )
 _READS = ("select", "with", "pragma")
 
-sqlite3.register_converter("moment", lambda raw: moment(int(raw)))
+
+def _stored_moment(raw: bytes) -> dt.datetime:
+    try:
+        return moment(int(raw))
+    except (ValueError, OverflowError):
+        raise LedgerCorrupt(f"The ledger holds a time that cannot be: {raw[:40]!r}.") from None
+
+
+sqlite3.register_converter("moment", _stored_moment)
 
 
 class Database:
@@ -49,6 +61,8 @@ class Database:
         self._closed = False
         self._inode = 0
         self._woken = asyncio.Event()
+        self._waited = 0.0
+        self._examined = False
         self._writer = _Connection(path, "shoal-ledger-write", clock)
         self._reader = _Connection(path, "shoal-ledger-read", clock)
 
@@ -108,7 +122,7 @@ class Database:
         """Ask the reading connection. Does not need the schema."""
         self._check_open()
         return await self._reader.hand.do(
-            lambda _: self._guarded(lambda: self._patiently(lambda: question(self._reader.sqlite)))
+            lambda _: self._guarded(lambda: self._patiently(lambda: question(self._reader.begun())))
         )
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
@@ -120,6 +134,7 @@ class Database:
 
         answer, wakes = await self._do(lambda cancelled: self._in_transaction(work, cancelled))
         if wakes:
+            self._waited = 0.0
             self.wake()
         return answer
 
@@ -134,15 +149,24 @@ class Database:
     async def wait_for_wake(self, seconds: float) -> None:
         """Sleep until this process wrote something of interest, or another process wrote anything; at most so long."""
         woken = self._woken
-        until = time.monotonic() + seconds
+        await self._examine_if_stuck()
+        began = time.monotonic()
         seen = await self.read(_data_version)
-        while (left := until - time.monotonic()) > 0:
+        while (left := began + seconds - time.monotonic()) > 0:
             try:
                 await asyncio.wait_for(woken.wait(), min(left, WATCH_SECONDS))
                 return
             except TimeoutError:
                 if await self.read(_data_version) != seen:
-                    return
+                    break
+        self._waited += time.monotonic() - began
+
+    async def _examine_if_stuck(self) -> None:
+        """Who has waited for long may wait for what a damaged file hides: it is checked, once."""
+        if self._waited > SUSPICIOUS_SECONDS and not self._examined:
+            self._examined = True
+            if (finding := await asyncio.to_thread(damage_of, self.path)) is not None:
+                raise damaged(self.path, finding)
 
     async def _do(self, job: Callable[[Callable[[], bool]], T]) -> T:
         self._check_open()
@@ -155,14 +179,30 @@ class Database:
     def _guarded(self, work: Callable[[], T]) -> T:
         try:
             return work()
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_INTERRUPT:
+                raise translated(error, self.path) from error
+            raise damaged(self.path, damage_of(self.path) or "a statement does not come to its end") from error
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
+        except LedgerCorrupt as error:
+            raise damaged(self.path, error.message.removesuffix(".")) from error
+        except msgspec.DecodeError as error:
+            raise damaged(self.path, f"a stored value cannot be read: {error}") from error
+        except MemoryError as error:
+            if (finding := damage_of(self.path)) is None:
+                raise
+            raise damaged(self.path, finding) from error
+        except UnicodeDecodeError as error:
+            raise damaged(self.path, "even what SQLite says about it cannot be read") from error
+        except UnicodeEncodeError:
+            raise UsageError("A text that was asked for is no valid Unicode.") from None
 
     def _in_transaction(
         self, work: Callable[[sqlite3.Connection], T], cancelled: Callable[[], bool], *, settle: bool = True
     ) -> T:
-        connection = self._writer.sqlite
-        self._patiently(lambda: connection.execute("begin immediate"))
+        self._patiently(lambda: self._writer.begun().execute("begin immediate"))
+        connection = self._writer.begun()
         try:
             if settle and not self._clock.settled:
                 self._clock.settle(connection)
@@ -205,13 +245,30 @@ class Database:
 
 
 class _Connection:
-    """A connection that lives in one thread."""
+    """A connection that lives in one thread.
+
+    Pages that point to one another in a circle keep a statement going for ever. So the first one that takes long is
+    interrupted if SQLite's check finds that the file is damaged.
+    """
 
     def __init__(self, path: Path, name: str, clock: Clock) -> None:
         self.hand = Hand(name)
         self._path = path
         self._clock = clock
         self._sqlite: sqlite3.Connection | None = None
+        self._suspicious_at = math.inf
+        self._examined = False
+
+    def begun(self) -> sqlite3.Connection:
+        """The connection, about to be given something to do."""
+        self._suspicious_at = time.monotonic() + SUSPICIOUS_SECONDS
+        return self.sqlite
+
+    def _is_in_a_circle(self) -> bool:
+        if self._examined or time.monotonic() < self._suspicious_at:
+            return False
+        self._examined = True
+        return damage_of(self._path) is not None
 
     @property
     def sqlite(self) -> sqlite3.Connection:
@@ -230,6 +287,7 @@ class _Connection:
         self._sqlite = connection
         connection.row_factory = sqlite3.Row
         connection.create_function("shoal_now", 0, self._clock.now)
+        connection.set_progress_handler(self._is_in_a_circle, STEPS_BETWEEN_LOOKS)
 
     def close(self) -> None:
         if self._sqlite is not None:

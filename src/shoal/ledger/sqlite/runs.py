@@ -29,7 +29,7 @@ class SqliteRuns(FoundRuns):
 
     async def create(self, spec: RunSpec) -> Run:
         spec.checked()
-        settings = checked_json(spec.settings, "settings", PAYLOAD_BYTES, InvalidSetting)
+        settings = checked_json(spec.stored_settings, "settings", PAYLOAD_BYTES, InvalidSetting)
         return await self.get(await self._db.write(lambda tx: _create(tx, spec, settings)))
 
     async def seal(self, run_id: str, *, by: str = "") -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 
-from shoal.ledger.sqlite.database import APPLICATION_ID, Database
+from shoal.ledger.sqlite.complaints import APPLICATION_ID
+from shoal.ledger.sqlite.database import Database
 from shoal.ledger.versions import check_version, load_migrations, refuse_newer
 
 
@@ -17,6 +19,14 @@ def migrations() -> list[tuple[int, str, str]]:
 
 def code_version() -> int:
     return migrations()[-1][0]
+
+
+@cache
+def made_schema() -> dict[str, str]:
+    """The statements that this version's tables, indexes and views are made by, by name."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        _migrate(connection)
+        return dict(connection.execute("select name, sql from sqlite_schema where sql is not null").fetchall())
 
 
 class SqliteSchema:

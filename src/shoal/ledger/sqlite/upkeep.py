@@ -17,11 +17,13 @@ from shoal.ledger.sqlite.claims import PROMOTE_AT_ONCE, promote_due
 from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.idle import settle_idle
+from shoal.ledger.sqlite.integrity import examine
+from shoal.ledger.sqlite.schema import made_schema
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.ledger.sqlite.unlease import declare_lost, rescue
 from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.run import RunState
-from shoal.model.views import Tending
+from shoal.model.views import Finding, Tending
 
 EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO, "bulk": 1 * MICRO}
 SWEEP_AT_ONCE = 1_000
@@ -65,6 +67,10 @@ class SqliteUpkeep(AuditedUpkeep):
             finished=finished,
             more=bool(round_.left),
         )
+
+    async def audit(self) -> list[Finding]:
+        """The file first: rules can be checked only on rows that can be read."""
+        return [*await self._db.read(lambda connection: examine(connection, made_schema())), *await super().audit()]
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)

@@ -1,0 +1,116 @@
+"""Whether a ledger's file is damaged: SQLite's own check, and what it cannot know.
+
+SQLite keeps no checksums. Its check sees broken pages, rows that indexes do not agree with, and values of a wrong type.
+Beyond that: text that is none, JSON that cannot be read, times that cannot be, and keys whose hash is another one. A
+bit that turns one letter of a record, an error or a payload into another letter is seen by nobody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from shoal.errors import InvalidItem
+from shoal.model.outcome import OutcomeClass
+from shoal.model.urlkey import key_hash, url_key
+from shoal.model.views import Finding
+
+MOST_FINDINGS = 20
+# What a command that failed in an unforeseen way spends on finding out whether the file is the reason.
+QUICK_SECONDS = 20.0
+_PROGRESS_STEPS = 100_000
+_LAST_TIME = 253_402_300_799_000_000  # the end of the year 9999, in microseconds
+_TIMES = {"since", "at", "until", "blocked_until", "not_before"}
+_JSON = {
+    "run": ("settings",),
+    "run_note": ("value",),
+    "item": ("payload",),
+    "outcome": ("detail",),
+    "attempt": ("detail",),
+    "result": ("record",),
+    "worker": ("scope",),
+    "event": ("detail",),
+    "setting": ("value",),
+    "errand": ("value",),
+}
+
+
+def damage_of(path: Path) -> str | None:
+    """What SQLite's check says is wrong with the file; None when it finds nothing within QUICK_SECONDS."""
+    ends_at = time.monotonic() + QUICK_SECONDS
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > ends_at, _PROGRESS_STEPS)
+            return next(_integrity(connection), None)
+    except UnicodeDecodeError:
+        return "even what SQLite says about it cannot be read"
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return str(error) if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else None
+
+
+def examine(connection: sqlite3.Connection, schema: Mapping[str, str]) -> list[Finding]:
+    """Everything that can be known to be wrong with the file, at most MOST_FINDINGS of a kind.
+
+    `schema`: the statements that made the tables, indexes and views of this version, by name.
+    """
+    found = [Finding("integrity", text) for text in _integrity(connection)]
+    there = dict(tuple(row) for row in connection.execute("select name, sql from sqlite_schema where sql is not null"))
+    found += [
+        Finding("schema", f"{name} is not what it was made as") for name in schema if there.get(name) != schema[name]
+    ]
+    tables = [row[0] for row in connection.execute("select name from sqlite_schema where type = 'table' order by name")]
+    for table in tables:
+        try:
+            found += _examine_table(connection, table)
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            found.append(Finding("readable", f"{table}: {error}"))
+    return found
+
+
+def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
+    for row in connection.execute(f"pragma integrity_check({MOST_FINDINGS})"):
+        if row[0] != "ok":
+            yield " ".join(str(row[0]).removeprefix("*** in database main ***").split())
+
+
+def _examine_table(connection: sqlite3.Connection, table: str) -> Iterator[Finding]:
+    columns = {row[1]: row[2].lower() for row in connection.execute(f"pragma table_info({table})")}
+    for _ in connection.execute(f"select * from {table}"):
+        pass  # reading text is the check: it fails for what is no UTF-8
+    for column in _JSON.get(table, ()):
+        yield from _rows(
+            connection, table, f"{column} is not null and not json_valid({column})", f"{column} is no JSON"
+        )
+    for column, kind in columns.items():
+        if kind == "integer" and (column in _TIMES or column.endswith("_at")):
+            yield from _rows(connection, table, f"{column} not between 0 and {_LAST_TIME}", f"{column} is no time")
+    if "outcome" in columns:
+        known = ", ".join(f"'{outcome}'" for outcome in (*OutcomeClass, "cancelled"))
+        yield from _rows(connection, table, f"outcome not in ({known})", "its outcome is unknown")
+    if table == "item":
+        for name in ("queue", "stage"):
+            yield from _rows(connection, table, f"{name} not in (select id from {name})", f"its {name} is not there")
+        yield from _wrong_keys(connection)
+
+
+def _rows(connection: sqlite3.Connection, table: str, condition: str, what: str) -> Iterator[Finding]:
+    for row in connection.execute(f"select * from {table} where {condition} limit {MOST_FINDINGS}"):
+        yield Finding("content", f"{table} {row[0]}: {what}")
+
+
+def _wrong_keys(connection: sqlite3.Connection) -> Iterator[Finding]:
+    found = 0
+    for item, key, url, stored in connection.execute("select id, key, url, key_hash from item"):
+        try:
+            is_right = key_hash(key if key is not None else url_key(url or "")) == stored
+        except InvalidItem:
+            is_right = False
+        if not is_right:
+            yield Finding("content", f"item {item}: its URL or key is not the one that was enqueued")
+            found += 1
+            if found == MOST_FINDINGS:
+                return
