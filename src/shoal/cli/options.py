@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -38,6 +39,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(ctx: typer.Context, **given: Any) -> None:
         session = ctx.find_object(Session) or Session()
+        session.options_typed = _typed(ctx)
         for name in _OUTPUT_OPTIONS:
             setattr(session, name, given.pop(name))
         overrides = dict(_name_and_value(text) for text in given.pop("set") or [])
@@ -60,6 +62,20 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _typed(ctx: typer.Context) -> dict[str, str]:
+    """The options that stand on the command line, by the names of their parameters, as they are typed."""
+    found = {}
+    for option in ctx.command.params:
+        name = option.name or ""
+        source = ctx.get_parameter_source(name)
+        if option.param_type_name != "option" or source is None or source.name != "COMMANDLINE":
+            continue
+        value, flag = ctx.params[name], option.opts[-1]
+        values = value if isinstance(value, list | tuple) else [value]
+        found[name] = flag if value is True else " ".join(f"{flag} {shlex.quote(str(each))}" for each in values)
+    return found
 
 
 def _default(annotation: Any) -> Any:

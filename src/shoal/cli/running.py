@@ -52,7 +52,10 @@ BEGIN_NAP_SECONDS = 0.1
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options asked for, and what has come of the filling. `ahead`: claim more than is worked on."""
+    """What the options asked for, and what has come of the filling. `ahead`: claim more than is worked on.
+
+    `kept`: the options that hold for the rest of the run too, as they were typed.
+    """
 
     target: str
     choice: Choice = Choice.AUTO
@@ -64,6 +67,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     from_store: bool = False
     output: str | None = None
     name: str | None = None
+    kept: str = ""
     ahead: bool = True
     filled: Filled = msgspec.field(default_factory=Filled)
 
@@ -73,7 +77,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         again = f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.filled.list_is_stored() else ""
         which = "--resume" if self.occasion is None else f"--occasion {shlex.quote(self.occasion)}"
         name = "" if self.name is None else f" --name {shlex.quote(self.name)}"
-        return f"{shlex.quote(self.target)}{name} {which}{again}"
+        return f"{shlex.quote(self.target)}{name} {which}{again}{self.kept}"
 
 
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:

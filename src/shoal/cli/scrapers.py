@@ -40,6 +40,21 @@ Most = Annotated[
 ]
 
 
+# What was said for a run and holds for its rest too, by the names of the parameters.
+KEPT_OPTIONS = (
+    "concurrency",
+    "least",
+    "most",
+    "sequential",
+    "store",
+    "from_store",
+    "max_dead",
+    "output",
+    "log_dir",
+    "set",
+)
+
+
 class Folder(NamedTuple):
     """A collection: its name, where it lies, and whether a configuration file knows it by that name."""
 

@@ -28,6 +28,7 @@ class Session:
     def __init__(self) -> None:
         self.flags: Mapping[str, str | None] = {}
         self.own_options: frozenset[str] = frozenset()  # settings that options of this very command gave
+        self.options_typed: Mapping[str, str] = {}  # every option that was typed, by its parameter's name
         self.json = False
         self.quiet = False
         self.verbose = False
@@ -68,6 +69,10 @@ class Session:
             _, left = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
         self.stubborn = bool(left)
         return not left
+
+    def typed(self, *names: str) -> str:
+        """Those of these options that were typed, as they would be typed again behind a command: ` -o data/ -j 4`."""
+        return "".join(f" {self.options_typed[name]}" for name in names if name in self.options_typed)
 
     def note(self, text: str) -> None:
         """Something for the person at the terminal, left out with `-q`."""

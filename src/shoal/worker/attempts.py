@@ -119,9 +119,8 @@ class Attempts:
             policy=self._retry,
             rng=self._rng,
         )
-        return Finished(
-            lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=_failure_detail(page)
-        )
+        detail = {**(_failure_detail(page) or {}), **ended.detail} or None
+        return Finished(lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=detail)
 
     def run_of_lane(self, claimed: Claimed) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""
