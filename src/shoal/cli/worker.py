@@ -34,6 +34,8 @@ def worker(
     """
     if drain and forever:
         raise typer.BadParameter("give one of --drain and --forever.", param_hint="--drain")
+    if only and not partition:
+        raise typer.BadParameter("say with --partition which ones.", param_hint="--only")
     check_bounds(least, most, concurrency is not None, "-j")
     from shoal.cli.helping import check_stages, exit_code_of, help_out
     from shoal.model.worker import Scope
