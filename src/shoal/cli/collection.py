@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from shoal.model.run import COLLECTION, Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.notify.sender import check_addresses
 from shoal.observe.words import counted
-from shoal.wiring import opened
+from shoal.wiring import opened, sqlite_path
 from shoal.worker.options import Ending
 
 FAREWELL_SECONDS = 10.0
@@ -58,7 +58,9 @@ class CollectionWish(msgspec.Struct, frozen=True, kw_only=True):
 async def run_collection(session: Session, wanted: CollectionWish, overrides: Mapping[str, object | None]) -> int:
     """From the plan to the summary; returns the exit code. `overrides` are settings that options gave."""
     overrule(session, overrides)
-    settings = session.settings.for_scraper(wanted.name)
+    # The mode is that of scrapers, each of which keeps its own; a collection itself is shared where it can be.
+    can_be_shared = sqlite_path(session.settings.with_table_of(wanted.name).ledger) is None
+    settings = session.settings.for_scraper(wanted.name, mode="distributed" if can_be_shared else None)
     everyone = _discovered(wanted)
     chosen = plan(everyone, wanted.members)
     if wanted.dry_run:
@@ -73,7 +75,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
         office = Office(ledger, environment, _terms(wanted, settings))
         scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)
-        with ExitStack() as held:
+        async with AsyncExitStack() as held:
             async with beginning(ledger, settings, scraper.name):
                 try:
                     begun = await planned(session, scraper, settings, ledger, wanted.wish, held)

@@ -10,8 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from shoal.cli.session import Session
+from shoal.errors import UsageError
 
 Text = str | None
+
+
+def _refuse_password(given: Text) -> Text:
+    """S1.7: the old worker took it. Here it is refused by name, and never repeated."""
+    if given is not None:
+        raise UsageError(
+            "--db-password is refused: a command line can be read by everybody on the machine.",
+            remedy="Set PGPASSWORD (or DB_PASSWORD, or DB_PASSWORD_FILE) instead.",
+        )
+    return None
+
 
 _LEDGER_OPTIONS: dict[str, Any] = {
     "ledger": Annotated[Text, typer.Option(help="The ledger: a path, sqlite:///... or postgresql://...")],
@@ -19,6 +31,7 @@ _LEDGER_OPTIONS: dict[str, Any] = {
     "db_port": Annotated[Text, typer.Option(help="Its port.")],
     "db_name": Annotated[Text, typer.Option(help="Its database.")],
     "db_user": Annotated[Text, typer.Option(help="Its user.")],
+    "db_password": Annotated[Text, typer.Option(hidden=True, is_eager=True, callback=_refuse_password)],
     "set": Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Any other setting; may be repeated.")],
 }
 _OUTPUT_OPTIONS: dict[str, Any] = {

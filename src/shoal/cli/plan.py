@@ -72,14 +72,14 @@ def _delay(low: float, high: float) -> str:
 async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[Plan | None, int]:
     from shoal.enqueue.begin import Choice, plan_run
     from shoal.errors import LedgerNotMigrated
-    from shoal.wiring import opened
+    from shoal.wiring import opened, sqlite_path
 
     plan = None
     try:
         async with opened(settings, migrate=False) as ledger:
             plan = await plan_run(ledger, scraper, Choice(choice))
     except LedgerNotMigrated:
-        if settings.mode == "distributed":
+        if sqlite_path(settings.ledger) is None:
             raise
     count = 0
     async for _ in scraper.seeds():

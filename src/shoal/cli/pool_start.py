@@ -226,7 +226,7 @@ async def _preview(
                 outlook = Outlook(waiting={}) if run is None else await outlook_on(ledger, run.id)
             say("answers, its schema is this version's")
         except LedgerNotMigrated:
-            if settings.mode == "distributed":
+            if sqlite_path(settings.ledger) is None:
                 raise
             say("will be created")
     with _check(session, "run") as say:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -42,7 +42,7 @@ from shoal.observe.progress import Show, follow, showing
 from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.lock import owning
+from shoal.worker.lock import owning, owning_in_ledger
 from shoal.worker.options import Ending, WorkReport
 from shoal.worker.worker import Worker
 
@@ -84,7 +84,7 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
     """One run from its beginning to its summary; returns the exit code."""
     await check_addresses(settings)
     async with opened(settings) as ledger:
-        with ExitStack() as held:
+        async with AsyncExitStack() as held:
             async with beginning(ledger, settings, scraper.name):
                 try:
                     plan = await planned(session, scraper, settings, ledger, wish, held)
@@ -130,13 +130,17 @@ async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: Pl
 
 
 async def planned(
-    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, wish: Wish, held: ExitStack
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, wish: Wish, held: AsyncExitStack
 ) -> Plan:
-    """Which run it will be. On a ledger of this machine the scraper is ours from now on, as long as `held` is open."""
+    """Which run it will be. In the mode single the scraper is ours from now on, as long as `held` is open."""
     file = sqlite_path(settings.ledger)
-    if file is not None:
+    is_single = file is not None or settings.mode == "single"
+    if is_single:
         try:
-            held.enter_context(owning(scraper.name, file))
+            if file is not None:
+                held.enter_context(owning(scraper.name, file))
+            else:
+                await held.enter_async_context(owning_in_ledger(scraper.name, ledger, session.note))
         except NotAllowed as error:
             if wish.occasion is None:
                 raise
@@ -145,7 +149,7 @@ async def planned(
         return await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
     if file is not None:
         await bury_dead_neighbours(ledger)
-    return await plan_occasion(session, ledger, scraper, wish.occasion, owned=file is not None)
+    return await plan_occasion(session, ledger, scraper, wish.occasion, owned=is_single)
 
 
 async def work_off(

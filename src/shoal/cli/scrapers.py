@@ -194,12 +194,13 @@ def _tell(session: Session, report: IntakeReport, where: str, what: str, complai
 def ledger_flag(settings: Settings, *, elsewhere: bool = False) -> str:
     """What a suggested command needs to find the same ledger, when a flag named it. Its password is left out.
 
-    `elsewhere`: the command may be typed in another terminal, where a variable of this one is not set.
+    `elsewhere`: the command may be typed in another terminal or on another machine, where neither the variables nor the
+    files of this one are.
     """
     from shoal.model.redaction import without_password
 
     origin = settings.origins["ledger"]
-    if origin.kind == "flag" or (elsewhere and origin.kind == "environment"):
+    if origin.kind == "flag" or (elsewhere and origin.kind != "default"):
         return f" --ledger {shlex.quote(without_password(settings.ledger))}"
     return ""
 

@@ -96,10 +96,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The settings that hold for one scraper, with `mode` and a ledger that fits it.
 
         Flags and `SHOAL_*` variables outrank the scraper's table, which outranks the rest. `mode` is what the
-        scraper's code asks for; its table outranks that. Raises InvalidSetting when mode and ledger do not go together.
+        scraper's code asks for; its table outranks that; if neither says it, it is single. Raises InvalidSetting when
+        mode and ledger do not go together.
         """
         table, merged = self.scraper(name), self.with_table_of(name)
-        chosen, why = _mode(table, mode, merged.ledger)
+        chosen, why = _mode(table, mode)
         merged = msgspec.structs.replace(merged, mode=chosen, origins={**merged.origins, "mode": why})
         return _on_fitting_ledger(merged, table, name)
 
@@ -175,15 +176,13 @@ def _is_personal(origin: Origin | None) -> bool:
     return origin is not None and (origin.kind == "flag" or origin.name.startswith(ENV_PREFIX))
 
 
-def _mode(table: ScraperConfig, by_code: str | None, ledger: str) -> tuple[Mode, Origin]:
+def _mode(table: ScraperConfig, by_code: str | None) -> tuple[Mode, Origin]:
     if table.mode is not None:
         return table.mode, table.origins["mode"]
     if by_code is not None:
         origin = Origin("code", f"the code of {table.name}")
         return cast("Mode", OWN_VALUES["mode"].read("mode", Given(by_code, origin))), origin
-    if _is_postgres(ledger):
-        return "distributed", Origin("default", "a PostgreSQL ledger")
-    return "single", Origin("default", "a SQLite ledger")
+    return "single", Origin("default")
 
 
 def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> Settings:
@@ -195,14 +194,11 @@ def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> S
             f"but the ledger is {settings.ledger} (from {origin}).",
             remedy="Set SHOAL_LEDGER=postgresql://user@host/database, or change the mode to single.",
         )
-    if settings.mode == "distributed" or not on_postgres:
+    was_said = settings.origins["mode"].kind != "default"
+    if settings.mode == "distributed" or not on_postgres or not was_said:
         return settings
     if origin.kind == "flag" or origin == table.origins.get("ledger"):
-        raise InvalidSetting(
-            f"{name} has the mode single (from {settings.origins['mode']}), which works on a SQLite file, "
-            f"but {origin} names a PostgreSQL ledger.",
-            remedy="Name a file or leave the ledger out, or change the mode to distributed.",
-        )
+        return settings  # this very PostgreSQL was named for it
     # Single and distributed scrapers live in one project: the PostgreSQL that all share is not meant for this one.
     file = table.values.get("ledger", SQLITE_LEDGER)
     why = table.origins["ledger"] if "ledger" in table.values else Origin("default", "the mode single")

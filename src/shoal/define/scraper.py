@@ -32,7 +32,7 @@ MODES = ("single", "distributed")
 class Scraper:
     """What an author writes. `shoal run file.py` finds it by itself.
 
-    `mode`: "single" (one process, SQLite) or "distributed" (PostgreSQL); left out, the ledger decides. `settings`: a
+    `mode`: "single" (one `shoal run` at a time; the default) or "distributed" (shared, on PostgreSQL). `settings`: a
     class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`.
     `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
     request. `cookies`: keep them, per lane.
