@@ -19,6 +19,8 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[1;31m"}
 # Facts of these names would hide the line's own.
 _OURS = ("time", "level")
+# What the level says in JSON.
+_ERROR = "Error:"
 _PLAIN = (int, float, bool, type(None))
 _encode = msgspec.json.Encoder().encode
 
@@ -95,7 +97,7 @@ class JsonStream(TextIOBase):
 
     def event(self, level: str, text: str) -> None:
         """One line for the whole text, however many lines it has."""
-        self._stream.write(json_line(level, self._cleaner.clean({"event": text})))
+        self._stream.write(self._line(level, text))
         self._stream.flush()
 
     def flush(self) -> None:
@@ -108,8 +110,10 @@ class JsonStream(TextIOBase):
             with suppress(msgspec.DecodeError):
                 msgspec.json.decode(line, type=dict)
                 return line + "\n"
-        level = "error" if line.startswith("Error") else "warning"
-        return json_line(level, self._cleaner.clean({"event": line}))
+        return self._line("error" if line.startswith(_ERROR) else "warning", line)
+
+    def _line(self, level: str, text: str) -> str:
+        return json_line(level, self._cleaner.clean({"event": text.removeprefix(_ERROR).strip()}))
 
 
 def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:

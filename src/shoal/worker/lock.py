@@ -91,7 +91,7 @@ async def _renew(name: str, me: str, ledger: Ledger) -> None:
 def _owned(scraper: str, owner: str) -> NotAllowed:
     return NotAllowed(
         f"{scraper} is being run by another process{f' ({owner})' if owner else ''} on this ledger.",
-        remedy="Wait for it, help it with `shoal worker`, or share runs between machines with mode = \"distributed\".",
+        remedy='Wait for it, help it with `shoal worker`, or share runs between machines with mode = "distributed".',
     )
 
 
