@@ -118,6 +118,27 @@ def test_one_process_owns_a_single_run_and_workers_may_help(either: Project) -> 
         either.shoal("run", "shop.py", "--resume", "--limit", "1", "--set", "lease=1")
 
 
+def test_how_soon_and_how_often_is_tried_again_can_be_said(project: Project) -> None:
+    """S4.2: in the code, in a file, and for one call, where it holds for items that were stored before, too."""
+    project.write(PAGES.replace('Scraper("shop")', 'Scraper("shop", retries=0, backoff_cap=0.1)'))
+    (project.folder / "shoal.toml").write_text("retries = 8\n[scrapers.shop]\nbackoff_jitter = 0\n")
+    with Site() as site:
+        urls = project.urls([f"{site.url}/status/500/then-ok/3/x"])
+        planned = json.loads(project.shoal("run", "shop.py", "--urls-file", urls, "--dry-run", "--json").stdout)
+        assert [(stage["retries"], stage["backoff"]) for stage in planned["stages"]] == [(0, "2^n, at most 0.1 s")]
+        project.shoal("enqueue", "shop.py", "--urls-file", urls)
+        project.shoal("worker", "shop.py", "--set", "retries=5")
+        times = [visit.start for visit in site.visits() if visit.path != "/robots.txt"]
+    assert len(times) == 4
+    assert project.counts().done == 1
+    # By default the third would have come 4 seconds after the second, and the fourth 8 seconds after that.
+    assert times[3] - times[1] < 8
+    rows = project.shoal("config", "show", "shop", "--origin").stdout
+    assert re.search(r"^retries +8 +retries in shoal\.toml$", rows, re.MULTILINE)
+    assert re.search(r"^backoff_jitter +0\.0 +scrapers\.shop\.backoff_jitter in shoal\.toml$", rows, re.MULTILINE)
+    assert re.search(r"^backoff_factor +2\.0 +default$", rows, re.MULTILINE)
+
+
 def test_a_distributed_run_is_shared(fleet: Project) -> None:
     """S1.1: the same `shoal run` twice, on any machine, works on one run."""
     fleet.write(PAGES.replace('Scraper("shop")', 'Scraper("shop", mode="distributed")'))

@@ -238,6 +238,24 @@ def test_a_single_scraper_works_on_the_postgres_that_its_table_names(tmp_path: P
     assert (home.mode, home.ledger) == ("single", POSTGRES)
 
 
+def test_what_is_said_about_retries_and_to_whom(tmp_path: Path) -> None:  # S4.2
+    toml = "retries = 9\nbackoff_cap = 20\n[scrapers.books]\nbackoff_cap = 30\nbackoff_jitter = 0\n"
+    settings = load(tmp_path, toml, {"backoff_jitter": "0.7"}, SHOAL_BACKOFF_FACTOR="3")
+    assert settings.for_scraper("books").retry_options("books") == {
+        "retry_defaults": {"retries": 9},
+        "retry_table": {"backoff_cap": 30.0},
+        "retry_decided": {"backoff_factor": 3.0, "backoff_jitter": 0.7},
+    }
+    assert settings.for_scraper("others").retry_options("others")["retry_defaults"] == {
+        "retries": 9,
+        "backoff_cap": 20.0,
+    }
+    assert str(settings.for_scraper("books").origins["backoff_cap"]) == "scrapers.books.backoff_cap in shoal.toml"
+    for wrong in ("backoff_factor = 11", "backoff_cap = 0", "backoff_jitter = 'much'", "retries = -1"):
+        assert "it must be" in refusal(tmp_path, wrong).message
+        assert "it must be" in refusal(tmp_path, f"[scrapers.books.stages.a]\n{wrong}").message
+
+
 def test_distributed_needs_postgres(tmp_path: Path) -> None:
     settings = load(tmp_path, "[scrapers.india]\nmode = 'distributed'\n")
     with pytest.raises(InvalidSetting, match=r"needs PostgreSQL, but the ledger is \.shoal/ledger\.db") as caught:

@@ -58,6 +58,7 @@ def _stages(scraper: Scraper) -> list[dict[str, object]]:
             "delay": _delay(spec.lane.delay_min, spec.lane.delay_max),
             "timeout": f"{stage.policy.timeout:g} s",
             "retries": stage.policy.retries,
+            "backoff": f"{stage.policy.backoff_factor:g}^n, at most {stage.policy.backoff_cap:g} s",
         }
         for stage, spec in zip(scraper.stages.values(), scraper.run_spec().stages, strict=True)
     ]

@@ -83,25 +83,24 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
     """One run from its beginning to its summary; returns the exit code."""
     await check_addresses(settings)
-    async with opened(settings) as ledger:
-        async with AsyncExitStack() as held:
-            async with beginning(ledger, settings, scraper.name):
-                try:
-                    plan = await planned(session, scraper, settings, ledger, wish, held)
-                except OccasionOver:
-                    return 0
-                check_there_is_a_start(scraper, wish.urls, plan)
-                await check_list_is_complete(ledger, plan, wish.urls)
-                run = await begin_run(session, scraper, ledger, plan, wish)
-            report = await work_off(session, scraper, settings, ledger, plan, run, wish)
-            await ledger.health.examine()  # never a success in a file that is gone
-            run = await ledger.runs.get(run.id)
-            failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
-            exported = wish.output is not None
-            await print_summary(session, ledger, run, report, settings, wish.resumption, exported=exported)
-            if failure is not None:
-                raise failure
-            return exit_code(run, await ledger.reads.stats(run.id), report, settings)
+    async with opened(settings) as ledger, AsyncExitStack() as held:
+        async with beginning(ledger, settings, scraper.name):
+            try:
+                plan = await planned(session, scraper, settings, ledger, wish, held)
+            except OccasionOver:
+                return 0
+            check_there_is_a_start(scraper, wish.urls, plan)
+            await check_list_is_complete(ledger, plan, wish.urls)
+            run = await begin_run(session, scraper, ledger, plan, wish)
+        report = await work_off(session, scraper, settings, ledger, plan, run, wish)
+        await ledger.health.examine()  # never a success in a file that is gone
+        run = await ledger.runs.get(run.id)
+        failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
+        exported = wish.output is not None
+        await print_summary(session, ledger, run, report, settings, wish.resumption, exported=exported)
+        if failure is not None:
+            raise failure
+        return exit_code(run, await ledger.reads.stats(run.id), report, settings)
 
 
 @asynccontextmanager

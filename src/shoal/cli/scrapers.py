@@ -84,6 +84,7 @@ def load(
     scraper.configure(
         settings=table.settings,
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
+        **settings.retry_options(scraper.name),
     )
     return scraper, settings
 

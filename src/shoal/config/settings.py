@@ -10,12 +10,13 @@ import msgspec
 
 import shoal
 from shoal.config.deadlimit import DeadLimit
-from shoal.config.scrapers import OWN_VALUES, Mode, ScraperConfig
+from shoal.config.scrapers import OWN_VALUES, RETRY_VALUES, Mode, ScraperConfig
 from shoal.config.sources import Given, Origin
 from shoal.config.telling import ALERT_KINDS, Addresses, AddressList, Kinds, Share
 from shoal.config.values import Agent, Choice, Dead, Number, Text, Value, YesNo, shown_value
-from shoal.define.policy import LONGEST_MEMBER
+from shoal.define.policy import DEFAULT_RETRIES, LONGEST_MEMBER
 from shoal.errors import InvalidSetting
+from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import POSTGRES_SCHEMES, secrets_of
 
 ENV_PREFIX = "SHOAL_"
@@ -34,8 +35,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     that running items get after a stop signal. `max_cpu`, `max_memory`: percent of the machine above which what is
     elastic shrinks; 100 for never.
     `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `max_body`: bytes of a
-    page. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept bodies, empty
-    for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is empty.
+    page. `retries`: attempts after the first, `backoff_factor`, `backoff_cap`, `backoff_jitter`: when they come; for
+    what a scraper's code leaves out. `max_dead`: more dead items than this make a finished run a failure. `store`:
+    folder of kept bodies, empty for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when
+    `log_dir` is empty.
 
     For the members of a collection: `member_timeout`, seconds that one may take; `member_stale`, that it may be without
     progress; `member_memory`, megabytes; `member_pause`, seconds between two of a group; `member_retries`, further
@@ -64,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     user_agent: str = ""
     robots: bool = True
     max_body: int = 32 << 20
+    retries: int = DEFAULT_RETRIES
+    backoff_factor: float = RetryPolicy().factor
+    backoff_cap: float = RetryPolicy().cap
+    backoff_jitter: float = RetryPolicy().jitter
     max_dead: DeadLimit = DeadLimit(Decimal(10), True)
     store: str = ""
     log_format: str = "console"
@@ -104,6 +111,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         merged = msgspec.structs.replace(merged, mode=chosen, origins={**merged.origins, "mode": why})
         return _on_fitting_ledger(merged, table, name)
 
+    def retry_options(self, name: str) -> dict[str, dict[str, Any]]:
+        """What is said about retries, for `Scraper.configure`: to all scrapers, in this one's table, for this call.
+
+        Of settings that `for_scraper` gave.
+        """
+        said: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_decided": {}}
+        for option in RETRY_VALUES:
+            origin = self.origins.get(option, Origin("default"))
+            if origin.kind == "default":
+                continue
+            own = origin == self.scraper(name).origins.get(option)
+            layer = "retry_decided" if _is_personal(origin) else "retry_table" if own else "retry_defaults"
+            said[layer][option] = getattr(self, option)
+        return said
+
     def with_table_of(self, name: str) -> Settings:
         """The settings with what the scraper's table says, whether or not it could work on this ledger."""
         table = self.scraper(name)
@@ -142,6 +164,7 @@ VALUES: dict[str, Value] = {
     "user_agent": Agent(),
     "robots": YesNo(),
     "max_body": Number(int, 1_024, 1 << 31, "bytes"),
+    **RETRY_VALUES,
     "max_dead": Dead(),
     "store": Text("the path of a folder, or empty for no store", empty=True),
     "log_format": Choice(("console", "json")),

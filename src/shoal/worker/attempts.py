@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.define.blame import sentence
+from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
@@ -16,7 +17,7 @@ from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
-from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
+from shoal.model.outcome import DONE, Finished, OutcomeClass, judge
 from shoal.worker.attempt import Attempt, is_ordered
 from shoal.worker.complaints import Complaints
 from shoal.worker.gate import AttemptGate, NotNow, Politeness
@@ -41,14 +42,12 @@ class Attempts:
         *,
         log: Log,
         in_lanes: bool = True,
-        retry: RetryPolicy | None = None,
     ) -> None:
         self.in_lanes = in_lanes
         self.scraper = scraper
         self.fetcher = fetcher
         self._polite = polite
         self.log = log
-        self._retry = retry or RetryPolicy()
         self._rng = random.Random()
         self.threads = Threads()
         self.parsing_stages: set[str] = set()
@@ -110,13 +109,15 @@ class Attempts:
 
     def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
         outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))
+        stage = self.scraper.stages.get(claimed.stage)
+        policy = stage.policy if stage is not None else StagePolicy()
         verdict = judge(
             outcome,
             tries=claimed.tries,
-            max_attempts=claimed.max_attempts,
+            max_attempts=policy.max_attempts(claimed.max_attempts),
             error=ended.message,
             retry_after=ended.retry_after,
-            policy=self._retry,
+            policy=policy.retry,
             rng=self._rng,
         )
         detail = {**(_failure_detail(page) or {}), **ended.detail} or None
