@@ -33,7 +33,19 @@ PAGES = sorted(
 )
 NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
-COMMON = ("ledger", "db_host", "db_port", "db_name", "db_user", "set", "json", "quiet", "verbose", "no_input")
+COMMON = (
+    "ledger",
+    "db_host",
+    "db_port",
+    "db_name",
+    "db_user",
+    "db_password",
+    "set",
+    "json",
+    "quiet",
+    "verbose",
+    "no_input",
+)
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 
 

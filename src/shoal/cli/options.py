@@ -87,6 +87,11 @@ def _typed(ctx: typer.Context) -> dict[str, str]:
             continue
         value, flag = ctx.params[name], option.opts[-1]
         values = value if isinstance(value, list | tuple) else [value]
+        if name == "set":
+            # Their passwords are blotted out, so they cannot be typed again; the ledger is named by its own option.
+            values = [each for each in values if each.partition("=")[0].strip() not in ("ledger", "notify")]
+        if not values:
+            continue
         found[name] = flag if value is True else " ".join(f"{flag} {shlex.quote(str(each))}" for each in values)
     return found
 
