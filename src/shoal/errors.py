@@ -33,6 +33,9 @@ Each carries a remedy: one sentence saying what to do next. `exit_code` is what 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class ShoalError(Exception):
     """Something went wrong in a way that Shoal understands."""
@@ -106,10 +109,12 @@ class StoreFailed(ShoalError):
 class AttemptEnded(ShoalError):
     """What an author raises to say how an attempt ended, and what the fetcher raises for a bad answer.
 
-    `retry_after`: not before so many seconds, for those that are tried again.
+    `retry_after`: not before so many seconds, for those that are tried again. `detail`: what Shoal's own stages keep
+    with the attempt.
     """
 
     remedy = ""
+    detail: Mapping[str, Any] = {}
 
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         super().__init__(message or type(self).__name__)

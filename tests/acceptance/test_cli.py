@@ -93,7 +93,7 @@ def test_config_show_of_a_scraper(shoal: Shoal, tmp_path: Path) -> None:
     )
     said = shoal("config", "show", "books", "--origin").stdout.splitlines()
     rows = {name: (value, " ".join(origin)) for name, value, *origin in map(str.split, said)}
-    assert rows["mode"] == ("single", "default for a SQLite ledger")
+    assert rows["mode"] == ("single", "default")
     assert rows["lease"] == ("9.0", "lease in shoal.toml")
     assert rows["robots"] == ("false", "scrapers.books.robots in shoal.toml")
     assert rows["stages.listing.rate"] == ("2/s", "scrapers.books.stages.listing.rate in shoal.toml")

@@ -19,7 +19,7 @@ from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
 from shoal.config.values import Choice, Dead, Number, Value, YesNo
 from shoal.define.inject import HOOK_WISHES, STAGE_WISHES, Wish
-from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT
+from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
 from shoal.define.stage import StageOptions
 from shoal.errors import AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
@@ -33,7 +33,19 @@ PAGES = sorted(
 )
 NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
-COMMON = ("ledger", "db_host", "db_port", "db_name", "db_user", "set", "json", "quiet", "verbose", "no_input")
+COMMON = (
+    "ledger",
+    "db_host",
+    "db_port",
+    "db_name",
+    "db_user",
+    "db_password",
+    "set",
+    "json",
+    "quiet",
+    "verbose",
+    "no_input",
+)
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 
 
@@ -147,7 +159,8 @@ def members(kind: type) -> set[str]:
 def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
-    assert parameters(Scraper.__init__) | {"stage", "start", "on_start", "on_finish"} == scraper
+    arguments = parameters(Scraper.__init__) - {"persistence"} | set(RETRY_OPTIONS)
+    assert arguments | {"stage", "start", "on_start", "on_finish"} == scraper
     assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
@@ -161,6 +174,7 @@ def test_every_stage_option_is_in_the_reference_with_its_default() -> None:
     options = rows(text_of("reference.md"), "Stage options")
     assert set(options) == set(StageOptions.__annotations__)
     defaults = {"concurrency": DEFAULT_PER_HOST, "timeout": DEFAULT_TIMEOUT, "retries": DEFAULT_RETRIES}
+    defaults |= {name: getattr(StagePolicy(), name) for name in RETRY_OPTIONS}
     for name, value in defaults.items():
         assert f"| `{name}` | {value:g} |" in options[name]
 

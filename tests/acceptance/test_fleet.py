@@ -6,6 +6,8 @@ import json
 import subprocess
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.acceptance.project import COMMAND, Project, clean_environment
 
 CHAIN = """
@@ -58,7 +60,12 @@ def test_the_database_by_its_parts(fleet: Project) -> None:
     )
     assert fleet.counts().remaining == 0
     assert "No more records to claim." in said.stderr  # S0.22
-    fleet.shoal(*ARGUMENTS, "--db-password", "secret", code=2)
+    refused = fleet.shoal(*ARGUMENTS, "--db-password", "hunter22", code=2)
+    assert "PGPASSWORD" in refused.stderr
+    assert "hunter22" not in refused.stderr
+    fleet.shoal("enqueue", "chain.py")
+    fleet.shoal("worker", "--scraper", "chain.py", "--limit", "1")
+    assert "give it once" in fleet.shoal("worker", "chain.py", "--scraper", "chain.py", code=2).stderr
 
 
 def test_stages_scale_apart(project: Project) -> None:
@@ -86,7 +93,12 @@ def test_logs_are_json_with_their_context(project: Project) -> None:
     """S0.26, S4.19: on stderr and in the run's own file; errors say which item and why."""
     project.write(CHAIN, "chain.py")
     said = project.shoal("run", "chain.py", SHOAL_LOG_FORMAT="json")
-    lines = [json.loads(line) for line in said.stderr.splitlines() if line.startswith("{")]
+    everything = [json.loads(line) for line in said.stderr.splitlines()]
+    notes = [line["event"] for line in everything if len(line) == 3]
+    assert notes[0].endswith("of chain begins.")
+    assert any(note.startswith("done ") for note in notes)  # progress
+    assert "shoal items retry" in notes[-1]  # what to do next
+    lines = [line for line in everything if len(line) > 3]
     (kept,) = (project.folder / ".shoal" / "logs").glob("*.log")
     in_file = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [line | {"time": ""} for line in in_file] == [line | {"time": ""} for line in lines]
@@ -95,6 +107,62 @@ def test_logs_are_json_with_their_context(project: Project) -> None:
     assert all(line["level"] == "info" and line["stage"] == "profiled" and line["run"] == kept.stem for line in looking)
     (failed,) = [line for line in lines if line["event"] == "attempt failed"]
     assert (failed["outcome"], failed["error"]) == ("permanent", "No such user")
+
+
+NOISY = """
+    import logging, warnings
+    noisy = Scraper("noisy")
+
+    @noisy.stage(retries=0)
+    async def one(item: Item):
+        print("a line", "and a half", file=sys.stderr)
+        print('{"level": "info", "event": "my own"}', file=sys.stderr)
+        warnings.warn("an old call", stacklevel=1)
+        logging.getLogger("library").error("a library's error")
+        raise ValueError("broken\\nin two lines")
+
+    noisy.start(one.item(key="x"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (
+            ("run", "noisy.py"),
+            1,
+            ["a line and a half", "my own", "an old call", "a library's error", "of noisy begins."],
+        ),
+        (("run", "noisy.py", "-q", "--fresh"), 1, ["a line and a half", "Too many items are dead"]),
+        (("run", "noisy.py", "-v", "--set", "lease=0"), 2, ["lease is '0'", "Traceback"]),
+        (("run", "noisy.py", "-q", "--nope"), 2, ["No such option: --nope", "Usage: shoal run"]),
+        (("run", "nowhere.py", "-q"), 5, ["There is no file"]),
+        (("worker", "noisy.py", "--run-id", "nope"), 5, ["nope"]),
+        (("enqueue", "noisy.py", "--db-password", "x"), 2, ["PGPASSWORD"]),
+    ],
+)
+def test_with_json_logs_every_line_on_stderr_is_json(
+    project: Project, arguments: tuple[str, ...], code: int, told: list[str]
+) -> None:
+    """S0.26: notes, progress, errors, hints and usage too, with -q, and whatever the author's code prints."""
+    project.write(NOISY, "noisy.py")
+    (project.folder / "shoal.toml").write_text("log_format = 'json'\n")
+    said = project.shoal(*arguments, code=code)
+    lines = [json.loads(line) for line in said.stderr.splitlines()]
+    assert all(line["level"] in ("info", "warning", "error") for line in lines)
+    for text in told:
+        assert any(text in line["event"] for line in lines), text
+
+
+def test_json_logs_are_asked_for_by_a_flag_or_in_a_file_that_is_broken(project: Project) -> None:
+    said = project.shoal("stats", "--set", "log_format=json", "-q", code=2)
+    assert json.loads(said.stderr.splitlines()[-1])["event"] == "Missing argument 'SCRAPER'."
+    (project.folder / ".env").write_text("SHOAL_LOG_FORMAT='json'\nSHOAL_LEASE 5\n")
+    (line,) = project.shoal("status", code=2).stderr.splitlines()
+    assert "of .env cannot be understood" in json.loads(line)["event"]
+    (project.folder / ".env").unlink()
+    (project.folder / "pyproject.toml").write_text("[tool.other]\nlog_format = 'json'\n")
+    assert project.shoal("run", "nowhere.py", code=5).stderr.startswith("Error: ")
 
 
 def test_one_after_another_for_debugging(project: Project) -> None:

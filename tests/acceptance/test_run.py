@@ -1,6 +1,7 @@
 """`shoal run` from a file of ten lines to its export, with the ways to bound it, to share it and to do it again."""
 
 import json
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -96,25 +97,61 @@ def test_exit_codes(project: Project) -> None:
     assert "404 Not Found" in dead.stdout
 
 
-def test_one_process_owns_a_single_run_and_workers_may_help(project: Project) -> None:
-    """S1.2: a second `shoal run` is refused with exit 4 and told what to do; the lock dies with its holder."""
-    project.write(PAGES)
+def test_one_process_owns_a_single_run_and_workers_may_help(either: Project) -> None:
+    """S1.1, S1.2: a second `shoal run` is refused with exit 4 and told what to do; the lock dies with its holder."""
+    either.write(PAGES)
     with Site() as site:
-        urls = project.urls(f"{site.url}/slow/0.3/{n}" for n in range(30))
-        owner = project.start("run", "shop.py", "--urls-file", urls, "-j", "1")
+        urls = either.urls(f"{site.url}/slow/0.3/{n}" for n in range(30))
+        owner = either.start("run", "shop.py", "--urls-file", urls, "-j", "1")
         site.wait_until(lambda visits: len(visits) >= 2)
-        refused = project.start("run", "shop.py", "--urls-file", urls)
-        helper = project.start("worker", "shop.py", "--json")
+        refused = either.start("run", "shop.py", "--urls-file", urls)
+        helper = either.start("worker", "shop.py", "--json")
         assert refused.wait() == 4
-        assert f"({owner.pid})" in refused.stderr
+        assert re.search(rf"another process \((\S+-)?{owner.pid}(-\S+)?\)", refused.stderr)
         assert "shoal worker" in refused.stderr
         assert [owner.wait(), helper.wait()] == [0, 0]
         assert json.loads(helper.stdout)["done"] > 0
-        assert project.counts().done == 30
-        killed = project.start("run", "shop.py", "--fresh", "--urls-file", urls, "--set", "lease=1")
+        assert either.counts().done == 30
+        killed = either.start("run", "shop.py", "--fresh", "--urls-file", urls, "--set", "lease=1")
         site.wait_until(lambda visits: len(visits) >= 35)
         killed.kill()
-        project.shoal("run", "shop.py", "--resume", "--limit", "1", "--set", "lease=1")
+        either.shoal("run", "shop.py", "--resume", "--limit", "1", "--set", "lease=1")
+
+
+def test_how_soon_and_how_often_is_tried_again_can_be_said(project: Project) -> None:
+    """S4.2: in the code, in a file, and for one call, where it holds for items that were stored before, too."""
+    project.write(PAGES.replace('Scraper("shop")', 'Scraper("shop", retries=0, backoff_cap=0.1)'))
+    (project.folder / "shoal.toml").write_text("retries = 8\n[scrapers.shop]\nbackoff_jitter = 0\n")
+    with Site() as site:
+        urls = project.urls([f"{site.url}/status/500/then-ok/3/x"])
+        planned = json.loads(project.shoal("run", "shop.py", "--urls-file", urls, "--dry-run", "--json").stdout)
+        assert [(stage["retries"], stage["backoff"]) for stage in planned["stages"]] == [(0, "2^n, at most 0.1 s")]
+        project.shoal("enqueue", "shop.py", "--urls-file", urls)
+        project.shoal("worker", "shop.py", "--set", "retries=5")
+        times = [visit.start for visit in site.visits() if visit.path != "/robots.txt"]
+    assert len(times) == 4
+    assert project.counts().done == 1
+    # By default the third would have come 4 seconds after the second, and the fourth 8 seconds after that.
+    assert times[3] - times[1] < 8
+    rows = project.shoal("config", "show", "shop", "--origin").stdout
+    assert re.search(r"^retries +8 +retries in shoal\.toml$", rows, re.MULTILINE)
+    assert re.search(r"^backoff_jitter +0\.0 +scrapers\.shop\.backoff_jitter in shoal\.toml$", rows, re.MULTILINE)
+    assert re.search(r"^backoff_factor +2\.0 +default$", rows, re.MULTILINE)
+
+
+def test_a_distributed_run_is_shared(fleet: Project) -> None:
+    """S1.1: the same `shoal run` twice, on any machine, works on one run."""
+    fleet.write(PAGES.replace('Scraper("shop")', 'Scraper("shop", mode="distributed")'))
+    with Site() as site:
+        urls = fleet.urls(f"{site.url}/slow/0.3/{n}" for n in range(30))
+        one = fleet.start("run", "shop.py", "--urls-file", urls, "-j", "2", "--json")
+        site.wait_until(lambda visits: len(visits) >= 2)
+        two = fleet.start("run", "shop.py", "-j", "2", "--json")
+        assert [one.wait(), two.wait()] == [0, 0]
+    first, second = json.loads(one.stdout), json.loads(two.stdout)
+    assert first["run_id"] == second["run_id"]
+    assert all(report["worker"]["done"] > 0 for report in (first, second))
+    assert first["worker"]["done"] + second["worker"]["done"] == 30
 
 
 def test_a_distributed_scraper_needs_postgres(project: Project) -> None:

@@ -70,7 +70,7 @@ def test_the_answer_of_enqueue(fleet: Project) -> None:
     answer = json.loads(said.stdout)
     assert (answer["status"], answer["mode"], answer["enqueued"], answer["duplicates"]) == (
         "queued",
-        "distributed",
+        "single",  # S1.1: nothing says otherwise
         2,
         0,
     )
@@ -85,6 +85,21 @@ def test_the_answer_of_enqueue(fleet: Project) -> None:
     assert "set PGPASSWORD" in said.stderr
     named_by_variable = json.loads(fleet.shoal("enqueue", "shop.py", "--urls-file", urls).stdout)["worker_command"]
     assert named_by_variable == answer["worker_command"]
+    # ... also when only a file of this folder names the ledger.
+    place = urlsplit(fleet.ledger)
+    for file, text in ((".env", f"SHOAL_LEDGER={fleet.ledger}"), ("shoal.toml", f"ledger = '{fleet.ledger}'")):
+        (fleet.folder / file).write_text(text)
+        by_file = subprocess.run(
+            [*COMMAND, "enqueue", "shop.py", "--urls-file", urls],
+            cwd=fleet.folder,
+            env=clean_environment(fleet.folder),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"@{place.hostname}:{place.port}{place.path}" in json.loads(by_file.stdout)["worker_command"], file
+        assert secret not in by_file.stdout + by_file.stderr
+        (fleet.folder / file).unlink()
     # The same list again is all duplicates and the same run; --fresh is a new run.
     again = json.loads(fleet.shoal("enqueue", "shop.py", "--urls-file", urls, "--resume").stdout)
     assert (again["run_id"], again["enqueued"], again["duplicates"]) == (answer["run_id"], 0, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import signal
 import time
 
@@ -105,7 +106,7 @@ def test_a_plan_runs_nothing(project: Project) -> None:  # S2.5
 def test_each_in_turn_at_the_terminal(project: Project) -> None:  # S2.6
     set_up(project)
     with Site() as site:
-        keys = ["fiji/a", "fiji/b", "fiji/islands", "tonga/islands"]
+        keys = ["fiji/islands", "tonga/islands", "fiji/a", "fiji/b"]
         for key in keys:
             add(project, key, *slow(site, key, 0.1))
         command = project.shoal("run", "configs/", "--all", "--sequential")
@@ -113,7 +114,7 @@ def test_each_in_turn_at_the_terminal(project: Project) -> None:  # S2.6
     assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(spans))
     # What each says is seen here, in the order in which they ran.
     begun = re.findall(r"Run \S+ of (\S+) begins", command.stderr)
-    assert begun == ["collection.configs", "fiji.a", "fiji.b", "fiji.islands", "tonga.islands"]
+    assert begun == ["collection.configs", "fiji.islands", "tonga.islands", "fiji.a", "fiji.b"]
     assert "Total 4 | Success 4 | Warnings 0 | Failed 0" in command.stdout
 
 
@@ -127,6 +128,100 @@ def test_at_most_so_many_at_once(project: Project) -> None:  # S2.18
         spans = sorted(span(visits) for visits in by_member(site.visits()).values())
     assert len(spans) == 5
     assert max(sum(start <= other[0] < end for other in spans) for start, end in spans) <= 2
+
+
+def test_whatever_is_wrong_with_one_the_others_run(project: Project) -> None:  # S2.11
+    """Clashing names, YAML that is none, unknown keys, an import that fails: failed members with a reason and a log."""
+    set_up(project)
+    with Site() as site:
+        for key in ("fiji/times", "fiji/good"):
+            add(project, key, *slow(site, key, 0.0))
+        add(project, "america/times", *slow(site, "america/times", 0.0), country="fiji")
+        add(project, "tonga/unknown", *slow(site, "tonga/unknown", 0.0), urlz=["x"])
+        (project.folder / "configs/tonga/bad.yaml").write_text("timeout: soon\n")
+        project.write("import nothing_like_it\nx = Scraper('x')", "configs/tonga/imports.py")
+        one = project.shoal("run", "configs/", "--include", "good", "--json")
+        command = project.shoal("run", "configs/", "--all", "--json", code=1)
+        visits = by_member(site.visits())
+    assert list(reports(one)[0]) == ["fiji/good"]
+    assert {key: len(found) for key, found in visits.items()} == {"fiji/times": 1, "fiji/good": 2}
+    members, totals = reports(command)
+    failed = {key: member for key, member in members.items() if member["status"] == "failed"}
+    assert sorted(failed) == ["america/times.yaml", "tonga/bad", "tonga/imports", "tonga/unknown"]
+    assert (totals["success"], totals["failed"]) == (2, 4)
+    assert (
+        "configs/america/times.yaml and configs/fiji/times.yaml are both fiji/times"
+        in failed["america/times.yaml"]["reason"]
+    )
+    assert "timeout is 'soon'" in failed["tonga/bad"]["reason"]
+    assert "nothing_like_it" in failed["tonga/imports"]["reason"]
+    assert "urlz" in failed["tonga/unknown"]["reason"]
+    for member in failed.values():
+        said = (project.folder / member["log"]).read_text().strip()
+        assert said.splitlines()[-1][-40:] in member["reason"]
+        assert member["log"] in command.stderr
+
+
+def test_groups_have_a_verdict_and_pause_after_a_failure(project: Project) -> None:  # S2.3, S2.9, S2.11, S2.17, S2.24
+    """With one slot the group starts before the singles, and its failed head is followed by a pause."""
+    set_up(project)
+    with Site() as site:
+        for key in ("fiji/a", "fiji/b", "tonga/islands"):
+            add(project, key, *slow(site, key, 0.0))
+        add(project, "fiji/islands", f"{site.url}/status/404")
+        command = project.shoal("run", "configs/", "--all", "-j", "1", code=1)
+        visits = site.visits()
+    (failed, next_of_group, *singles) = visits
+    assert [failed.path, next_of_group.path] == ["/status/404", "/slow/0/tonga/islands/0"]
+    assert len(singles) == 2
+    assert next_of_group.start - (failed.end or 0) >= 0.9
+    lines = command.stdout.splitlines()
+    (islands,) = [line for line in lines if "fiji / islands" in line]
+    assert re.search(r"^x .* failed; .*; log logs/fiji/islands/\d{8}_\d{6}\.log$", islands)
+    (group,) = [line for line in lines if "group islands" in line]
+    assert re.search(r"^x .* failed; 2 members: 1 success, 1 failed; .*; exit code 1$", group)
+    assert re.search(r"^Total 4 \| Success 3 \| Warnings 0 \| Failed 1 \| Success rate 75.0% \| ", lines[-1])
+
+    planned = project.shoal("run", "configs/", "--failed", "--dry-run").stdout
+    assert re.findall(r"shoal run configs/(\S+)", planned) == ["fiji/islands.yaml"]
+    command = project.shoal("run", "configs/", "--failed", "--json", code=1)
+    assert reports(command)[1]["groups"] == [
+        {
+            "group": "islands",
+            "status": "failed",
+            "exit_code": 1,
+            "total": 2,
+            "success": 1,
+            "warnings": 0,
+            "failed": 1,
+            "not_run": 0,
+            "success_rate": 0.5,
+            "seconds": reports(command)[1]["groups"][0]["seconds"],
+        }
+    ]
+
+
+def test_nothing_failed_yet(project: Project) -> None:
+    set_up(project)
+    add(project, "fiji/a", "http://127.0.0.1:1/")
+    command = project.shoal("run", "configs/", "--failed", "--dry-run", code=5)
+    assert "There is no run of collection.configs" in command.stderr
+    assert not (project.folder / "ledger.db").exists()
+
+
+def test_what_was_asked_for_holds_for_the_rest(project: Project) -> None:
+    """The commands that are suggested have the folder that records go to, so that the rest is exported too."""
+    set_up(project)
+    with Site() as site:
+        add(project, "fiji/slow", *slow(site, "fiji/slow", 3.0))
+        add(project, "fiji/bad", f"{site.url}/status/404")
+        arguments = ("--all", "-o", "my data/", "-j", "3", "--set", "member_pause=0", "--timeout", "1")
+        command = project.shoal("run", "configs/", *arguments, code=124)
+        (suggested,) = re.findall(r"Go on with: \S*shoal (.*)", command.stderr)
+        assert suggested == "run configs/ --resume -j 3 -o 'my data/' --set member_pause=0"
+        command = project.shoal(*shlex.split(suggested), code=1)
+    assert "run configs/ --failed -j 3 -o 'my data/' --set member_pause=0" in command.stderr
+    assert len(list(project.folder.glob("my data/fiji/slow/*.jsonl"))) == 1
 
 
 def test_those_that_failed_are_tried_again(either: Project) -> None:  # S2.22

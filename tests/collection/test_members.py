@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +52,61 @@ def test_a_file_that_cannot_be_used_is_a_member_too(tmp_path: Path) -> None:  # 
     assert broken["fiji/worse"] is None  # its own process will say what is wrong with it
 
 
-def test_two_files_for_one_member_are_refused(tmp_path: Path) -> None:
+def test_of_two_files_for_one_member_one_is_broken(tmp_path: Path) -> None:
+    """The file whose place says what it is keeps the name, wherever the other one stands in the alphabet."""
     write(tmp_path, "fiji/times.yaml")
-    write(tmp_path, "fiji/other.yaml", "name: times")
-    with pytest.raises(UsageError, match=r"other\.yaml and .*times\.yaml are both fiji\.times"):
-        discover(tmp_path)
+    write(tmp_path, "fiji/other.yaml", "name: times")  # the same name in the ledger
+    write(tmp_path, "america/times.yaml", "country: fiji")  # the same key
+    write(tmp_path, "samoa/sun.yaml")
+    write(tmp_path, "samoa/sun.yml")
+    write(tmp_path, "tonga/sun.yaml", "timeout: soon")
+    members = {member.key: member for member in discover(tmp_path)}
+    assert sorted(key for key, member in members.items() if member.broken is None) == ["fiji/times", "samoa/sun"]
+    assert sorted(key for key, member in members.items() if member.broken is not None) == [
+        "america/times.yaml",
+        "fiji/other.yaml",
+        "samoa/sun.yml",
+        "tonga/sun",
+    ]
+    assert "other.yaml and" in (members["fiji/other.yaml"].broken or "")
+    assert "are both fiji.times: rename one of them" in (members["fiji/other.yaml"].broken or "")
+    assert "are both fiji/times" in (members["america/times.yaml"].broken or "")
+    # A file that claims another's name makes no group of it, and is chosen by its own place.
+    assert keys(plan(members.values(), Choice(include=["fiji/*"], exclude=["other"])).singles) == ["fiji/times"]
+    assert keys(plan(members.values(), Choice(include=["america/times"])).members) == ["america/times.yaml"]
+
+
+def test_whatever_is_wrong_with_a_file_the_others_are_found(tmp_path: Path) -> None:
+    write(tmp_path, "fiji/good.yaml")
+    write(tmp_path, "fiji/tabs.yaml", "a:\n\t- b")
+    write(tmp_path, "fiji/group.yaml", "group: '\u65e5\u672c'")
+    write(tmp_path, "fiji/long.yaml", f"group: {'x' * 200}")
+    write(tmp_path, "fiji/deep.yaml", "a: " + "[" * 5_000 + "]" * 5_000)
+    write(tmp_path, "fiji/deeper.py", "Scraper(" + "(" * 5_000)
+    (tmp_path / "fiji/link.yaml").symlink_to("nowhere")
+    (tmp_path / "fiji/bytes.yaml").write_bytes(b"name: \xff\xfe")
+    broken = {member.newspaper: member.broken for member in discover(tmp_path)}
+    assert broken.pop("good") is None
+    assert broken.pop("deeper") is None  # its own process will say what is wrong with it
+    assert sorted(broken) == ["bytes", "deep", "group", "link", "long", "tabs"]
+    assert all(broken.values())
+
+
+def test_a_folder_that_cannot_be_read_is_a_broken_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "fiji/good.yaml")
+    write(tmp_path, "tonga/hidden.yaml")
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if str(path).endswith("tonga"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    members = {member.key: member.broken for member in discover(tmp_path)}
+    assert members.pop("fiji/good") is None
+    assert all(members.values())
+    assert len(members) == 1
 
 
 def test_an_empty_folder_and_none_at_all(tmp_path: Path) -> None:
@@ -83,6 +135,21 @@ def test_priority_goes_before_the_name(tmp_path: Path) -> None:  # S2.19
     write(tmp_path, "fiji/b.yaml")
     write(tmp_path, "fiji/c.yaml", "priority: -5")
     assert keys(plan(discover(tmp_path), Choice()).singles) == ["fiji/c", "fiji/b", "fiji/a"]
+
+
+def test_groups_start_before_singles_and_the_longest_first(tmp_path: Path) -> None:  # S2.3, S2.17
+    write(tmp_path, "fiji/a.yaml")
+    write(tmp_path, "fiji/first.yaml", "priority: -1")
+    for country in ("fiji", "tonga"):
+        write(tmp_path, f"{country}/pair.yaml")
+    for country in ("fiji", "samoa", "tonga"):
+        write(tmp_path, f"{country}/three.yaml")
+    assert keys(plan(discover(tmp_path), Choice()).members) == [
+        "fiji/first",
+        *("fiji/three", "samoa/three", "tonga/three"),
+        *("fiji/pair", "tonga/pair"),
+        "fiji/a",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from shoal.define.policy import StagePolicy, strictest
 from shoal.define.stage import StageOptions
 from shoal.errors import InvalidScraper, InvalidSetting, UsageError
 from shoal.model.lane import LanePolicy
+from shoal.model.outcome import RetryPolicy
 
 
 @dataclass
@@ -99,6 +100,56 @@ def test_stages_of_one_host_share_the_strictest_of_their_policies() -> None:
 def test_retries_are_attempts_after_the_first() -> None:
     spec = scraper_with({"retries": 0}, {"retries": 5}, {}).run_spec()
     assert [stage.max_attempts for stage in spec.stages] == [1, 6, 4]
+
+
+def test_a_stage_says_how_persistent_it_is_and_a_scraper_for_those_that_do_not() -> None:  # S4.2
+    shop = Scraper("shop", retries=7, backoff_factor=3, backoff_cap=60)
+
+    @shop.stage(retries=1, backoff_jitter=0.0)
+    async def one(item: Item) -> None: ...
+
+    @shop.stage
+    async def two(item: Item) -> None: ...
+
+    assert [(stage.policy.retries, stage.policy.retry) for stage in (one, two)] == [
+        (1, RetryPolicy(factor=3, cap=60, jitter=0.0)),
+        (7, RetryPolicy(factor=3, cap=60, jitter=0.2)),
+    ]
+    assert [stage.max_attempts for stage in shop.run_spec().stages] == [2, 8]
+
+
+def test_who_outranks_whom_about_retries() -> None:
+    """All scrapers' files, the code, the scraper's table, the stage's table, this one call: the later wins."""
+    shop = scraper_with({"backoff_factor": 2.5}, {})
+    said: dict[str, Any] = {
+        "retry_defaults": {"backoff_factor": 4.0, "backoff_cap": 10.0},
+        "retry_table": {"backoff_jitter": 0.5, "retries": 5},
+        "stages": {"stage1": {"retries": 6, "backoff_jitter": 0.6}},
+    }
+    shop.configure(settings={}, **said)
+    first, second = (stage.policy for stage in shop.stages.values())
+    assert (first.retries, first.retry) == (5, RetryPolicy(factor=2.5, cap=10, jitter=0.5))
+    assert (second.retries, second.retry) == (6, RetryPolicy(factor=4, cap=10, jitter=0.6))
+    assert second.max_attempts(stored=1) == 1, "what the item was stored with"
+    shop.configure(settings={}, **said, retry_decided={"retries": 0, "backoff_factor": 1.0})
+    assert {(stage.policy.retries, stage.policy.backoff_factor) for stage in shop.stages.values()} == {(0, 1.0)}
+    assert shop.stages["stage1"].policy.max_attempts(stored=4) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"backoff_factor": 0.5}, {"backoff_factor": "2"}, {"backoff_cap": 0}, {"backoff_jitter": 2}, {"retries": -1}],
+)
+def test_persistence_that_makes_no_sense_is_refused(options: Any) -> None:
+    with pytest.raises(InvalidSetting, match="must be"):
+        Scraper("shop", **options)
+    with pytest.raises(InvalidSetting, match="must be"):
+        scraper_with(options)
+
+
+def test_an_argument_that_a_scraper_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidScraper, match=r"no argument 'backof_factor'. Did you mean backoff_factor\?"):
+        Scraper("shop", backof_factor=2)  # type: ignore[call-arg]
 
 
 def test_the_configuration_changes_only_what_it_names() -> None:

@@ -101,7 +101,7 @@ def test_the_plan_says_that_it_chooses(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("pool", "gated.py", "--max", "3", "--workers", "2", "--yes"), "--workers or --test"),
+        (("pool", "gated.py", "--max", "3", "--workers", "2", "--yes"), "--workers, --test or --only"),
         (("pool", "scale", "gated.py", "many"), "'many' is not auto and not from 1 to 1000"),
         (("run", "gated.py", "--min", "3"), "say with --max how far it may go"),
         (("run", "gated.py", "--max", "3", "-j", "2"), "give --min and --max, or -j"),

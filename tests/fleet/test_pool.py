@@ -6,17 +6,20 @@ import json
 import os
 import re
 import signal
+from collections import Counter
 
 from shoal.demo.shop import Shop
 from tests.acceptance.project import Project
 from tests.fleet.scene import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
+
+KEEPING = ("pool", "gated.py", "--workers", "2", "--stagger", "0", "--yes", "--only", "--partition")
 
 
 def test_two_workers_for_a_test(either: Project) -> None:
     """S3.7, S3.9, S3.11, S3.14: the plan, a log file for each and one for the pool, what each did."""
     either.write(GATED, "gated.py")
     open_gate(either)
-    said = either.shoal("pool", "gated.py", "--test", "--stagger", "0", "--json")
+    said = either.shoal("pool", "gated.py", "--test", "--workers", "2", "--stagger", "0", "--json")
     records = [json.loads(line) for line in said.stdout.splitlines()]
     assert [record["check"] for record in records if record.get("ok")] == [
         "settings",
@@ -39,6 +42,56 @@ def test_two_workers_for_a_test(either: Project) -> None:
     ]
     assert "the worker leaves" in (either.folder / "logs" / "gated_worker_0.log").read_text()
     assert all_done_once(either)
+
+
+def done_by_partition(project: Project) -> dict[str, dict[str, int]]:
+    """How many items of each partition each worker has done."""
+    done: dict[str, Counter[str]] = {}
+    for key, attempts in project.attempts().items():
+        for attempt in attempts:
+            done.setdefault(key.partition("-")[0], Counter())[attempt.worker or ""] += attempt.outcome == "done"
+    return {name: dict(workers) for name, workers in done.items()}
+
+
+def test_a_test_runs_workers_0_and_1_of_the_full_plan_on_their_own_partitions(either: Project) -> None:
+    """S3.7: what worker 2 owns is not touched; the pool ends with its partitions, and the suggested command goes on."""
+    either.write(GATED, "gated.py")
+    open_gate(either)
+    said = either.shoal("pool", "gated.py", "--test", "--workers", "3", "--stagger", "0", "--json")
+    planned = [record for line in said.stdout.splitlines() if "partitions" in (record := json.loads(line))]
+    own = {worker["number"]: worker["partitions"] for worker in planned}
+    assert own == {0: ["a"], 1: ["b"]}
+    assert sum(worker["waiting"] for worker in planned) == 20
+    done = done_by_partition(either)
+    assert {name: sum(workers.values()) for name, workers in done.items()} == {"a": 10, "b": 10}
+    assert all(len(workers) == 1 for workers in done.values()), "a worker took what is not its own"
+    assert (either.counts().done, either.counts().remaining) == (20, 10)
+    (suggested,) = re.findall(r"Go on with: \S*shoal (.*)", said.stderr)
+    assert suggested.endswith(" --workers 3 --stagger 0")
+    either.shoal(*suggested.split(), "--yes")
+    assert all_done_once(either)
+
+
+def test_a_pool_may_keep_to_some_partitions(project: Project) -> None:
+    project.write(GATED, "gated.py")
+    open_gate(project)
+    assert "The run has no items of x" in project.shoal(*KEEPING, "x", code=2).stdout
+    said = project.shoal(*KEEPING, "c", "--partition", "later").stdout
+    assert "(no items of later in the run)" in said
+    assert re.search(r"^ +0 +1 +10 +- +c$", said, re.MULTILINE)
+    assert {name: sum(workers.values()) for name, workers in done_by_partition(project).items()} == {"c": 10}
+    assert (project.counts().done, project.counts().remaining) == (10, 20)
+
+
+def test_workers_that_keep_to_their_own_get_the_partitions_of_one_that_leaves(project: Project) -> None:
+    """Nobody takes over from others, so those whose partitions change are replaced."""
+    pool = gated_pool(project, "--workers", "3", "--only")
+    busy(project, 3)
+    project.shoal("pool", "scale", "gated.py", "2")
+    pool.wait_until_it_says("From now on 2 workers.")
+    open_gate(project)
+    assert pool.wait() == 0
+    assert all_done_once(project)
 
 
 def test_own_partitions_first_then_those_of_others(project: Project) -> None:

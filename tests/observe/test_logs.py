@@ -16,6 +16,7 @@ import pytest
 from shoal.errors import InvalidSetting
 from shoal.model.log import Log
 from shoal.observe.logs import Logs, open_logs
+from shoal.observe.logtext import JsonStream, json_line
 
 
 def written(use: Callable[[Log], object], *, format: str = "json", level: str = "info", **more: Any) -> str:
@@ -217,3 +218,36 @@ def test_bad_settings_are_one_sentence(tmp_path: Path) -> None:
         open_logs(format="xml", level="info", file=None, stream=None)
     with pytest.raises(InvalidSetting, match="cannot be written"):
         open_logs(format="json", level="info", file=tmp_path / "file" / "log", stream=None)
+
+
+def test_every_line_of_a_json_stream_is_json() -> None:  # S0.26
+    """What others print becomes an event, the log's own lines pass, and nobody's line ends another's."""
+    below = io.StringIO()
+    stream = JsonStream(below)
+    assert not stream.isatty()
+
+    def print_in_parts(name: str) -> None:
+        for number in range(200):
+            print(name, number, file=stream)
+
+    threads = [threading.Thread(target=print_in_parts, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json_line("info", {"event": "ours", "fact": 1}), end="", file=stream)
+    print("{not json}", "", "Error: wrong", sep="\n", file=stream)
+    stream.event("error", "Error: postgresql://me:hunter22@db/x\ncannot be reached")
+    print("Go on? ", end="", file=stream, flush=True)
+    lines = [json.loads(line) for line in below.getvalue().splitlines()]
+    told = [(line["level"], line["event"]) for line in lines]
+    assert sorted(told[:400]) == sorted(
+        ("warning", f"{name} {number}") for name in ("one", "two") for number in range(200)
+    )
+    assert lines[400]["fact"] == 1
+    assert told[401:] == [
+        ("warning", "{not json}"),
+        ("error", "wrong"),
+        ("error", "postgresql://me:***@db/x\ncannot be reached"),
+        ("warning", "Go on?"),
+    ]

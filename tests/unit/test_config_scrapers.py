@@ -177,8 +177,8 @@ def test_mistakes_in_tables_are_told_with_their_place(tmp_path: Path, toml: str,
 @pytest.mark.parametrize(
     ("table", "code", "ledger", "mode", "origin"),
     [
-        ("", None, "", "single", "default for a SQLite ledger"),
-        ("", None, POSTGRES, "distributed", "default for a PostgreSQL ledger"),
+        ("", None, "", "single", "default"),
+        ("", None, POSTGRES, "single", "default"),
         ("", "single", "", "single", "the code of books"),
         ("", "distributed", POSTGRES, "distributed", "the code of books"),
         ("mode = 'distributed'", "single", POSTGRES, "distributed", "scrapers.books.mode in shoal.toml"),
@@ -225,17 +225,35 @@ def test_a_single_scraper_keeps_the_file_its_table_names(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("flags", [{"ledger": POSTGRES}, {"db_host": "db", "db_name": "shoal"}])
-def test_a_flag_that_the_mode_contradicts_is_refused(tmp_path: Path, flags: dict[str, str | None]) -> None:
-    settings = load(tmp_path, "[scrapers.home]\nmode = 'single'\n", flags)
-    with pytest.raises(InvalidSetting, match=r"mode single .* but --(ledger|db-host) names a PostgreSQL ledger"):
-        settings.for_scraper("home")
-    assert settings.for_scraper("others").mode == "distributed"
+def test_a_single_scraper_works_on_the_postgres_that_a_flag_names(
+    tmp_path: Path, flags: dict[str, str | None]
+) -> None:  # S1.1
+    home = load(tmp_path, "[scrapers.home]\nmode = 'single'\n", flags).for_scraper("home")
+    assert home.mode == "single"
+    assert home.ledger.startswith("postgresql://")
 
 
-def test_a_table_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    settings = load(tmp_path, f"[scrapers.home]\nmode = 'single'\nledger = '{POSTGRES}'\n")
-    with pytest.raises(InvalidSetting, match=r"but scrapers\.home\.ledger in shoal\.toml names a PostgreSQL ledger"):
-        settings.for_scraper("home")
+def test_a_single_scraper_works_on_the_postgres_that_its_table_names(tmp_path: Path) -> None:
+    home = load(tmp_path, f"[scrapers.home]\nmode = 'single'\nledger = '{POSTGRES}'\n").for_scraper("home")
+    assert (home.mode, home.ledger) == ("single", POSTGRES)
+
+
+def test_what_is_said_about_retries_and_to_whom(tmp_path: Path) -> None:  # S4.2
+    toml = "retries = 9\nbackoff_cap = 20\n[scrapers.books]\nbackoff_cap = 30\nbackoff_jitter = 0\n"
+    settings = load(tmp_path, toml, {"backoff_jitter": "0.7"}, SHOAL_BACKOFF_FACTOR="3")
+    assert settings.for_scraper("books").retry_options("books") == {
+        "retry_defaults": {"retries": 9},
+        "retry_table": {"backoff_cap": 30.0},
+        "retry_decided": {"backoff_factor": 3.0, "backoff_jitter": 0.7},
+    }
+    assert settings.for_scraper("others").retry_options("others")["retry_defaults"] == {
+        "retries": 9,
+        "backoff_cap": 20.0,
+    }
+    assert str(settings.for_scraper("books").origins["backoff_cap"]) == "scrapers.books.backoff_cap in shoal.toml"
+    for wrong in ("backoff_factor = 11", "backoff_cap = 0", "backoff_jitter = 'much'", "retries = -1"):
+        assert "it must be" in refusal(tmp_path, wrong).message
+        assert "it must be" in refusal(tmp_path, f"[scrapers.books.stages.a]\n{wrong}").message
 
 
 def test_distributed_needs_postgres(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,25 +21,23 @@ from shoal.collection.limits import Limits
 from shoal.collection.members import Choice, Member, Plan, discover, plan
 from shoal.collection.office import Office, Terms
 from shoal.collection.scraper import collection_scraper
-from shoal.collection.summary import NOT_RUN, Summary, summarize
-from shoal.collection.verdict import Status
+from shoal.collection.summary import PAGE, summarize
 from shoal.config import DeadLimit, Settings
 from shoal.define.declared import is_declared
 from shoal.define.load import load_scraper
 from shoal.enqueue.begin import Choice as Which
 from shoal.enqueue.begin import Plan as Beginning
-from shoal.errors import NotFound, ShoalError, UsageError
+from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ItemState
-from shoal.model.run import Run
-from shoal.model.views import ItemFilter
+from shoal.model.item import OPEN_STATES, ItemState
+from shoal.model.run import COLLECTION, Run
+from shoal.model.views import ItemFilter, ItemView
 from shoal.notify.sender import check_addresses
 from shoal.observe.words import counted
-from shoal.wiring import opened
+from shoal.wiring import opened, sqlite_path
 from shoal.worker.options import Ending
 
 FAREWELL_SECONDS = 10.0
-MOST_MEMBERS = 1_000
 NO_DEAD = DeadLimit(Decimal(0), False)
 
 
@@ -59,11 +58,16 @@ class CollectionWish(msgspec.Struct, frozen=True, kw_only=True):
 async def run_collection(session: Session, wanted: CollectionWish, overrides: Mapping[str, object | None]) -> int:
     """From the plan to the summary; returns the exit code. `overrides` are settings that options gave."""
     overrule(session, overrides)
-    settings = session.settings.for_scraper(wanted.name)
+    # The mode is that of scrapers, each of which keeps its own; a collection itself is shared where it can be.
+    can_be_shared = sqlite_path(session.settings.with_table_of(wanted.name).ledger) is None
+    settings = session.settings.for_scraper(wanted.name, mode="distributed" if can_be_shared else None)
     everyone = _discovered(wanted)
     chosen = plan(everyone, wanted.members)
     if wanted.dry_run:
-        checked = plan([_checked(member) for member in everyone], wanted.members)
+        takes = wanted.members.takes
+        checked = plan([_checked(member) if takes(member) else member for member in everyone], wanted.members)
+        if wanted.wish.choice is Which.RESUME:
+            checked = checked.only(await _keys_to_run(wanted, settings))
         print_plan(session, checked, wanted.folder, settings.concurrency)
         return 1 if any(member.broken for member in checked.members) else 0
     await check_addresses(settings)
@@ -71,14 +75,14 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
         office = Office(ledger, environment, _terms(wanted, settings))
         scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)
-        with ExitStack() as held:
+        async with AsyncExitStack() as held:
             async with beginning(ledger, settings, scraper.name):
                 try:
                     begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
                 except OccasionOver:
                     return 0
                 except NotFound as error:
-                    error.remedy = f"Run it first: {command_line()} run {wanted.wish.target} --all"
+                    error.remedy = _run_it_first(wanted)
                     raise
                 if begun.run is not None:
                     begun = await _taken_up(session, ledger, begun, begun.run, chosen, wanted)
@@ -94,8 +98,43 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
             await _wait_for(session, office)
             run = await ledger.runs.get(run.id)
             summary = await summarize(ledger, run)
-        print_members(session, run, summary, settings, wanted.wish.target)
-        return _exit_code(summary, report.ending)
+        if_stopped = TIMED_OUT if report.ending is Ending.TIMED_OUT else INTERRUPTED
+        print_members(
+            *(session, run, summary, settings, wanted.wish.target), if_stopped=if_stopped, seconds=report.seconds
+        )
+        # A member that the ledger refused is in no summary.
+        return summary.exit_code(if_stopped) or int(wanted.wish.filled.invalid > 0)
+
+
+async def _keys_to_run(wanted: CollectionWish, settings: Settings) -> set[str]:
+    """The members that --resume or --failed would run, from the ledger as it is. Raises NotFound without a run."""
+    states = (ItemState.DEAD,) if wanted.failed else OPEN_STATES
+    try:
+        async with opened(settings, migrate=False) as ledger:
+            run = await ledger.runs.latest(COLLECTION + wanted.name)
+            if run is not None:
+                return {item.key or "" for item in await _items(ledger, run, states)}
+    except LedgerNotMigrated:
+        pass
+    raise NotFound(
+        f"There is no run of {COLLECTION}{wanted.name} to resume in {settings.shown()['ledger']}.",
+        remedy=_run_it_first(wanted),
+    )
+
+
+def _run_it_first(wanted: CollectionWish) -> str:
+    return f"Run it first: {command_line()} run {shlex.quote(wanted.wish.target)} --all"
+
+
+async def _items(ledger: Ledger, run: Run, states: tuple[ItemState, ...]) -> list[ItemView]:
+    found: list[ItemView] = []
+    cursor = None
+    while True:
+        page = await ledger.reads.items(run.id, ItemFilter(states=states), cursor=cursor, limit=PAGE)
+        found += page.rows
+        cursor = page.cursor
+        if cursor is None:
+            return found
 
 
 def _discovered(wanted: CollectionWish) -> list[Member]:
@@ -116,8 +155,12 @@ def _checked(member: Member) -> Member:
             compile(member.path.read_bytes(), member.path, "exec", dont_inherit=True)
     except ShoalError as error:
         return msgspec.structs.replace(member, broken=member.broken or error.message)
-    except (SyntaxError, ValueError, OSError) as error:
+    except OSError as error:
+        return msgspec.structs.replace(member, broken=f"{member.path} cannot be read: {error.strerror}.")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return msgspec.structs.replace(member, broken=f"it is not valid Python: {error}")
+    except Exception as error:  # its template may do anything when it is loaded
+        return msgspec.structs.replace(member, broken=f"{type(error).__name__}: {error}")
     return member
 
 
@@ -153,8 +196,7 @@ async def _taken_up(
             )
     if wanted.failed:
         keys = {member.key for member in chosen.members}
-        dead = (await ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)), limit=MOST_MEMBERS)).rows
-        ids = tuple(item.id for item in dead if item.key in keys)
+        ids = tuple(item.id for item in await _items(ledger, run, (ItemState.DEAD,)) if item.key in keys)
         revived = await ledger.steering.retry(run.id, ItemFilter(ids=ids), by="shoal run") if ids else 0
         session.note(f"{counted(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
     return msgspec.structs.replace(begun, left=(await ledger.reads.stats(run.id)).remaining)
@@ -175,9 +217,3 @@ async def _wait_for(session: Session, office: Office) -> None:
         session.note(f"Waiting for {counted(office.present, 'scraper')} to finish what runs.")
         with giving_up_on_signals(office.hurry, session.note):
             await office.all_gone()
-
-
-def _exit_code(summary: Summary, ending: Ending) -> int:
-    if summary.count(NOT_RUN):
-        return TIMED_OUT if ending is Ending.TIMED_OUT else INTERRUPTED
-    return 1 if summary.count(Status.FAILED) else 0

@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.cli.scrapers import command_line, ledger_flag
+from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
 from shoal.cli.session import BOLD, RED, Session
 from shoal.collection.members import Member, Plan
 from shoal.collection.office import command_of
-from shoal.collection.summary import NOT_RUN, MemberReport, Summary
+from shoal.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary
 from shoal.collection.verdict import Status
 from shoal.observe.words import counted, printable, span, stamp
 
@@ -39,31 +39,42 @@ def print_plan(session: Session, plan: Plan, folder: Path, at_once: int) -> None
     session.data("\nNothing was started.")
 
 
-def print_members(session: Session, run: Run, summary: Summary, settings: Settings, target: str) -> None:
-    """S2.13: a line for every member, singles and those of groups alike, and the totals.
+def print_members(
+    session: Session, run: Run, summary: Summary, settings: Settings, target: str, *, if_stopped: int, seconds: float
+) -> None:
+    """S2.13, S2.11, S2.24: a line for every member, for every group, and the totals with what to do next.
 
-    With --json the lines go to stderr, so that the log of a schedule has them.
+    `if_stopped`: the exit code of what was not run to its end. `seconds`: how long this command took. With --json the
+    lines go to stderr, so that the log of a schedule has them.
     """
-    totals = _totals(summary)
+    groups, totals = summary.groups(if_stopped), _totals(summary)
     if session.json:
         for member in summary.members:
             session.record(member)
-        session.record({"run_id": run.id, "at": summary.at, **totals})
+        session.record({"run_id": run.id, "at": summary.at, **totals, "seconds": round(seconds, 1), "groups": groups})
     say = session.note if session.json else session.data
     say(session.styled(f"Collection run {run.id}, {stamp(summary.at)}", BOLD))
     width = max(len(member.member) for member in summary.members)
     for member in summary.members:
         line = f"{ICONS[member.status]} {member.member.replace('/', ' / ').ljust(width + 2)}  {_text(member)}"
         say(session.styled(line, RED) if member.status == Status.FAILED else line)
+    for group in groups:
+        line = f"{ICONS[group.status]} {f'group {group.group}'.ljust(width + 2)}  {_group_text(group)}"
+        say(session.styled(line, RED) if group.status == Status.FAILED else line)
+    rate = "" if summary.success_rate is None else f" | Success rate {summary.success_rate:.1%}"
     say(
         f"Total {totals['total']} | Success {totals['success']} | Warnings {totals['warnings']} | "
-        f"Failed {totals['failed']}" + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
+        f"Failed {totals['failed']}"
+        + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
+        + f"{rate} | {span(seconds)}"
     )
-    shoal, flag = command_line(), ledger_flag(settings)
+    # What was typed for this run holds for its rest too: without -o nothing of it would be exported.
+    again = f"{command_line()} run {shlex.quote(target)}"
+    same = f"{session.typed(*KEPT_OPTIONS)}{ledger_flag(settings)}"
     if totals["not_run"]:
-        session.note(f"Go on with: {shoal} run {shlex.quote(target)} --resume{flag}")
+        session.note(f"Go on with: {again} --resume{same}")
     if totals["failed"]:
-        session.note(f"Try those that failed again: {shoal} run {shlex.quote(target)} --failed{flag}")
+        session.note(f"Try those that failed again: {again} --failed{same}")
 
 
 def _counts(plan: Plan, at_once: int) -> str:
@@ -99,17 +110,25 @@ def _text(member: MemberReport) -> str:
         facts.append(f"run {member.run_id}")
     if member.reason:
         facts.append(printable(member.reason))
+    if member.log is not None and member.status != Status.SUCCESS:
+        facts.append(f"log {printable(member.log)}")
     return "; ".join(facts)
 
 
+def _group_text(group: GroupReport) -> str:
+    parts = {"success": group.success, "warnings": group.warnings, "failed": group.failed, "not run": group.not_run}
+    told = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+    return (
+        f"{group.status}; {counted(group.total, 'member')}: {told}; {span(group.seconds)}; exit code {group.exit_code}"
+    )
+
+
 def _totals(summary: Summary) -> dict[str, object]:
-    judged = [member for member in summary.members if member.status != NOT_RUN]
-    worked = summary.count(Status.SUCCESS) + summary.count(Status.WARNING)
     return {
         "total": len(summary.members),
         "success": summary.count(Status.SUCCESS),
         "warnings": summary.count(Status.WARNING),
         "failed": summary.count(Status.FAILED),
         "not_run": summary.count(NOT_RUN),
-        "success_rate": round(worked / len(judged), 4) if judged else None,
+        "success_rate": summary.success_rate,
     }

@@ -17,7 +17,7 @@ import typer
 
 from shoal.cli.completion import prepare_answers
 from shoal.cli.groups import Verb, lazy_commands
-from shoal.cli.session import RED, Session
+from shoal.cli.session import RED, Session, stderr_as_asked
 from shoal.cli.streams import flush_output, prepare_streams
 from shoal.errors import OutputFailed, ShoalError, UsageError
 
@@ -80,6 +80,11 @@ def shoal(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No exception leaves it, and no secret does."""
+    with stderr_as_asked(sys.argv[1:] if arguments is None else arguments):
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     session = Session()
     code = BUG
     if arguments is None:  # the process is ours

@@ -58,6 +58,7 @@ def _stages(scraper: Scraper) -> list[dict[str, object]]:
             "delay": _delay(spec.lane.delay_min, spec.lane.delay_max),
             "timeout": f"{stage.policy.timeout:g} s",
             "retries": stage.policy.retries,
+            "backoff": f"{stage.policy.backoff_factor:g}^n, at most {stage.policy.backoff_cap:g} s",
         }
         for stage, spec in zip(scraper.stages.values(), scraper.run_spec().stages, strict=True)
     ]
@@ -72,14 +73,14 @@ def _delay(low: float, high: float) -> str:
 async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[Plan | None, int]:
     from shoal.enqueue.begin import Choice, plan_run
     from shoal.errors import LedgerNotMigrated
-    from shoal.wiring import opened
+    from shoal.wiring import opened, sqlite_path
 
     plan = None
     try:
         async with opened(settings, migrate=False) as ledger:
             plan = await plan_run(ledger, scraper, Choice(choice))
     except LedgerNotMigrated:
-        if settings.mode == "distributed":
+        if sqlite_path(settings.ledger) is None:
             raise
     count = 0
     async for _ in scraper.seeds():

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1_000
 TEST_WORKERS = 2
+# What was said for a run and holds for its rest too; after a test comes the whole plan.
+KEPT_OPTIONS = ("workers", "least", "most", "assign", "partition", "only", "stagger", "max_restarts", "log_dir", "set")
 
 
 class _StartUnlessNamed(TyperGroup):
@@ -54,7 +56,9 @@ def start(
             "--max", min=1, max=MOST_WORKERS, help="Workers, at most: as work and machine allow (excludes --workers)."
         ),
     ] = None,
-    test: Annotated[bool, typer.Option("--test", help="Two workers, without asking.")] = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Only workers 0 and 1 of the plan, each with its own partitions; asks not.")
+    ] = False,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; start nothing.")] = False,
     run_id: Annotated[str | None, typer.Option(help="Work on this run.")] = None,
@@ -64,6 +68,8 @@ def start(
     assign: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Who gets which partitions: [0] CA, MT a line.")
     ] = None,
+    partition: Annotated[list[str], typer.Option(help="Deal out this partition instead of all; may be repeated.")] = [],  # noqa: B006
+    only: Annotated[bool, typer.Option("--only", help="Each worker nothing but its own partitions, ever.")] = False,
     stagger: Annotated[str, typer.Option(metavar="LOW-HIGH", help="Seconds between two starts.")] = "2-5",
     max_restarts: Annotated[int, typer.Option(min=0, max=1_000, help="Restarts of one worker that crashes.")] = 5,
     log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the log files go.")] = Path("logs"),
@@ -74,9 +80,7 @@ def start(
     """
     if run_id is not None and (resume or fresh or urls_file is not None):
         raise typer.BadParameter("it excludes --resume, --fresh and --urls-file.", param_hint="--run-id")
-    if test and workers is not None:
-        raise typer.BadParameter("give one of --test and --workers.", param_hint="--test")
-    check_bounds(least, most, test or workers is not None, "--workers or --test")
+    check_bounds(least, most, test or only or workers is not None, "--workers, --test or --only")
     if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
         raise UsageError("Nobody is there to confirm the plan.", remedy="Add --yes to start without asking.")
     from shoal.cli.pool_start import PoolWish, run_pool
@@ -88,10 +92,14 @@ def start(
         choice=choice_of(resume, fresh),
         run_id=run_id,
         urls_file=urls_file,
-        workers=TEST_WORKERS if test else workers if bounds is None else bounds.least,
+        workers=workers if bounds is None else bounds.least,
         bounds=bounds,
         cores=_cores(),
         assign=assign,
+        partitions=tuple(dict.fromkeys(partition)),
+        only=only,
+        first=TEST_WORKERS if test else None,
+        kept=session.typed(*KEPT_OPTIONS),
         stagger=_seconds(stagger),
         max_restarts=max_restarts,
         logs=log_dir.expanduser(),

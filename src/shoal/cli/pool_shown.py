@@ -31,7 +31,12 @@ def how_many(workers: int, bounds: Bounds | None) -> str:
 
 
 def print_plan(
-    session: Session, workers: Sequence[PlannedWorker], outlook: Outlook, bounds: Bounds | None = None
+    session: Session,
+    workers: Sequence[PlannedWorker],
+    outlook: Outlook,
+    bounds: Bounds | None = None,
+    *,
+    only: bool = False,
 ) -> None:
     if session.json:
         for worker in workers:
@@ -48,8 +53,12 @@ def print_plan(
         session.data(f"It begins with {counted(len(workers), 'worker')}, and has more or fewer as needed.")
     session.data(
         f"{counted(left, 'item')} {'waits' if left == 1 else 'wait'} for {how_many(len(workers), bounds)}, "
-        f"{outlook.done} of {outlook.total} are done; eta {_eta(eta)}. Who has nothing left of its own takes over from "
-        "others."
+        f"{outlook.done} of {outlook.total} are done; eta {_eta(eta)}. "
+        + (
+            "Each takes its own partitions and no others."
+            if only
+            else "Who has nothing left of its own takes over from others."
+        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,9 @@ MOST_COUNTED = 100_000
 
 
 class PoolWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options asked for."""
+    """What the options asked for. `first`: start only so many workers of the plan. `kept`: options as they were typed
+    that hold for the rest of the run too.
+    """
 
     target: str
     choice: str
@@ -62,6 +64,10 @@ class PoolWish(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds | None
     cores: int
     assign: Path | None
+    partitions: tuple[str, ...]
+    only: bool
+    first: int | None
+    kept: str
     stagger: tuple[float, float]
     max_restarts: int
     logs: Path
@@ -98,14 +104,10 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
             outlook = await outlook_on(ledger, run.id)
             _check_there_are_items(outlook, run.id)
             say(f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
-        dealer = Dealer(
-            lambda: outlook_on(ledger, run.id),
-            assignment=wish.assign,
-            workers=wish.workers,
-            configured=partial(_configured, session, scraper, wish),
-        )
-        shares = await _dealt(session, dealer, outlook)
-        print_plan(session, plan_workers(outlook, shares), outlook, wish.bounds)
+        dealer = _dealer(session, scraper, wish, lambda: outlook_on(ledger, run.id))
+        shares = await _dealt(session, dealer, outlook, wish)
+        only = _keeps_to_its_own(wish, shares)
+        print_plan(session, plan_workers(outlook, shares, only=only), outlook, wish.bounds, only=only)
         if wish.asks and not says_yes(session, f"{how_many(len(shares), wish.bounds)} will work on run {run.id}."):
             if is_new:
                 await ledger.runs.remove(run.id, by=BY)
@@ -115,8 +117,9 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
             target=wish.target,
             shares=shares,
             logs=wish.logs,
-            options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, drain=settings.drain),
+            options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, drain=settings.drain, only=only),
             bounds=wish.bounds,
+            kept=wish.kept,
         )
         return await work_off(session, scraper, settings, ledger, run, dealer, start)
 
@@ -133,9 +136,11 @@ def _check(session: Session, name: str) -> Iterator[Callable[[str], None]]:
     print_check(session, Check(name=name, ok=True, text=" ".join(said)))
 
 
-async def _dealt(session: Session, dealer: Dealer, outlook: Outlook) -> Shares:
+async def _dealt(session: Session, dealer: Dealer, outlook: Outlook, wish: PoolWish) -> Shares:
     with _check(session, "partitions") as say:
         shares = await dealer.shares()
+        if wish.only and not any(shares):
+            raise UsageError("The items of the run have no partitions.", remedy="Leave --only out.")
         say(f"{counted(sum(1 for name in outlook.waiting if name), 'partition')}, {counted(len(shares), 'worker')}")
         if dealer.unknown:
             say(f"(no items of {', '.join(dealer.unknown)} in the run)")
@@ -221,7 +226,7 @@ async def _preview(
                 outlook = Outlook(waiting={}) if run is None else await outlook_on(ledger, run.id)
             say("answers, its schema is this version's")
         except LedgerNotMigrated:
-            if settings.mode == "distributed":
+            if sqlite_path(settings.ledger) is None:
                 raise
             say("will be created")
     with _check(session, "run") as say:
@@ -234,10 +239,25 @@ async def _preview(
     async def look() -> Outlook:
         return outlook
 
-    configured = partial(_configured, session, scraper, wish)
-    dealer = Dealer(look, assignment=wish.assign, workers=wish.workers, configured=configured)
-    shares = await _dealt(session, dealer, outlook)
-    print_plan(session, plan_workers(outlook, shares), outlook, wish.bounds)
+    shares = await _dealt(session, _dealer(session, scraper, wish, look), outlook, wish)
+    only = _keeps_to_its_own(wish, shares)
+    print_plan(session, plan_workers(outlook, shares, only=only), outlook, wish.bounds, only=only)
+
+
+def _dealer(session: Session, scraper: Scraper, wish: PoolWish, look: Callable[[], Awaitable[Outlook]]) -> Dealer:
+    return Dealer(
+        look,
+        assignment=wish.assign,
+        workers=wish.workers,
+        configured=partial(_configured, session, scraper, wish),
+        partitions=wish.partitions,
+        first=wish.first,
+    )
+
+
+def _keeps_to_its_own(wish: PoolWish, shares: Shares) -> bool:
+    """Whether workers take nothing but their own partitions. A test of a run without partitions takes what there is."""
+    return wish.only or (wish.first is not None and any(shares))
 
 
 def _configured(session: Session, scraper: Scraper, wish: PoolWish) -> int:

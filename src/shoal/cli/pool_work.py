@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -23,11 +24,11 @@ from shoal.define.scraper import Scraper
 from shoal.elastic.machine import Machine
 from shoal.elastic.scaler import Scaler
 from shoal.elastic.signs import Bounds, Limits
-from shoal.errors import ShoalError
+from shoal.errors import LedgerError, NotFound, ShoalError
 from shoal.fleet.child import Launcher
 from shoal.fleet.elastic import PACE, WHAT, Elastic
 from shoal.fleet.place import Ended
-from shoal.fleet.plan import Dealer
+from shoal.fleet.plan import Dealer, Part, part_of
 from shoal.fleet.pool import FAREWELL_SECONDS, Pool, PoolOptions
 from shoal.fleet.roll import Roll
 from shoal.fleet.shares import Shares
@@ -42,16 +43,21 @@ from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
 
 LAST_LOOK_SECONDS = 1.0
+PART_SECONDS = 1.0
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pool begins with. `bounds`: within which it may choose how many workers it has; None if it may not."""
+    """What the pool begins with. `bounds`: within which it may choose how many workers it has; None if it may not.
+
+    `kept`: the options that hold for the rest of the run too, as they were typed.
+    """
 
     target: str
     shares: Shares
     logs: Path
     options: PoolOptions
     bounds: Bounds | None
+    kept: str = ""
 
 
 async def work_off(
@@ -63,7 +69,9 @@ async def work_off(
     # It is the pool that tells people of alerts: it is there from the first worker to after the last.
     environment = {**environment_of_children(session, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
     launcher = Launcher(
-        start.target, run.id, environment, start.logs, scraper.name, patience=settings.drain + FAREWELL_SECONDS
+        *(start.target, run.id, environment, start.logs, scraper.name),
+        patience=settings.drain + FAREWELL_SECONDS,
+        only=start.options.only,
     )
     logs = open_logs(
         format=settings.log_format,
@@ -79,7 +87,7 @@ async def work_off(
             pool = Pool(launcher, roll, dealer.shares, start.options, log=log, tell=show.tell)
             async with watched(settings, logs.log) as tower:
                 elastic = _elastic(settings, ledger, run, pool, roll, start.bounds, log)
-                await _supervise(ledger, run, pool, elastic, start.shares, show)
+                await _supervise(ledger, run, pool, elastic, start, show)
                 if not pool.stopping:
                     await ledger.upkeep.tend()
                     await tower.close((run.id,))
@@ -100,10 +108,11 @@ async def work_off(
         attempts=sum(tally.done + tally.dead for tally in tallies.values()),
         seconds=time.monotonic() - began,
     )
-    if run.state is RunState.FINISHED:
+    part = await part_of(ledger, run.id, pool.shares) if start.options.only else None
+    if run.state is RunState.FINISHED or (part is not None and not part.remaining and not pool.stopping):
         report.ending = Ending.NOTHING_LEFT
     await print_summary(session, ledger, run, report, settings, None)
-    return await _farewell(session, ledger, run, pool, report, settings, start)
+    return await _farewell(session, ledger, run, pool, report, settings, start, part)
 
 
 def _elastic(
@@ -116,7 +125,7 @@ def _elastic(
     return Elastic(ledger, run, pool, roll, scaler, each=settings.concurrency)
 
 
-async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | None, shares: Shares, show: Show) -> None:
+async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | None, start: Start, show: Show) -> None:
     async def show_run() -> None:
         await follow(ledger, run.id, show)
         pool.start_no_more()
@@ -132,14 +141,30 @@ async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | No
     others = [following, asyncio.create_task(follow_wishes(ledger, run.scraper, obey, seen))]
     if elastic is not None:
         others.append(asyncio.create_task(elastic.run()))
+    if start.options.only:
+        others.append(asyncio.create_task(_finish_with_its_part(ledger, run, pool)))
     try:
         with passing_signals_on(pool.stop, show.tell, _reloading(pool, show)):
-            await beside(pool.run(shares), *others)
+            await beside(pool.run(start.shares), *others)
         await asyncio.wait((following,), timeout=LAST_LOOK_SECONDS)
     finally:
         for other in others:
             other.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _finish_with_its_part(ledger: Ledger, run: Run, pool: Pool) -> None:
+    """A pool that takes only its own partitions ends with them, not with the run.
+
+    While somebody works on other items of the run, those may still yield some of ours.
+    """
+    while True:
+        await asyncio.sleep(PART_SECONDS)
+        with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
+            part = await part_of(ledger, run.id, pool.shares)
+            if not part.remaining and not part.busy and (await ledger.runs.get(run.id)).sealed:
+                pool.finish()
+                return
 
 
 def _reloading(pool: Pool, show: Show) -> Callable[[], None]:
@@ -160,13 +185,25 @@ def _reloading(pool: Pool, show: Show) -> Callable[[], None]:
 
 
 async def _farewell(
-    session: Session, ledger: Ledger, run: Run, pool: Pool, report: WorkReport, settings: Settings, start: Start
+    session: Session,
+    ledger: Ledger,
+    run: Run,
+    pool: Pool,
+    report: WorkReport,
+    settings: Settings,
+    start: Start,
+    part: Part | None,
 ) -> int:
     failed = sum(place.ended in (Ended.GAVE_UP, Ended.BROKEN) for place in pool.places)
     if run.state is RunState.ACTIVE:
-        again = f"pool {shlex.quote(start.target)} --run-id {run.id}"
+        if part is not None and not part.remaining:
+            session.note(f"All of its partitions is done: {counted(part.total, 'item')}, {part.dead} of them dead.")
+        again = f"pool {shlex.quote(start.target)} --run-id {run.id}{start.kept}"
         session.note(f"Go on with: {command_line()} {again}{ledger_flag(settings)}")
         if failed and not pool.stopping:
             session.complain(f"The run has not ended: {counted(failed, 'worker')} failed.")
+            return 1
+        if part is not None and settings.max_dead.exceeded(part.dead, part.total):
+            session.complain(f"Too many items are dead: {part.dead} of {part.total}; allowed: {settings.max_dead}.")
             return 1
     return exit_code(run, await ledger.reads.stats(run.id), report, settings)

@@ -11,6 +11,7 @@ import typer
 from shoal.cli.occasion import Occasion, check_alone
 from shoal.cli.options import with_options
 from shoal.cli.scrapers import (
+    KEPT_OPTIONS,
     Concurrency,
     Fresh,
     Least,
@@ -83,6 +84,7 @@ def run(
         from_store=from_store,
         output=output,
         name=name,
+        kept=session.typed(*KEPT_OPTIONS),
     )
     overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -42,7 +42,7 @@ from shoal.observe.progress import Show, follow, showing
 from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.lock import owning
+from shoal.worker.lock import owning, owning_in_ledger
 from shoal.worker.options import Ending, WorkReport
 from shoal.worker.worker import Worker
 
@@ -52,7 +52,10 @@ BEGIN_NAP_SECONDS = 0.1
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options asked for, and what has come of the filling. `ahead`: claim more than is worked on."""
+    """What the options asked for, and what has come of the filling. `ahead`: claim more than is worked on.
+
+    `kept`: the options that hold for the rest of the run too, as they were typed.
+    """
 
     target: str
     choice: Choice = Choice.AUTO
@@ -64,6 +67,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     from_store: bool = False
     output: str | None = None
     name: str | None = None
+    kept: str = ""
     ahead: bool = True
     filled: Filled = msgspec.field(default_factory=Filled)
 
@@ -73,31 +77,30 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         again = f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.filled.list_is_stored() else ""
         which = "--resume" if self.occasion is None else f"--occasion {shlex.quote(self.occasion)}"
         name = "" if self.name is None else f" --name {shlex.quote(self.name)}"
-        return f"{shlex.quote(self.target)}{name} {which}{again}"
+        return f"{shlex.quote(self.target)}{name} {which}{again}{self.kept}"
 
 
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
     """One run from its beginning to its summary; returns the exit code."""
     await check_addresses(settings)
-    async with opened(settings, waiting=session.note) as ledger:
-        with ExitStack() as held:
-            async with beginning(ledger, settings, scraper.name):
-                try:
-                    plan = await planned(session, scraper, settings, ledger, wish, held)
-                except OccasionOver:
-                    return 0
-                check_there_is_a_start(scraper, wish.urls, plan)
-                await check_list_is_complete(ledger, plan, wish.urls)
-                run = await begin_run(session, scraper, ledger, plan, wish)
-            report = await work_off(session, scraper, settings, ledger, plan, run, wish)
-            await ledger.health.examine()  # never a success in a file that is gone
-            run = await ledger.runs.get(run.id)
-            failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
-            exported = wish.output is not None
-            await print_summary(session, ledger, run, report, settings, wish.resumption, exported=exported)
-            if failure is not None:
-                raise failure
-            return exit_code(run, await ledger.reads.stats(run.id), report, settings)
+    async with opened(settings, waiting=session.note) as ledger, AsyncExitStack() as held:
+        async with beginning(ledger, settings, scraper.name):
+            try:
+                plan = await planned(session, scraper, settings, ledger, wish, held)
+            except OccasionOver:
+                return 0
+            check_there_is_a_start(scraper, wish.urls, plan)
+            await check_list_is_complete(ledger, plan, wish.urls)
+            run = await begin_run(session, scraper, ledger, plan, wish)
+        report = await work_off(session, scraper, settings, ledger, plan, run, wish)
+        await ledger.health.examine()  # never a success in a file that is gone
+        run = await ledger.runs.get(run.id)
+        failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
+        exported = wish.output is not None
+        await print_summary(session, ledger, run, report, settings, wish.resumption, exported=exported)
+        if failure is not None:
+            raise failure
+        return exit_code(run, await ledger.reads.stats(run.id), report, settings)
 
 
 @asynccontextmanager
@@ -126,13 +129,17 @@ async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: Pl
 
 
 async def planned(
-    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, wish: Wish, held: ExitStack
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, wish: Wish, held: AsyncExitStack
 ) -> Plan:
-    """Which run it will be. On a ledger of this machine the scraper is ours from now on, as long as `held` is open."""
+    """Which run it will be. In the mode single the scraper is ours from now on, as long as `held` is open."""
     file = sqlite_path(settings.ledger)
-    if file is not None:
+    is_single = file is not None or settings.mode == "single"
+    if is_single:
         try:
-            held.enter_context(owning(scraper.name, file))
+            if file is not None:
+                held.enter_context(owning(scraper.name, file))
+            else:
+                await held.enter_async_context(owning_in_ledger(scraper.name, ledger, session.note))
         except NotAllowed as error:
             if wish.occasion is None:
                 raise
@@ -141,7 +148,7 @@ async def planned(
         return await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
     if file is not None:
         await bury_dead_neighbours(ledger)
-    return await plan_occasion(session, ledger, scraper, wish.occasion, owned=file is not None)
+    return await plan_occasion(session, ledger, scraper, wish.occasion, owned=is_single)
 
 
 async def work_off(

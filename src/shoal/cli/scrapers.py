@@ -40,6 +40,21 @@ Most = Annotated[
 ]
 
 
+# What was said for a run and holds for its rest too, by the names of the parameters.
+KEPT_OPTIONS = (
+    "concurrency",
+    "least",
+    "most",
+    "sequential",
+    "store",
+    "from_store",
+    "max_dead",
+    "output",
+    "log_dir",
+    "set",
+)
+
+
 class Folder(NamedTuple):
     """A collection: its name, where it lies, and whether a configuration file knows it by that name."""
 
@@ -69,6 +84,7 @@ def load(
     scraper.configure(
         settings=table.settings,
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
+        **settings.retry_options(scraper.name),
     )
     session.settings = msgspec.structs.replace(session.settings, hidden=scraper.secrets)
     return scraper, msgspec.structs.replace(settings, hidden=scraper.secrets)
@@ -183,12 +199,13 @@ def _tell(session: Session, report: IntakeReport, where: str, what: str, complai
 def ledger_flag(settings: Settings, *, elsewhere: bool = False) -> str:
     """What a suggested command needs to find the same ledger, when a flag named it. Its password is left out.
 
-    `elsewhere`: the command may be typed in another terminal, where a variable of this one is not set.
+    `elsewhere`: the command may be typed in another terminal or on another machine, where neither the variables nor the
+    files of this one are.
     """
     from shoal.model.address import without_password
 
     origin = settings.origins["ledger"]
-    if origin.kind == "flag" or (elsewhere and origin.kind == "environment"):
+    if origin.kind == "flag" or (elsewhere and origin.kind != "default"):
         return f" --ledger {shlex.quote(without_password(settings.ledger))}"
     return ""
 

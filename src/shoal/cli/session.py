@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -31,6 +31,7 @@ class Session:
     def __init__(self) -> None:
         self.flags: Mapping[str, str | None] = {}
         self.own_options: frozenset[str] = frozenset()  # settings that options of this very command gave
+        self.options_typed: Mapping[str, str] = {}  # every option that was typed, by its parameter's name
         self.json = False
         self.quiet = False
         self.verbose = False
@@ -72,19 +73,26 @@ class Session:
         self.stubborn = bool(left)
         return not left
 
+    def typed(self, *names: str) -> str:
+        """Those of these options that were typed, as they would be typed again behind a command: ` -o data/ -j 4`."""
+        return "".join(f" {self.options_typed[name]}" for name in names if name in self.options_typed)
+
     def note(self, text: str) -> None:
         """Something for the person at the terminal, left out with `-q`."""
         if not self.quiet:
-            self._say(text)
+            self._say(text, "info")
 
     def complain(self, text: str) -> None:
         """An error: always said."""
-        self._say(text)
+        self._say(text, "error")
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, level: str) -> None:
         # Data that was written before comes before it also where both go to the same file.
         with suppress(OSError, OutputFailed):  # told of at the end
             sys.stdout.flush()
+        if (event := getattr(sys.stderr, "event", None)) is not None:  # a JsonStream
+            event(level, self.redacted(text))
+            return
         print(self.redacted(text), file=sys.stderr, flush=True)
 
     def data(self, text: str) -> None:
@@ -139,6 +147,39 @@ class Session:
         """What must not be printed. Only settings that were read can have put it into a message."""
         known = self.__dict__.get("settings")
         return known.secrets() if known is not None else ()
+
+
+@contextmanager
+def stderr_as_asked(arguments: Sequence[str]) -> Iterator[None]:
+    """S0.26: with JSON logs every line on stderr is JSON, whoever writes it."""
+    if sys.stderr is None or not _speaks_of_json(arguments):
+        yield
+        return
+    from shoal.config.load import log_format_asked_for
+    from shoal.observe.logtext import JsonStream
+
+    if log_format_asked_for(arguments, environ=os.environ, folder=Path.cwd()) != "json":
+        yield
+        return
+    before = sys.stderr
+    sys.stderr = JsonStream(before)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            sys.stderr.flush()
+        sys.stderr = before
+
+
+def _speaks_of_json(arguments: Sequence[str]) -> bool:
+    """Whether a look at the settings is worth its time: most projects have none about logs."""
+    if any("log" in text for text in arguments) or "SHOAL_LOG_FORMAT" in os.environ:
+        return True
+    for name in (".env", "shoal.toml", "pyproject.toml"):
+        with suppress(OSError):
+            if b"log_format" in Path(name).read_bytes().lower():
+                return True
+    return False
 
 
 def _fast_loop() -> Callable[[], AbstractEventLoop] | None:

@@ -7,14 +7,18 @@ from typing import Annotated
 import typer
 
 from shoal.cli.options import with_options
-from shoal.cli.scrapers import Concurrency, Least, Most, Target, check_bounds, load
+from shoal.cli.scrapers import Concurrency, Least, Most, check_bounds, load
 from shoal.cli.session import Session
 
 
 @with_options
 def worker(
     session: Session,
-    scraper: Target,
+    scraper: Annotated[
+        str | None,
+        typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml."),
+    ] = None,
+    named: Annotated[str | None, typer.Option("--scraper", metavar="SCRAPER", help="The same as an option.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Only this run; otherwise all runs of the scraper.")] = None,
     stage: Annotated[list[str], typer.Option(help="Only this stage; may be repeated.")] = [],  # noqa: B006
     partition: Annotated[list[str], typer.Option(help="This partition first; may be repeated.")] = [],  # noqa: B006
@@ -32,13 +36,17 @@ def worker(
 
     With --stage it also stays until the whole run has ended, as other stages may feed it; --drain leaves earlier.
     """
+    if (scraper is None) == (named is None):
+        raise typer.BadParameter("give it once: as an argument, or with --scraper.", param_hint="SCRAPER")
     if drain and forever:
         raise typer.BadParameter("give one of --drain and --forever.", param_hint="--drain")
+    if only and not partition:
+        raise typer.BadParameter("say with --partition which ones.", param_hint="--only")
     check_bounds(least, most, concurrency is not None, "-j")
     from shoal.cli.helping import check_stages, exit_code_of, help_out
     from shoal.model.worker import Scope
 
-    found, settings = load(session, scraper, concurrency=most or concurrency, batch_size=batch_size)
+    found, settings = load(session, scraper or named or "", concurrency=most or concurrency, batch_size=batch_size)
     check_stages(found, stage)
 
     scope = Scope(

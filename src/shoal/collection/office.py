@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from shoal.collection.limits import Ended, Limits, Memory, watch
 from shoal.collection.members import Member
 from shoal.collection.verdict import Status, Verdict, verdict_on
 from shoal.config.deadlimit import DeadLimit
-from shoal.errors import LedgerError, NotAllowed, Permanent, ShoalError, Transient, UsageError
+from shoal.errors import AttemptEnded, LedgerError, NotAllowed, Permanent, ShoalError, Transient, UsageError
 from shoal.export import export_run
 from shoal.fleet.child import Child, start_here, start_tied
 from shoal.fleet.roll import Roll
@@ -59,13 +60,21 @@ class Office:
     async def work_on(self, member: Member, collection_run: str, log: Log) -> dict[str, Any]:
         """One attempt on a member; what came of it, unless it failed.
 
-        Raises Permanent when another attempt would not help, Transient when it might.
+        Raises Permanent when another attempt would not help, Transient when it might; both with the log file and the
+        seconds in their `detail`.
         """
-        if member.broken is not None:
-            raise Permanent(member.broken)
-        occasion = occasion_of(collection_run, member.key)
-        began = await self._now()
+        began, started = await self._now(), time.monotonic()
         file = self._log_file(member, began)
+        try:
+            return await self._attempt(member, occasion_of(collection_run, member.key), file, log, began)
+        except AttemptEnded as failed:
+            failed.detail = {"log": self._told_log(file), "seconds": round(time.monotonic() - started, 1)}
+            raise
+
+    async def _attempt(self, member: Member, occasion: str, file: Path, log: Log, began: dt.datetime) -> dict[str, Any]:
+        if member.broken is not None:
+            self._write_log(file, member.broken)
+            raise Permanent(member.broken)
         run = await self._ledger.runs.of_occasion(occasion)
         if run is not None and run.state is RunState.FINISHED:
             verdict = await verdict_on(self._ledger, run, self._terms.max_dead)
@@ -128,7 +137,7 @@ class Office:
                 raise Transient(f"its records cannot be exported to {path}: {error.strerror}") from None
             except ShoalError as error:
                 raise Transient(f"its records are not exported: {error.message}") from None
-        return _record(member, verdict, run, file, seconds)
+        return _record(member, verdict, run, self._told_log(file), seconds)
 
     async def _process(self, member: Member, occasion: str, file: Path, log: Log, began: dt.datetime) -> Ended:
         arguments = (*command_of(member), "--occasion", occasion)
@@ -164,6 +173,16 @@ class Office:
                 return await start_tied(arguments, self._environment, stdout=log, stderr=log, patience=patience)
         except OSError as error:
             raise Transient(f"its process cannot be started: {error.strerror} ({error.filename or ''})") from None
+
+    def _write_log(self, file: Path, text: str) -> None:
+        """The log of a member that has no process to write one."""
+        with suppress(OSError):  # the reason is in the ledger too
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
+
+    def _told_log(self, file: Path) -> str:
+        """Where a person finds the log: one that runs in front writes into the folder, under the name of its run."""
+        return str(file.parent if self._terms.in_front else file)
 
     async def _bury(self, child: Child, occasion: str, began: dt.datetime) -> None:
         """It was killed: what it held need not wait for the end of its lease."""
@@ -212,7 +231,7 @@ def command_of(member: Member) -> tuple[str, ...]:
     return ("run", str(member.path), "--name", member.name)
 
 
-def _record(member: Member, verdict: Verdict, run: Run | None, file: Path, seconds: float) -> dict[str, Any]:
+def _record(member: Member, verdict: Verdict, run: Run | None, log: str, seconds: float) -> dict[str, Any]:
     return {
         "member": member.key,
         "status": verdict.status.value,
@@ -222,7 +241,7 @@ def _record(member: Member, verdict: Verdict, run: Run | None, file: Path, secon
         "dead": verdict.counts.dead,
         "records": verdict.counts.results,
         "seconds": round(seconds, 1),
-        "log": str(file),
+        "log": log,
     }
 
 

@@ -13,7 +13,7 @@ from shoal.collection.office import Office
 from shoal.define.item import Item
 from shoal.define.policy import LONGEST_TIMEOUT
 from shoal.define.scraper import Scraper
-from shoal.errors import Permanent
+from shoal.errors import AttemptEnded, Permanent
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.model.run import COLLECTION
@@ -31,20 +31,27 @@ def collection_scraper(name: str, everyone: Iterable[Member], chosen: Plan, offi
 
     followed = {member.key for group in chosen.groups.values() for member in group[:-1]}
 
+    async def pause_after(member: Member) -> None:
+        if member.key in followed:
+            await office.pause()
+
     @scraper.stage(name=STAGE, ordered=True, lane=_group, timeout=LONGEST_TIMEOUT, retries=retries)
     async def work(item: Item, log: Log) -> AsyncIterator[dict[str, Any]]:
         member = members.get(item.key)
         if member is None:
             raise Permanent(f"{item.key} is no longer in the folder")
-        yield await office.work_on(member, item.run_id, log)
-        if item.key in followed:
-            await office.pause()
+        try:
+            report = await office.work_on(member, item.run_id, log)
+        except AttemptEnded:
+            await pause_after(member)
+            raise
+        yield report
+        await pause_after(member)
 
     scraper.start(
         [
-            work.item(
-                key=member.key, payload={"group": member.group}, partition=member.country, priority=member.priority
-            )
+            # No partitions: the claim keeps this order within one of them only.
+            work.item(key=member.key, payload={"group": member.group}, priority=member.priority)
             for member in chosen.members
         ]
     )

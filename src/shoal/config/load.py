@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from shoal.config.parts import PART_VARIABLES, Parts, flag_of
 from shoal.config.scrapers import ScraperConfig, ScraperTable
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
-from shoal.config.sources import Given, Origin, Variables, read_dotenv
+from shoal.config.sources import Given, Origin, Variables, read_dotenv, read_toml
 from shoal.config.tables import TableReader, known_name
+from shoal.errors import InvalidSetting
 
+LOG_FORMAT = "log_format"
 # Read by the test suite, not by Shoal itself.
 FOREIGN_VARIABLES = re.compile(r"SHOAL_TEST_.*|SHOAL_CHAOS|SHOAL_CHROMIUM")
 
@@ -46,6 +50,55 @@ def load_settings(
     values = {name: VALUES[name].read(name, found) for name, found in given.items()}
     origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
     return Settings(**values, scrapers=scrapers, origins=origins)
+
+
+def log_format_asked_for(arguments: Sequence[str], *, environ: Mapping[str, str], folder: Path) -> str:
+    """How to log, as far as that can be told before anything is checked: errors of the rest are told that way too.
+
+    Whatever else is wrong with the arguments and the files, this raises nothing.
+    """
+    flags = [text.removeprefix("--set=") for text in arguments if text.startswith("--set=")]
+    flags += [value for option, value in pairwise(arguments) if option == "--set"]
+    by_flag = [value for name, _, value in (flag.partition("=") for flag in flags) if _plain(name) == LOG_FORMAT]
+    variable = ENV_PREFIX + LOG_FORMAT.upper()
+    given = [
+        *by_flag[-1:],
+        environ.get(variable, ""),
+        *_said_in(folder / ".env", variable)[-1:],
+        *_toml_value(folder / "shoal.toml", (), ("tool", "shoal")),
+        *_toml_value(folder / "pyproject.toml", ("tool", "shoal")),
+    ]
+    return next((value.strip().lower() for value in given if value), "")
+
+
+def _plain(name: str) -> str:
+    return name.strip().replace("-", "_")
+
+
+def _said_in(path: Path, name: str) -> list[str]:
+    """What stands behind `NAME =` in a file, in lines of their own."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return re.findall(rf"^[ \t]*(?:export[ \t]+)?{name}[ \t]*=[ \t]*[\"']?([\w-]+)", text, re.MULTILINE)
+
+
+def _toml_value(path: Path, *tables: tuple[str, ...]) -> list[str]:
+    """The log format in one of these tables of a file; of a file that cannot be read as TOML, whatever it says."""
+    if not (said := _said_in(path, LOG_FORMAT)):
+        return []  # most files do not speak of it, and need not be parsed
+    try:
+        root = read_toml(path)
+    except InvalidSetting:
+        return said[:1]
+    found = []
+    for names in tables:
+        table: Any = root
+        for name in names:
+            table = table.get(name, {}) if isinstance(table, dict) else {}
+        found.append(table.get(LOG_FORMAT) if isinstance(table, dict) else None)
+    return [value for value in found if isinstance(value, str)]
 
 
 def _scraper(name: str, table: ScraperTable, parts: Parts) -> ScraperConfig:

@@ -21,12 +21,18 @@ OWN_VALUES: dict[str, Value] = {
     "mode": Choice(("single", "distributed")),
     "schedule": Schedule(),
 }
+RETRY_VALUES: dict[str, Value] = {
+    "retries": Number(int, 0, 999),
+    "backoff_factor": Number(float, 1, 10),
+    "backoff_cap": Number(float, 0.01, 86_400, "seconds"),
+    "backoff_jitter": Number(float, 0, 1),
+}
 STAGE_VALUES: dict[str, Value] = {
     "rate": Rate(),
     "delay": Delay(Number(float, 0, MAX_LANE_DELAY, "seconds")),
     "concurrency": Number(int, 1, 10_000),
     "timeout": Number(float, 0.1, 86_400, "seconds"),
-    "retries": Number(int, 0, 999),
+    **RETRY_VALUES,
 }
 
 
@@ -41,6 +47,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     timeout: float | None = None
     retries: int | None = None
+    backoff_factor: float | None = None
+    backoff_cap: float | None = None
+    backoff_jitter: float | None = None
 
     @property
     def pause(self) -> tuple[float, float] | None:

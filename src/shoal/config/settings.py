@@ -10,13 +10,14 @@ import msgspec
 
 import shoal
 from shoal.config.deadlimit import DeadLimit
-from shoal.config.scrapers import OWN_VALUES, Mode, ScraperConfig
+from shoal.config.scrapers import OWN_VALUES, RETRY_VALUES, Mode, ScraperConfig
 from shoal.config.sources import Given, Origin
 from shoal.config.telling import ALERT_KINDS, Addresses, AddressList, Kinds, Share
 from shoal.config.values import Agent, Choice, Dead, Folder, Number, Text, Value, YesNo, shown_value
-from shoal.define.policy import LONGEST_MEMBER
+from shoal.define.policy import DEFAULT_RETRIES, LONGEST_MEMBER
 from shoal.errors import InvalidSetting
 from shoal.model.address import secrets_of, shown_address
+from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import secret_texts
 
 ENV_PREFIX = "SHOAL_"
@@ -37,9 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     elastic shrinks; 100 for never.
     `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `deny_private`: refuse
     addresses that are not public. `max_body`: bytes of a page. `memory_budget`: megabytes that the pages of a process
-    may take at once. `max_dead`: more dead items than this make a finished run a failure. `store`: folder of kept
-    bodies, empty for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log files when `log_dir` is
-    empty.
+    may take at once. `retries`: attempts after the first, `backoff_factor`, `backoff_cap`, `backoff_jitter`: when they
+    come; for what a scraper's code leaves out. `max_dead`: more dead items than this make a finished run a failure.
+    `store`: folder of kept bodies, empty for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log
+    files when `log_dir` is empty.
 
     For the members of a collection: `member_timeout`, seconds that one may take; `member_stale`, that it may be without
     progress; `member_memory`, megabytes; `member_pause`, seconds between two of a group; `member_retries`, further
@@ -70,6 +72,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     deny_private: bool = False
     max_body: int = 32 << 20
     memory_budget: int = 1_024
+    retries: int = DEFAULT_RETRIES
+    backoff_factor: float = RetryPolicy().factor
+    backoff_cap: float = RetryPolicy().cap
+    backoff_jitter: float = RetryPolicy().jitter
     max_dead: DeadLimit = DeadLimit(Decimal(10), True)
     store: str = ""
     log_format: str = "console"
@@ -103,12 +109,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The settings that hold for one scraper, with `mode` and a ledger that fits it.
 
         Flags and `SHOAL_*` variables outrank the scraper's table, which outranks the rest. `mode` is what the
-        scraper's code asks for; its table outranks that. Raises InvalidSetting when mode and ledger do not go together.
+        scraper's code asks for; its table outranks that; if neither says it, it is single. Raises InvalidSetting when
+        mode and ledger do not go together.
         """
         table, merged = self.scraper(name), self.with_table_of(name)
-        chosen, why = _mode(table, mode, merged.ledger)
+        chosen, why = _mode(table, mode)
         merged = msgspec.structs.replace(merged, mode=chosen, origins={**merged.origins, "mode": why})
         return _on_fitting_ledger(merged, table, name)
+
+    def retry_options(self, name: str) -> dict[str, dict[str, Any]]:
+        """What is said about retries, for `Scraper.configure`: to all scrapers, in this one's table, for this call.
+
+        Of settings that `for_scraper` gave.
+        """
+        said: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_decided": {}}
+        for option in RETRY_VALUES:
+            origin = self.origins.get(option, Origin("default"))
+            if origin.kind == "default":
+                continue
+            own = origin == self.scraper(name).origins.get(option)
+            layer = "retry_decided" if _is_personal(origin) else "retry_table" if own else "retry_defaults"
+            said[layer][option] = getattr(self, option)
+        return said
 
     def with_table_of(self, name: str) -> Settings:
         """The settings with what the scraper's table says, whether or not it could work on this ledger."""
@@ -152,6 +174,7 @@ VALUES: dict[str, Value] = {
     "deny_private": YesNo(),
     "max_body": Number(int, 1_024, 1 << 31, "bytes"),
     "memory_budget": Number(int, 16, 1 << 20, "megabytes"),
+    **RETRY_VALUES,
     "max_dead": Dead(),
     "store": Folder("no store"),
     "log_format": Choice(("console", "json")),
@@ -186,15 +209,13 @@ def _is_personal(origin: Origin | None) -> bool:
     return origin is not None and (origin.kind == "flag" or origin.name.startswith(ENV_PREFIX))
 
 
-def _mode(table: ScraperConfig, by_code: str | None, ledger: str) -> tuple[Mode, Origin]:
+def _mode(table: ScraperConfig, by_code: str | None) -> tuple[Mode, Origin]:
     if table.mode is not None:
         return table.mode, table.origins["mode"]
     if by_code is not None:
         origin = Origin("code", f"the code of {table.name}")
         return cast("Mode", OWN_VALUES["mode"].read("mode", Given(by_code, origin))), origin
-    if _is_postgres(ledger):
-        return "distributed", Origin("default", "a PostgreSQL ledger")
-    return "single", Origin("default", "a SQLite ledger")
+    return "single", Origin("default")
 
 
 def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> Settings:
@@ -206,14 +227,11 @@ def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> S
             f"but the ledger is {shown_address(settings.ledger)} (from {origin}).",
             remedy="Set SHOAL_LEDGER=postgresql://user@host/database, or change the mode to single.",
         )
-    if settings.mode == "distributed" or not on_postgres:
+    was_said = settings.origins["mode"].kind != "default"
+    if settings.mode == "distributed" or not on_postgres or not was_said:
         return settings
     if origin.kind == "flag" or origin == table.origins.get("ledger"):
-        raise InvalidSetting(
-            f"{name} has the mode single (from {settings.origins['mode']}), which works on a SQLite file, "
-            f"but {origin} names a PostgreSQL ledger.",
-            remedy="Name a file or leave the ledger out, or change the mode to distributed.",
-        )
+        return settings  # this very PostgreSQL was named for it
     # Single and distributed scrapers live in one project: the PostgreSQL that all share is not meant for this one.
     file = table.values.get("ledger", SQLITE_LEDGER)
     why = table.origins["ledger"] if "ledger" in table.values else Origin("default", "the mode single")

@@ -129,17 +129,21 @@ def read_declared(path: Path, folder: Path = Path()) -> Declared:
 
 
 def _check_names(file: YamlFile, declared: Declared) -> None:
-    for key in ("country", "name"):
-        if not slug(getattr(declared, key)):
+    for key in ("country", "name", "group"):
+        if (text := getattr(declared, key)) is not None and not slug(text):
             raise file.wrong(
                 [key],
-                f"{key} is {getattr(declared, key)!r}, which has no letter from a to z and no digit.",
+                f"{key} is {text!r}, which has no letter from a to z and no digit.",
                 remedy=f"Write {key}: and a name in plain letters.",
             )
-    try:
-        check_name("scraper", declared.scraper_name)
-    except InvalidSetting as problem:
-        raise file.wrong(["name"], problem.message, remedy="Write a shorter name.") from None
+    for key, kind, name in (
+        ("name", "scraper", declared.scraper_name),
+        ("group", "group", slug(declared.group or "x")),
+    ):
+        try:
+            check_name(kind, name)
+        except InvalidSetting as problem:
+            raise file.wrong([key], problem.message, remedy=f"Write a shorter {key}.") from None
     if ":" not in declared.scraper and not declared.scraper.endswith(".py"):
         raise file.wrong(["scraper"], f"scraper is {declared.scraper!r}; it must be {COMMON['scraper']}.")
 

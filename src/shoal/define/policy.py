@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+from collections.abc import Mapping
+from typing import Any, TypedDict, TypeGuard
 
 import msgspec
 
 from shoal.errors import InvalidScraper, InvalidSetting
 from shoal.model.lane import LanePolicy
+from shoal.model.outcome import RetryPolicy
 from shoal.model.rate import parse_rate
 from shoal.model.run import check_count
 
@@ -21,17 +23,44 @@ DEFAULT_RETRIES = 3
 Delay = float | tuple[float, float]
 
 
+class RetryOptions(TypedDict, total=False):
+    """How persistent a stage is: said by a stage, a scraper, its table, or a setting."""
+
+    retries: int | None
+    backoff_factor: float | None
+    backoff_cap: float | None
+    backoff_jitter: float | None
+
+
+RETRY_OPTIONS = tuple(RetryOptions.__annotations__)
+
+
 class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`delay`: seconds between two starts in a lane, from..to. `concurrency`: items of a lane under way at once.
 
-    `timeout`: seconds one attempt may take. `retries`: further attempts after the first. None means: not said.
+    `timeout`: seconds one attempt may take. `retries`: further attempts after the first. `backoff_*`: when they come,
+    see `RetryPolicy`. None means: not said. `said`: which of `RETRY_OPTIONS` the code gave. `retries_decided`: somebody
+    said for this call how many retries there are, which outranks what items were stored with.
     """
 
     delay: tuple[float, float] | None = None
     concurrency: int | None = None
     timeout: float = DEFAULT_TIMEOUT
     retries: int = DEFAULT_RETRIES
+    backoff_factor: float = RetryPolicy().factor
+    backoff_cap: float = RetryPolicy().cap
+    backoff_jitter: float = RetryPolicy().jitter
     ordered: bool = False
+    said: frozenset[str] = frozenset()
+    retries_decided: bool = False
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return RetryPolicy(factor=self.backoff_factor, cap=self.backoff_cap, jitter=self.backoff_jitter)
+
+    def max_attempts(self, stored: int) -> int:
+        """Tries in all that an item has; `stored` is what it was stored with."""
+        return self.retries + 1 if self.retries_decided else stored
 
     @property
     def paced(self) -> bool:
@@ -53,6 +82,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         concurrency: int | None = None,
         timeout: float | None = None,
         retries: int | None = None,
+        backoff_factor: float | None = None,
+        backoff_cap: float | None = None,
+        backoff_jitter: float | None = None,
     ) -> StagePolicy:
         """The same with what is given. Raises InvalidSetting for values that make no sense."""
         given = {
@@ -60,13 +92,37 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
             "concurrency": concurrency,
             "timeout": timeout,
             "retries": retries,
+            "backoff_factor": backoff_factor,
+            "backoff_cap": backoff_cap,
+            "backoff_jitter": backoff_jitter,
         }
         new = msgspec.structs.replace(self, **{name: value for name, value in given.items() if value is not None})
         new._check()
         return new
 
+    def configured(
+        self,
+        *,
+        defaults: Mapping[str, Any],
+        table: Mapping[str, Any],
+        stage: Mapping[str, Any],
+        decided: Mapping[str, Any],
+    ) -> StagePolicy:
+        """The same with what the configuration says, from the weakest to the strongest.
+
+        `defaults` hold for all scrapers and only for what the code leaves out; `table` is the scraper's and `stage` the
+        stage's, which outrank the code; `decided` was said for this one call and outranks everything.
+        """
+        left_out = {name: value for name, value in defaults.items() if name not in self.said}
+        new = self.changed(**left_out).changed(**table).changed(**stage).changed(**decided)
+        return msgspec.structs.replace(new, retries_decided="retries" in decided)
+
     def _check(self) -> None:
         check_count("retries", self.retries, 0, 999)
+        for name in ("backoff_factor", "backoff_cap", "backoff_jitter"):
+            if not _is_number(getattr(self, name)):
+                raise InvalidSetting(f"{name} is {getattr(self, name)!r}; it must be a number.")
+        self.retry.checked()
         if not (_is_number(self.timeout) and 0 < self.timeout <= LONGEST_TIMEOUT):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         if self.ordered and self.concurrency not in (None, 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
 
@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.define.blame import sentence
 from shoal.define.inject import HOOK_WISHES, read_signature
-from shoal.define.policy import StagePolicy, strictest
+from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
@@ -36,11 +36,12 @@ Secret = Annotated[str, _SECRET]
 class Scraper:
     """What an author writes. `shoal run file.py` finds it by itself.
 
-    `mode`: "single" (one process, SQLite) or "distributed" (PostgreSQL); left out, the ledger decides. `settings`: a
+    `mode`: "single" (one `shoal run` at a time; the default) or "distributed" (shared, on PostgreSQL). `settings`: a
     class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`. Those
     of the type `Secret`, and those whose names sound like it (`api_key`, `password`), are not stored with a run.
     `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
-    request. `cookies`: keep them, per lane.
+    request. `cookies`: keep them, per lane. `retries`, `backoff_factor`, `backoff_cap`, `backoff_jitter`: of its stages
+    that do not say otherwise.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Scraper:
         robots: bool | None = None,
         headers: Mapping[str, str] | None = None,
         cookies: bool = True,
+        **persistence: Unpack[RetryOptions],
     ) -> None:
         check_name("scraper", name)
         if mode is not None and mode not in MODES:
@@ -61,6 +63,9 @@ class Scraper:
         self.robots = robots
         self.headers = dict(headers or {})
         self.cookies = cookies
+        _check_known(persistence, RETRY_OPTIONS, "A scraper has no argument")
+        self.persistence: RetryOptions = persistence
+        StagePolicy().changed(**persistence)  # what makes no sense is refused where it stands
         self.settings_type = settings
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
@@ -92,11 +97,7 @@ class Scraper:
         self, function: Callable[P, T] | None = None, /, **options: Unpack[StageOptions]
     ) -> Stage[P, T] | Callable[[Callable[P, T]], Stage[P, T]]:
         """Make a function a stage of this scraper; `StageOptions` says how it works. Plain URLs go to the first one."""
-        unknown = set(options) - set(StageOptions.__annotations__)
-        if unknown:
-            close = difflib.get_close_matches(min(unknown), StageOptions.__annotations__, 1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            raise InvalidScraper(f"A stage has no option {min(unknown)!r}.{hint}")
+        _check_known(options, StageOptions.__annotations__, "A stage has no option")
 
         def decorate(function: Callable[P, T]) -> Stage[P, T]:
             stage = Stage(self, function, options)
@@ -153,17 +154,32 @@ class Scraper:
             except Exception as error:
                 raise InvalidScraper(f"What {self.name} starts from fails: {sentence(error)}.") from error
 
-    def configure(self, *, settings: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]]) -> None:
-        """Apply the configuration: the author's own settings, and changes to stages."""
+    def configure(
+        self,
+        *,
+        settings: Mapping[str, Any],
+        stages: Mapping[str, Mapping[str, Any]],
+        retry_defaults: Mapping[str, Any] | None = None,
+        retry_table: Mapping[str, Any] | None = None,
+        retry_decided: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Apply the configuration: the author's own settings, and changes to stages.
+
+        `retry_*` give some of `RETRY_OPTIONS`: for all scrapers, in this one's table, and for this one call.
+        """
         unknown = set(stages) - set(self.stages)
         if unknown:
             raise InvalidScraper(
                 f"The configuration names the stage {min(unknown)!r}, but {self.name} has {', '.join(self.stages)}.",
                 remedy=f"Correct [scrapers.{self.name}.stages].",
             )
-        for name, changes in stages.items():
-            stage = self.stages[name]
-            stage.policy = stage.policy.changed(**changes)
+        for name, stage in self.stages.items():
+            stage.policy = stage.policy.configured(
+                defaults=retry_defaults or {},
+                table=retry_table or {},
+                stage=stages.get(name, {}),
+                decided=retry_decided or {},
+            )
         if settings or self.settings_type is not None:
             self.settings = _settings(self.name, self.settings_type, {**self.declared, **settings})
         self._configured = {**self.declared, **settings}
@@ -224,6 +240,13 @@ class Scraper:
         except OSError:
             return None
         return digest.hexdigest()[:12] if files else None
+
+
+def _check_known(given: Iterable[str], known: Collection[str], complaint: str) -> None:
+    if unknown := set(given) - set(known):
+        close = difflib.get_close_matches(min(unknown), known, 1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise InvalidScraper(f"{complaint} {min(unknown)!r}.{hint}")
 
 
 def _has_code(function: Callable[..., Any]) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from shoal.define.follow import Follow
 from shoal.define.inject import STAGE_WISHES, Signature, Wish, read_signature
 from shoal.define.item import Item
-from shoal.define.policy import Delay, StagePolicy
+from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
 from shoal.model.urlkey import host_or_none
@@ -36,12 +36,13 @@ HOST: Final = _Host()
 UNSAID: Final = _Host()
 
 
-class StageOptions(TypedDict, total=False):
+class StageOptions(RetryOptions, total=False):
     """How a stage works. Everything may be left out.
 
     `name`: the function's unless given. `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is
     visited, over all machines. `concurrency`: how many of its pages are under way at once. `timeout`: seconds for one
-    attempt. `retries`: attempts after the first. `lane`: what shares rate and concurrency instead of the host: a name,
+    attempt. `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2):
+    when they come. `lane`: what shares rate and concurrency instead of the host: a name,
     a function of the item, or None for no limit. `partition`: affinity of the items. `ordered`: items of a lane run one
     after another. `follow`: links that become items. `record`: the type every record must have. `blocked`: a rule that
     tells a soft block from a page. `headers` go with its requests.
@@ -52,7 +53,6 @@ class StageOptions(TypedDict, total=False):
     delay: Delay | None
     concurrency: int | None
     timeout: float | None
-    retries: int | None
     lane: LaneRule | _Host
     partition: PartitionRule
     ordered: bool
@@ -73,12 +73,15 @@ class Stage(Generic[P, T]):
         self.function = function
         self.name: str = options.get("name") or str(getattr(function, "__name__", type(function).__name__))
         _check_types(self.name, options)
-        self.policy = StagePolicy(ordered=options.get("ordered", False)).changed(
+        persistence: dict[str, Any] = {}
+        for place in (scraper.persistence, options):
+            persistence |= {name: value for name in RETRY_OPTIONS if (value := place.get(name)) is not None}
+        self.policy = StagePolicy(ordered=options.get("ordered", False), said=frozenset(persistence)).changed(
             rate=options.get("rate"),
             delay=options.get("delay"),
             concurrency=options.get("concurrency"),
             timeout=options.get("timeout"),
-            retries=options.get("retries"),
+            **persistence,
         )
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None

@@ -49,13 +49,23 @@ class Child:
 class Launcher:
     """Starts the workers of one run. `target` is what `shoal worker` is told, `environment` what it finds.
 
-    `patience`: seconds that a worker gets to leave when the pool is gone.
+    `patience`: seconds that a worker gets to leave when the pool is gone. `only`: workers take nothing but their own
+    partitions.
     """
 
     def __init__(
-        self, target: str, run_id: str, environment: Mapping[str, str], logs: Path, name: str, *, patience: float
+        self,
+        target: str,
+        run_id: str,
+        environment: Mapping[str, str],
+        logs: Path,
+        name: str,
+        *,
+        patience: float,
+        only: bool = False,
     ) -> None:
         self._patience = patience
+        self._only = only
         self._target = target
         self._run_id = run_id
         self._environment = environment
@@ -67,7 +77,7 @@ class Launcher:
 
     async def launch(self, number: int, partitions: Sequence[str]) -> Child:
         """Raises OSError when the machine refuses another process or the log file."""
-        own = [f"--partition={name}" for name in partitions]
+        own = [*(f"--partition={name}" for name in partitions), *(["--only"] if self._only else [])]
         with self.log_file(number).open("ab") as log:
             return await start_tied(
                 ("worker", self._target, "--run-id", self._run_id, *own),

@@ -34,11 +34,16 @@ Replan = Callable[[int | None], Awaitable[Shares]]
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`stagger`: seconds between two starts, from .. to. `drain`: seconds that what runs gets when a worker leaves."""
+    """`stagger`: seconds between two starts, from .. to. `drain`: seconds that what runs gets when a worker leaves.
+
+    `only`: workers take nothing but their own partitions, so one without any is not started, and one whose partitions
+    change is replaced.
+    """
 
     stagger: tuple[float, float] = (2.0, 5.0)
     max_restarts: int = 5
     drain: float = 30.0
+    only: bool = False
 
 
 class Pool:
@@ -115,6 +120,19 @@ class Pool:
                 self._send_home(place)
         self._changed.set()
 
+    def finish(self) -> None:
+        """Nothing is left for these workers, though the run may go on: all of them leave."""
+        self._over = True
+        self._to_start.clear()
+        self._to_reload.clear()
+        for place in self._places.values():
+            self._send_home(place)
+        self._changed.set()
+
+    @property
+    def shares(self) -> Shares:
+        return self._shares
+
     @property
     def size(self) -> int:
         """How many workers there are to be."""
@@ -163,13 +181,17 @@ class Pool:
             return
         self._shares = shares
         away = set() if again else {number for number in range(len(shares)) if self._has_left(number)}
-        for number, place in self._places.items():
-            if number >= len(shares):
-                self._send_home(place)
-            else:
-                place.wanted, place.partitions = True, shares[number]
-        self._to_start = [number for number in range(len(shares)) if number not in away and not self._is_kept(number)]
+        if self._options.only:
+            away |= {number for number, share in enumerate(shares) if not share}
         self._to_reload = [number for number in self._to_reload if number < len(shares)]
+        for number, place in self._places.items():
+            if number >= len(shares) or (self._options.only and not shares[number]):
+                self._send_home(place)
+                continue
+            if self._options.only and place.partitions != shares[number] and number not in self._to_reload:
+                self._to_reload.append(number)
+            place.wanted, place.partitions = True, shares[number]
+        self._to_start = [number for number in range(len(shares)) if number not in away and not self._is_kept(number)]
         self._order.set()
 
     def _has_left(self, number: int) -> bool:

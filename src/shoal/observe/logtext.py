@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 from collections.abc import MutableMapping
+from contextlib import suppress
+from io import TextIOBase
 from typing import Any, TextIO
 
 import msgspec
@@ -16,6 +19,8 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[1;31m"}
 # Facts of these names would hide the line's own.
 _OURS = ("time", "level")
+# What the level says in JSON.
+_ERROR = "Error:"
 _PLAIN = (int, float, bool, type(None))
 _encode = msgspec.json.Encoder().encode
 
@@ -62,6 +67,59 @@ class Cleaner:
 
 def json_line(level: str, facts: dict[str, Any]) -> str:
     return _encode({"time": _now(), "level": level, "event": "", **facts}).decode() + "\n"
+
+
+class JsonStream(TextIOBase):
+    """A text stream on which every line is a JSON object: a line that is none becomes the event of one.
+
+    With JSON logs it stands for stderr, so that whatever somebody else prints there (a library's warning, an author's
+    `print`) can be read by the same program as the log. Each thread has its own line under way.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._cleaner = Cleaner(())
+        self._begun = threading.local()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        """Never: colours and moving bars are for people."""
+        return False
+
+    def write(self, text: str) -> int:
+        *lines, self._begun.line = (getattr(self._begun, "line", "") + text).split("\n")
+        if whole := "".join(self._as_json(line) for line in lines if line.strip()):
+            self._stream.write(whole)
+        return len(text)
+
+    def event(self, level: str, text: str) -> None:
+        """One line for the whole text, however many lines it has."""
+        self._stream.write(self._line(level, text))
+        self._stream.flush()
+
+    def flush(self) -> None:
+        if getattr(self._begun, "line", ""):
+            self.write("\n")
+        self._stream.flush()
+
+    def _as_json(self, line: str) -> str:
+        if line.startswith("{"):
+            with suppress(msgspec.DecodeError):
+                msgspec.json.decode(line, type=dict)
+                return line + "\n"
+        return self._line("error" if line.startswith(_ERROR) else "warning", line)
+
+    def _line(self, level: str, text: str) -> str:
+        return json_line(level, self._cleaner.clean({"event": text.removeprefix(_ERROR).strip()}))
 
 
 def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.define.blame import sentence
+from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
@@ -17,7 +18,7 @@ from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher
 from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
-from shoal.model.outcome import DONE, Finished, OutcomeClass, RetryPolicy, judge
+from shoal.model.outcome import DONE, Finished, OutcomeClass, judge
 from shoal.model.redaction import redacted
 from shoal.model.urlkey import host_or_none
 from shoal.worker.attempt import Attempt, is_ordered
@@ -48,7 +49,6 @@ class Attempts:
         *,
         log: Log,
         in_lanes: bool = True,
-        retry: RetryPolicy | None = None,
         memory: MemoryBudget | None = None,
     ) -> None:
         self.in_lanes = in_lanes
@@ -56,7 +56,6 @@ class Attempts:
         self.fetcher = fetcher
         self._polite = polite
         self.log = log
-        self._retry = retry or RetryPolicy()
         self._rng = random.Random()
         self.threads = Threads()
         self.memory = memory or MemoryBudget()
@@ -135,6 +134,8 @@ class Attempts:
 
     def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
         outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))
+        stage = self.scraper.stages.get(claimed.stage)
+        policy = stage.policy if stage is not None else StagePolicy()
         message, retry_after, own_lane = ended.message, ended.retry_after, True
         if isinstance(ended, Throttled) and ended.host is not None and not _is_own_host(claimed, ended.host):
             # Not all at once when the host is open again; and an operator may open it sooner.
@@ -145,16 +146,15 @@ class Attempts:
         verdict = judge(
             outcome,
             tries=claimed.tries,
-            max_attempts=claimed.max_attempts,
+            max_attempts=policy.max_attempts(claimed.max_attempts),
             error=redacted(message, self.scraper.secrets),
             retry_after=retry_after,
             own_lane=own_lane,
-            policy=self._retry,
+            policy=policy.retry,
             rng=self._rng,
         )
-        return Finished(
-            lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=_failure_detail(page)
-        )
+        detail = {**(_failure_detail(page) or {}), **ended.detail} or None
+        return Finished(lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=detail)
 
     def run_of_lane(self, claimed: Claimed) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""

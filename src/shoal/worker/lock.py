@@ -1,16 +1,28 @@
-"""One process owns the runs of a scraper in single mode: a lock that ends with the process, however it ends."""
+"""One process owns the runs of a scraper in single mode: a lock that ends with the process, however it ends.
+
+Beside a SQLite file it is a lock of the system. In PostgreSQL, which others reach too, it is a lock with a short time
+that its owner renews.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from shoal.errors import LedgerFull, LedgerReadOnly, NotAllowed
+from shoal.errors import LedgerError, LedgerFull, LedgerReadOnly, NotAllowed
+from shoal.ledger.protocols import Ledger
+from shoal.model.worker import new_worker_id
+
+# So long after its last renewal the lock of a process that died is free; what it held is fenced by leases anyway.
+LOCK_SECONDS = 10.0
+RENEW_SECONDS = 2.0
+_POLL_SECONDS = 0.25
 
 
 @contextmanager
@@ -22,10 +34,7 @@ def owning(scraper: str, ledger: Path) -> Iterator[None]:
         except OSError:
             file.seek(0)
             owner = (file.read(20) or b"").decode().strip()
-            raise NotAllowed(
-                f"{scraper} is being run by another process{f' ({owner})' if owner else ''} on this ledger.",
-                remedy="Wait for it, or help it with `shoal worker`.",
-            ) from None
+            raise _owned(scraper, owner) from None
         with suppress(OSError):  # who owns it is only told to people; on a full disk it is not
             file.truncate(0)
             file.write(str(os.getpid()).encode())
@@ -34,6 +43,56 @@ def owning(scraper: str, ledger: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 file.truncate(0)
+
+
+@asynccontextmanager
+async def owning_in_ledger(scraper: str, ledger: Ledger, tell: Callable[[str], None]) -> AsyncIterator[None]:
+    """Hold the lock of a scraper in the ledger. Raises NotAllowed when another process has it and gives signs of life.
+
+    One that died keeps it for a moment: that is waited for.
+    """
+    name, me = f"single:{scraper}", new_worker_id()
+    await _take(name, me, scraper, ledger, tell)
+    renewing = asyncio.create_task(_renew(name, me, ledger))
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        with suppress(LedgerError):  # then its time runs out
+            await ledger.errands.drop(name, me)
+
+
+async def _take(name: str, me: str, scraper: str, ledger: Ledger, tell: Callable[[str], None]) -> None:
+    first = None
+    while not await ledger.errands.take(name, me, LOCK_SECONDS):
+        held = await ledger.errands.get(name)
+        if held is None:
+            continue
+        if first is None:
+            first = held
+        elif (held.taken_by, held.until) != (first.taken_by, first.until):
+            raise _owned(scraper, held.taken_by)
+        else:
+            await asyncio.sleep(_POLL_SECONDS)
+        if held is first:
+            tell(f"{held.taken_by} has run {scraper} a moment ago; looking whether it still does.")
+
+
+async def _renew(name: str, me: str, ledger: Ledger) -> None:
+    while True:
+        await asyncio.sleep(RENEW_SECONDS)
+        with suppress(LedgerError):
+            if not await ledger.errands.keep(name, me, LOCK_SECONDS):
+                # Its time ran out while this process or the ledger stood still. Whoever has it now may keep it.
+                await ledger.errands.take(name, me, LOCK_SECONDS)
+
+
+def _owned(scraper: str, owner: str) -> NotAllowed:
+    return NotAllowed(
+        f"{scraper} is being run by another process{f' ({owner})' if owner else ''} on this ledger.",
+        remedy='Wait for it, help it with `shoal worker`, or share runs between machines with mode = "distributed".',
+    )
 
 
 def _opened(path: Path) -> FileIO:
