@@ -102,4 +102,4 @@ class PostgresUpkeep(AuditedUpkeep):
         while (row := await self._db.try_row(self._sql["tidy"], TIDY_AT_ONCE)) is not None and row[0] == TIDY_AT_ONCE:
             if not round_.has_time_for("tidy"):
                 return
-        await self._db.try_row(self._sql["look_for_places"])
+        await self._db.fetch(self._sql["look_for_places"])
