@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import statistics
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,13 +20,16 @@ from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
 from shoal.worker import places
+from shoal.worker.heart import awake_and_asleep
 from shoal.worker.options import WorkerOptions
+from shoal.worker.starts import AllStarts, WorkerSide
 from tests.parts.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
 SENDERS, TARGET = HOSTS[:8], HOSTS[8]
 # The site writes a request down when it reads it, which on a busy machine is a little after it was sent.
-LEEWAY = 0.02
+LEEWAY = 0.04
+SITE_LEEWAY = 0.06
 
 
 class Crew:
@@ -129,8 +131,7 @@ async def test_a_host_that_only_redirects_lead_to_keeps_the_rate(crew: Crew, wor
         visits = of_host(site.visits(), TARGET)
     starts = sorted(visit.start for visit in visits)
     assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 24
-    assert closest_starts(visits) >= 0.05 - LEEWAY
-    assert fewest_seconds(starts, 0.05) <= LEEWAY, "no number of starts comes faster than asked"
+    assert fewest_seconds(starts, 0.05) <= SITE_LEEWAY, "no number of starts comes faster than asked"
     await crew.check_all_done(24)
 
 
@@ -235,24 +236,59 @@ async def test_a_worker_that_vanishes_gives_its_places_back(crew: Crew) -> None:
     await crew.check_all_done(4)
 
 
-def median_interval(visits: Sequence[Visit]) -> float:
+def intervals(visits: Sequence[Visit]) -> list[float]:
     starts = sorted(visit.start for visit in visits)
-    return statistics.median(later - earlier for earlier, later in itertools.pairwise(starts))
+    return sorted(later - earlier for earlier, later in itertools.pairwise(starts))
 
 
-@pytest.mark.parametrize(("rate", "workers"), [(20, 1), (100, 1), (20, 2)])
-async def test_the_rate_that_was_asked_for_is_reached_and_never_exceeded(crew: Crew, rate: int, workers: int) -> None:
-    """Half of the intervals at least are what was asked; those that a busy machine spoils are longer, never shorter."""
+@pytest.mark.parametrize("rate", [20, 50])
+async def test_the_rate_that_was_asked_for_is_reached_and_never_exceeded(crew: Crew, rate: int) -> None:
+    """Where the machine has time, starts are as far apart as asked, within 5 %. Where it has none, they are farther."""
     crew.pages(rate=f"{rate}/s")
-    count = 40 if rate == 20 else 100
-    with Site(pages=1_000) as site:
-        await crew.fill([f"{site.url}/page/{n + 1}" for n in range(count)])
-        await crew.work(workers)
+    with Site() as site:
+        await crew.fill([f"{site.url}/page/{n}" for n in range(1, 41)])
+        await crew.work()
         visits = [visit for visit in site.visits() if visit.path != "/robots.txt"]
-    starts = sorted(visit.start for visit in visits)
-    assert fewest_seconds(starts, 1 / rate) <= LEEWAY
-    assert 1 / rate - 0.001 <= median_interval(visits) <= 1.05 / rate * (1.1 if workers > 1 else 1.0)
-    await crew.check_all_done(count)
+    assert fewest_seconds(sorted(visit.start for visit in visits), 1 / rate) <= SITE_LEEWAY
+    between = intervals(visits)
+    assert between[len(between) // 2] >= 1 / rate - 0.002
+    assert between[len(between) // 4] <= 1.05 / rate
+    await crew.check_all_done(40)
+
+
+async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None:
+    """On one clock, at the moment that requests leave: here no site's log blurs it."""
+    crew.pages(delay=0.03)
+    await crew.fill([])
+    assert crew.run is not None
+    await crew.ledger.lanes.set("host", delay=(0.03, 0.03), limit=20)
+    left: list[float] = []
+
+    async def visit(starts: AllStarts, count: int) -> None:
+        for _ in range(count):
+            start = starts.on("host", None, None)
+            try:
+                await start.reserve(None, None)
+                await start.departing()
+                left.append(awake_and_asleep())
+                start.sent()
+            finally:
+                start.close()
+
+    async with AsyncExitStack() as stack:
+        visitors = []
+        for name in ("one", "two", "three"):
+            ledger = await stack.enter_async_context(opened(crew.settings))
+            await ledger.workers.register(WorkerSpec(id=name, node="n", pid=1))
+            side = WorkerSide(lambda name=name: name, lambda: None, lambda worker: None)  # type: ignore[misc]
+            starts = AllStarts(ledger.lanes, side)
+            visitors += [visit(starts, 5) for _ in range(2)]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*visitors)
+    between = sorted(later - earlier for earlier, later in itertools.pairwise(left))
+    assert len(left) == 30
+    assert between[3] >= 0.03 - 0.001
+    assert between[0] >= 0.03 - 0.01, "this process may be stopped between its last look at the clock and ours"
 
 
 async def test_a_limit_of_items_counts_those_that_were_worked_on(crew: Crew) -> None:

@@ -47,7 +47,7 @@ def ls(
                     lane.key,
                     lane.policy.limit,
                     _delay_text(lane),
-                    lane.taken,
+                    lane.taken + lane.visiting,
                     lane.waiting,
                     f"{lane.next_seconds:.1f}s" if lane.next_seconds else "",
                     _state(lane),
@@ -151,6 +151,8 @@ def _print(session: Session, lane: LaneView) -> None:
         "taken": lane.taken,
         "waiting": lane.waiting,
     }
+    if lane.visiting:
+        facts["visits"] = f"{lane.visiting} requests that redirects or handlers sent here"
     if lane.floor:
         facts["at least"] = f"{lane.floor:g}s" + (f": {lane.floor_why}" if lane.floor_why else "")
     if lane.next_seconds:

@@ -308,8 +308,10 @@ def _lane_gates(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list
         if policy.ordered:
             text = f"The group {lane.key} runs one at a time, in order: the one before has not ended."
             gates.append(Gate(code="lane_order", text=text, items=waiting))
-        elif lane.taken >= policy.limit:
-            text = f"The lane {lane.key} is full: {lane.taken} of {policy.limit} places are taken."
+        elif lane.taken + lane.visiting >= policy.limit:
+            text = f"The lane {lane.key} is full: {lane.taken + lane.visiting} of {policy.limit} places are taken."
+            if lane.visiting:
+                text += f" {lane.visiting} by requests that redirects or handlers sent there."
             gates.append(Gate(code="lane_limit", text=text, items=waiting))
         elif policy.delay_max > 0:
             text = f"The lane {lane.key} starts one item every {_range(policy.delay_min, policy.delay_max)} s"

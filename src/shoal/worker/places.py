@@ -9,7 +9,7 @@ from collections import deque
 
 import msgspec
 
-from shoal.errors import Throttled, WorkerLost
+from shoal.errors import LedgerError, Throttled, WorkerLost
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Claimed
 from shoal.model.lane import Admission
@@ -58,6 +58,7 @@ class HostPlaces:
         self._shut_until = 0.0
         self._why = ""
         self._inside = 0
+        self._worker = ""
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -82,7 +83,7 @@ class HostPlaces:
             raise self._refusal()
         if not self._waiting:
             for place in self._free:
-                if now < place.fresh_until and place.worker == self._side.worker():
+                if self._is_good(place, now):
                     self._free.remove(place)
                     self._inside += 1
                     return place
@@ -112,10 +113,13 @@ class HostPlaces:
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(self._look_after())
 
+    def _is_good(self, place: Place, now: float) -> bool:
+        return now < place.fresh_until and place.worker == self._side.worker()
+
     def _hand_out(self) -> None:
         """Give fresh places to those who wait."""
         now = time.monotonic()
-        for place in [place for place in self._free if now < place.fresh_until]:
+        for place in [place for place in self._free if self._is_good(place, now)]:
             while self._waiting and self._waiting[0].given.done():
                 self._waiting.popleft()
             if not self._waiting:
@@ -125,20 +129,23 @@ class HostPlaces:
             self._waiting.popleft().given.set_result(place)
 
     async def _look_after(self) -> None:
-        try:
-            while self._waiting or self._free:
-                self._changed.clear()
+        while self._waiting or self._free:
+            self._changed.clear()
+            try:
                 await self._give_up_old()
                 if self._waiting:
                     await self._ask()
                 elif self._free:
                     await self._pause(LINGER_SECONDS)
-        except WorkerLost:
-            self._free.clear()
-            self._side.lost(self._side.worker())
-            self._refuse_all(NotNow())
-        except Exception as error:
-            self._refuse_all(error)
+            except WorkerLost:
+                self._free.clear()
+                self._side.lost(self._worker)
+                self._refuse_all(NotNow())
+            except LedgerError as error:
+                self._free.clear()  # the worker ends of it, and they with it
+                self._refuse_all(error)
+            except Exception as error:
+                self._refuse_all(error)
 
     async def _give_up_old(self) -> None:
         """Return places that were kept for nobody, or for too long."""
@@ -162,22 +169,22 @@ class HostPlaces:
         try:
             while self._waiting:
                 await self._give_up_old()
-                held = self._free.pop() if self._free else None
-                if held is None and not visit:
-                    visit = random.getrandbits(62)
-                answer = await self._enter(visit, held)
-                if held is None and (answer.is_in or answer.shut > 0):
-                    visit = 0
-                if answer.shut > 0:
+                if not self._waiting:
                     return
-                if not self._waiting or (answer.is_in and held is None):
-                    return
-                if answer.ahead != ahead or held is not None:
-                    moved_at, ahead = time.monotonic(), answer.ahead
-                if time.monotonic() - moved_at > patience:
-                    self._refuse_all(self._no_place())
-                    return
-                if not answer.is_in:
+                if self._free:
+                    await self._confirm()
+                    moved_at = time.monotonic()
+                else:
+                    visit = visit or random.getrandbits(62)
+                    answer = await self._enter(visit, time.monotonic())
+                    if answer.is_in or answer.shut > 0:
+                        visit = 0
+                        return
+                    if answer.ahead != ahead:
+                        moved_at, ahead = time.monotonic(), answer.ahead
+                    if time.monotonic() - moved_at > patience:
+                        self._refuse_all(self._no_place())
+                        return
                     await self._pause(pause)
                     self._hand_out()
                     pause = min(ASK_AGAIN_SECONDS[1], pause * 1.5)
@@ -185,17 +192,25 @@ class HostPlaces:
             if visit:
                 await self._lanes.leave([visit])
 
-    async def _enter(self, visit: int, held: Place | None) -> Admission:
-        claimed, worker, asked_at = self._waiting[0].claimed, self._side.worker(), time.monotonic()
-        number = visit if held is None else held.visit
-        answer = await self._lanes.enter(worker, self._host, number, run_id=claimed.run_id, stage=claimed.stage)
-        now = time.monotonic()
+    async def _confirm(self) -> None:
+        held = self._free.pop()
+        try:
+            await self._enter(held.visit, held.taken_at)
+        except BaseException:
+            self._free.append(held)
+            raise
+
+    async def _enter(self, visit: int, taken_at: float) -> Admission:
+        asked_at = time.monotonic()
+        self._worker = worker = self._side.worker()
+        claimed = self._waiting[0].claimed
+        answer = await self._lanes.enter(worker, self._host, visit, run_id=claimed.run_id, stage=claimed.stage)
         if answer.shut > 0:
             self._shut_until, self._why = asked_at + answer.shut, answer.why
             self._refuse_all()
         elif answer.is_in:
-            taken_at = now if held is None else held.taken_at
-            self._free.append(Place(number, worker, taken_at, asked_at + FRESH_SECONDS, now, answer.paced))
+            now = time.monotonic()
+            self._free.append(Place(visit, worker, taken_at, asked_at + FRESH_SECONDS, now, answer.paced))
             self._hand_out()
         return answer
 

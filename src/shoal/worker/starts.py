@@ -102,8 +102,12 @@ class LaneStarts:
             self._asking = asyncio.create_task(self._ask())
         began = time.monotonic()
         earliest = await asked.given
-        # Most of the wait, before a connection is taken.
-        await asyncio.sleep(max(0.0, earliest - CONNECT_SECONDS - awake_and_asleep()))
+        try:
+            # Most of the wait, before a connection is taken.
+            await asyncio.sleep(max(0.0, earliest - CONNECT_SECONDS - awake_and_asleep()))
+        except BaseException:
+            self.not_needed()
+            raise
         extend(deadline, time.monotonic() - began)
 
     async def departing(self, deadline: Deadline) -> None:
@@ -132,7 +136,7 @@ class LaneStarts:
 
     async def _moment(self) -> None:
         while True:
-            while not self._reserved:
+            while self._missed or not self._reserved:
                 try:
                     await self.reserve(None, None, None)
                 except TooFar as far:

@@ -105,12 +105,10 @@ end $$;
 create or replace function shoal.lane_lead() returns interval
 language sql immutable as $$ select interval '100 milliseconds' $$;
 
--- How many items that have no start yet may be out at once.
+-- How many items that have no start yet may be out at once, of a lane with a delay.
 create or replace function shoal.lane_ahead(l shoal.lane) returns int
 language sql immutable as $$
-    select case when l.delay_max > 0
-                then 1 + least(1000000, floor(extract(epoch from shoal.lane_lead()) / l.delay_max))::int
-                else l.max_active + l.unstarted end
+    select 1 + least(1000000, floor(extract(epoch from shoal.lane_lead()) / l.delay_max))::int
 $$;
 
 -- How many more items a lane lets out now.
@@ -118,7 +116,9 @@ create or replace function shoal.lane_allowance(l shoal.lane) returns int
 language sql immutable as $$
     select case
         when l.paused or l.waiting = 0 then 0
-        else greatest(0, least(l.max_active - l.taken - l.visiting - l.wanted, shoal.lane_ahead(l) - l.unstarted))
+        when l.delay_max > 0
+        then greatest(0, least(l.max_active - l.taken - l.visiting - l.wanted, shoal.lane_ahead(l) - l.unstarted))
+        else greatest(0, l.max_active - l.taken - l.visiting - l.wanted)
     end
 $$;
 
@@ -133,7 +133,8 @@ $$;
 -- When the lane's next item may come out.
 create or replace function shoal.lane_due(l shoal.lane, t timestamptz) returns timestamptz
 language sql immutable as $$
-    select greatest(shoal.lane_next_at(l, t) - shoal.lane_lead(), l.blocked_until)
+    select case when l.delay_max > 0 then greatest(shoal.lane_next_at(l, t) - shoal.lane_lead(), l.blocked_until)
+                else l.blocked_until end
 $$;
 
 -- A random wait within a lane's range.

@@ -244,15 +244,17 @@ create table lane (
     unique (run, key)
 ) strict;
 
--- How many items that have no start yet may be out at once (ahead), how many more a lane lets out now, and not before
--- when: 100 ms before the next start, enough for a claim and a reservation.
+-- How many items that have no start yet may be out at once, of a lane with a delay (ahead); how many more a lane lets out
+-- now, and not before when: 100 ms before the next start, enough for a claim and a reservation.
 create view lane_room as
-select l.id, l.run, l.ahead,
+select l.id, l.run, 1 + cast(min(1e6, 0.1 / l.delay_max) as integer) as ahead,
        case when l.paused or l.waiting = 0 then 0
-            else max(0, min(l.max_active - l.taken - l.visiting - l.wanted, l.ahead - l.unstarted)) end as allowance,
-       max(coalesce(l.next_at, 0) - 100000, coalesce(l.blocked_until, 0)) as due
-from (select *, case when delay_max > 0 then 1 + cast(min(1e6, 0.1 / delay_max) as integer)
-                     else max_active + unstarted end as ahead from lane) l;
+            when l.delay_max > 0
+            then max(0, min(l.max_active - l.taken - l.visiting - l.wanted,
+                            1 + cast(min(1e6, 0.1 / l.delay_max) as integer) - l.unstarted))
+            else max(0, l.max_active - l.taken - l.visiting - l.wanted) end as allowance,
+       max(case when l.delay_max > 0 then coalesce(l.next_at, 0) - 100000 else 0 end, coalesce(l.blocked_until, 0)) as due
+from lane l;
 
 -- Places in a host's lane for requests that come from elsewhere: redirects, APIs, robots.txt. entered: it counts in the
 -- lane's `visiting`; before that it waits and counts in `wanted`. They go with their worker, as leases do.
