@@ -69,14 +69,14 @@ class FilteredSteering(ABC):
             raise InvalidSetting("Items that have ended cannot be cancelled: name open states only.")
         reason = f"Cancelled by {by or 'an operator'}."
         cancelled = 0
+
+        def so_far(in_this_round: int) -> None:
+            told(cancelled + in_this_round)
+
         for _ in range(MOST_ROUNDS):
             left = None if limit is None else limit - cancelled
             in_this_round = await self._change(
-                run_id,
-                which,
-                left,
-                lambda n, before=cancelled: told(before + n),
-                lambda items: self._cancel(no, items, reason),
+                run_id, which, left, so_far, lambda items: self._cancel(no, items, reason)
             )
             cancelled += in_this_round
             if not in_this_round or cancelled == limit:
