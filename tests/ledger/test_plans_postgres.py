@@ -287,8 +287,8 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
     await state("active")
     await cost("resume", sql["settle_lanes"], run.no, STEP)
     await state("cancelled")
-    for place in (None, [2, queues[0], -(2**31), 0], [3, queues[0], -(2**31), 0], [4, queues[0], -(2**31), 0]):
-        await cost(f"cancel {place and place[0]}", sql["cancel_open_items"], run.no, "why", STEP, place)
+    for begin in (None, [2, queues[0], -(2**31), 0], [3, queues[0], -(2**31), 0], [4, queues[0], -(2**31), 0]):
+        await cost(f"cancel {begin and begin[0]}", sql["cancel_open_items"], run.no, "why", STEP, begin)
     ended = await db.value(
         "select array(select item from shoal.outcome where run = $1 and state <> 'done' limit $2)", run.no, STEP
     )
