@@ -11,6 +11,7 @@ from shoal.ledger.checks import check_limit, cursor_parts, whole_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
 from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
 from shoal.model.item import FINAL_STATES, ItemState
+from shoal.model.outcome import OutcomeClass
 from shoal.model.urlkey import key_hash
 from shoal.model.views import (
     AttemptView,
@@ -208,7 +209,7 @@ class SqlReads:
                 await add("find_items", state.value, queues, after, most)
         elif set(states) - set(FINAL_STATES):
             await look("find_attempted", 3, run_no, after, most, which.outcome, which.error)
-        if ItemState.DONE in states and which.error is None:
+        if ItemState.DONE in states and which.error is None and which.outcome in (None, OutcomeClass.DONE):
             await look("find_done", 4, run_no, some, after, most)
         for state in _ENDED_BADLY.intersection(states):
             await look("find_ended", 4, run_no, some, after, most, state.value, which.outcome, which.error)
