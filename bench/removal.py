@@ -1,4 +1,7 @@
-"""Removing a big run: how soon it is hidden, how soon it is gone, and what another run's claims feel of it."""
+"""Orders about a big run: how soon it is hidden and gone, paused, active again, cancelled; what others feel of it.
+
+The items of the run that is paused and cancelled stand behind very many lanes, which is the dearest case.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from bench.places import Place, open_ledger
 from bench.session import Effort, Session
 from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
+from shoal.model.item import NewItem
+from shoal.model.lane import LanePolicy
 from shoal.model.worker import Scope
 
 ITEMS: dict[Effort, int] = {"quick": 200_000, "full": 1_000_000}
@@ -20,6 +25,19 @@ OTHER_ITEMS: dict[Effort, int] = {"quick": 100_000, "full": 500_000}
 BATCH = 50
 QUIET_CLAIMS = 200
 POLL_SECONDS = 0.01
+
+
+ITEMS_TO_A_LANE = 5
+
+
+@dataclass
+class Orders:
+    """Seconds that each order took, and claims of another run meanwhile."""
+
+    pause: float
+    resume: float
+    cancel: float
+    claims_meanwhile: list[float]
 
 
 @dataclass
@@ -55,8 +73,56 @@ def run(session: Session) -> Report:
             report.add(f"{place.name}, other run's claim p95 meanwhile", "ms", [p95[1] * 1000])
             report.add(f"{place.name}, other run's slowest claim meanwhile", "ms", [max(meanwhile) * 1000])
             report.target(f"{place.name}: other run's claim p95, meanwhile / before", p95[1] / p95[0], at_most=3)
+        _report_orders(report, place, items, others, session.rounds, p95[0])
     report.bars("Removing a run", "s")
     return report
+
+
+def _report_orders(report: Report, place: Place, items: int, others: int, rounds: int, quiet_p95: float) -> None:
+    with place.fresh() as filled:
+        entries = (
+            NewItem(
+                url=f"https://h{n % (items // ITEMS_TO_A_LANE)}.example/{n}", lane=f"h{n % (items // ITEMS_TO_A_LANE)}"
+            )
+            for n in range(items)
+        )
+        run_id = asyncio.run(consumer.fill(filled, entries, LanePolicy(limit=1)))
+        other = asyncio.run(consumer.fill(filled, consumer.urls(others)))
+        place.settle(filled)
+        orders = []
+        for _ in range(rounds):
+            with place.copy(filled) as address:
+                orders.append(asyncio.run(_timed_orders(address, run_id, other)))
+    pause = report.add(f"{place.name}, pause", "s", [one.pause for one in orders])
+    resume = report.add(f"{place.name}, resume", "s", [one.resume for one in orders])
+    report.add(f"{place.name}, cancel", "s", [one.cancel for one in orders])
+    meanwhile = percentile([seconds for one in orders for seconds in one.claims_meanwhile], 95)
+    report.add(f"{place.name}, other run's claim p95 during a cancel", "ms", [meanwhile * 1000])
+    report.target(f"{place.name}: seconds until paused", pause.value, at_most=1)
+    report.target(f"{place.name}: seconds until active again", resume.value, at_most=1)
+    report.target(f"{place.name}: other run's claim p95, during a cancel / before", meanwhile / quiet_p95, at_most=3)
+
+
+async def _timed_orders(address: str, run_id: str, other: str) -> Orders:
+    operator = await open_ledger(address)
+    try:
+        async with consumer.consumer(address, BATCH) as worker:
+            worker.scope = Scope(run_ids=(other,))
+            seconds = []
+            for order in (operator.runs.pause, operator.runs.resume):
+                began = time.perf_counter()
+                await order(run_id)
+                seconds.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            cancelling = asyncio.create_task(operator.runs.cancel(run_id))
+            claims = [await _claim(worker)]
+            while not cancelling.done():
+                claims.append(await _claim(worker))
+            await cancelling
+            pause, resume = seconds
+            return Orders(pause, resume, time.perf_counter() - began, claims)
+    finally:
+        await operator.close()
 
 
 def _report(report: Report, name: str, removals: list[Removal]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from shoal.errors import InvalidRecord, NotFound, UnknownStage, UsageError
 from shoal.export import Layout, coverage_of, export_run, first_results
-from shoal.testing.lab import Lab
+from shoal.testing.lab import Lab, done
 from tests.export.shop import REVIEW, add, read_jsonl, read_parquet, stored
 
 FORMATS = ["jsonl", "csv", "parquet"]
@@ -166,6 +166,27 @@ async def test_row_groups_are_bounded(either_lab: Lab, tmp_path: Path, monkeypat
     assert len(groups) > 2
     assert max(groups) < 120
     assert file.read().to_pylist() == BOOKS
+
+
+async def test_coverage_of_very_many_records_is_sampled_and_says_so(either_lab: Lab) -> None:
+    lab = either_lab
+    run, other = await lab.run(), await lab.run()
+    worker = await lab.worker(lease_seconds=3600)
+    for of in (run, other):
+        await lab.put(of, *(f"k{n}" for n in range(600)))
+    claimed = await lab.claim(worker, 2000)
+    await lab.commit(
+        worker, *(done(item, '{"a": 1, "half": ' + ("null}" if item.item % 2 else "2}")) for item in claimed)
+    )
+    sampled = await coverage_of(lab.ledger, run.id, sample=200)
+    assert sampled.sampled
+    assert sampled.of == 600
+    assert 150 <= sampled.records <= 200
+    (a, half) = sampled.fields
+    assert (a.field, a.present, a.filled_share, a.records) == ("a", sampled.records, 1.0, sampled.records)
+    assert abs(half.filled_share - 0.5) < 0.1
+    for exact in (await coverage_of(lab.ledger, run.id), await coverage_of(lab.ledger, run.id, sample=None)):
+        assert (exact.records, exact.of, exact.sampled) == (600, 600, False)
 
 
 async def test_coverage(either_lab: Lab) -> None:

@@ -23,7 +23,7 @@ BATCH = 50
 GROWING = "ready|waiting|delayed|outcome|item|result|attempt|lease"
 HOT = re.compile(
     r"^(claim|commit|admit|begun|promote|unlease|intake|store|reserve|touch|leases_held|results|lane_starts|take_turn"
-    r"|retime_delayed)"
+    r"|retime_delayed|drop|revive|some_|find_|yield|purge|busiest_lanes|delayed_reasons|item_views)"
 )
 SCAN = re.compile(r"^SCAN (\w+)")
 PART = re.compile(r"^(?:CO-ROUTINE|MATERIALIZE) (\w+)")

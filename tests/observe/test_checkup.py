@@ -65,6 +65,15 @@ def test_a_server(samples: list[Vitals], wrong: list[str]) -> None:
     assert all(check.fix for check in checks if not check.ok)
 
 
+def test_a_server_that_is_too_small_for_its_workers() -> None:
+    (connections, *_) = check_server([vitals(sessions=60)], 20)
+    assert connections.ok
+    (connections, *_) = check_server([vitals(sessions=60)], 50)
+    assert not connections.ok
+    assert "50 workers, 3 each, make 150" in connections.text
+    assert "max_connections" in connections.fix
+
+
 def test_workers() -> None:
     assert check_versions([worker()], "1.0").ok
     assert "0.9" in check_versions([worker(), worker("0.9")], "1.0").text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from shoal.model.run import Run
     from shoal.model.views import AttemptView, Gate, ItemFilter, ItemView
 
-# Filters look at items a window at a time; one command does not read a ledger of millions to its end.
-MOST_PAGES = 200
+# An item whose last error has some text in it is looked for among all that ended badly: for so long when nothing was
+# found yet, and then no longer than a reader would notice.
+MOST_SECONDS, ENOUGH_SECONDS = 2.0, 0.2
 
 app = typer.Typer()
 
@@ -106,7 +108,8 @@ def retry(
     """Give dead items another life, as if new; cancelled ones with --state cancelled. --limit tries a few first."""
     choice = choice._replace(item=item, key=key, states=choice.states or [ItemState.DEAD])
     found, which = _confirmed(session, run, choice, limit, ("To be tried again", "retried"), yes=yes)
-    done = ask(session, lambda ledger: ledger.steering.retry(found.id, which, limit=limit, by=operator()))
+    told = session.progress("Retried so far: {} items. If this is interrupted, the same command goes on.")
+    done = ask(session, lambda ledger: ledger.steering.retry(found.id, which, limit=limit, by=operator(), told=told))
     _say_changed(session, found, "retried", done)
 
 
@@ -125,7 +128,8 @@ def cancel(
     """End open items as cancelled, those being worked on too."""
     choice = choice._replace(item=item, key=key, states=choice.states or list(OPEN_STATES))
     found, which = _confirmed(session, run, choice, limit, ("To be cancelled", "cancelled"), yes=yes)
-    done = ask(session, lambda ledger: ledger.steering.cancel(found.id, which, limit=limit, by=operator()))
+    told = session.progress("Cancelled so far: {} items. If this is interrupted, the same command goes on.")
+    done = ask(session, lambda ledger: ledger.steering.cancel(found.id, which, limit=limit, by=operator(), told=told))
     _say_changed(session, found, "cancelled", done)
 
 
@@ -153,7 +157,8 @@ async def _list(
 ) -> tuple[list[ItemView], str | None]:
     run = await find_run(ledger, name)
     rows: list[ItemView] = []
-    for _ in range(MOST_PAGES):
+    began = time.monotonic()
+    while time.monotonic() - began < (ENOUGH_SECONDS if rows else MOST_SECONDS):
         page = await ledger.reads.items(run.id, which, cursor=cursor, limit=limit - len(rows))
         rows += page.rows
         cursor = page.cursor

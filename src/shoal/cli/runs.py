@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shoal.model.views import Counts, Event
 
 EVENTS = 20
+GOES_ON = "If this is interrupted, workers go on with it."
 
 app = typer.Typer()
 app.command()(compare)
@@ -90,7 +91,8 @@ def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
     found, counts = ask(session, lambda ledger: _with_counts(ledger, run))
     what = f"To be cancelled: {counted(counts.remaining, 'open item')} of run {found.id} ({found.scraper})."
     confirm(session, what, yes=yes)
-    cancelled = ask(session, lambda ledger: ledger.runs.cancel(found.id, by=operator()))
+    told = session.progress(f"Cancelled so far: {{}} of {counts.remaining:,} items. {GOES_ON}")
+    cancelled = ask(session, lambda ledger: ledger.runs.cancel(found.id, by=operator(), told=told))
     if session.json:
         session.record({"run": found.id, "cancelled": cancelled})
     else:
@@ -105,7 +107,8 @@ def rm(session: Session, run: RunName, yes: Yes = False) -> None:
     hit = f"{counted(counts.total, 'item')} and {counted(counts.results, 'result')}"
     what = f"To be deleted for good: run {found.id} ({found.scraper}) with {hit}."
     confirm(session, what, yes=yes)
-    ask(session, lambda ledger: ledger.runs.remove(found.id, by=operator()))
+    told = session.progress(f"Deleted so far: about {{}} rows. {GOES_ON}")
+    ask(session, lambda ledger: ledger.runs.remove(found.id, by=operator(), told=told))
     if session.json:
         session.record({"run": found.id, "items": counts.total, "results": counts.results})
     else:

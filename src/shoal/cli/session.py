@@ -82,6 +82,20 @@ class Session:
         if not self.quiet:
             self._say(text, "info")
 
+    def progress(self, text: str, *, every: float = 2.0) -> Callable[[int], None]:
+        """Says now and then how far something is that takes long: `text` with {} for the number."""
+        import time
+
+        next_at = time.monotonic() + every
+
+        def told(number: int) -> None:
+            nonlocal next_at
+            if time.monotonic() >= next_at:
+                next_at = time.monotonic() + every
+                self.note(text.format(f"{number:,}"))
+
+        return told
+
     def complain(self, text: str) -> None:
         """An error: always said."""
         self._say(text, "error")

@@ -7,6 +7,7 @@ goes on.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,6 +17,7 @@ from shoal.ledger.rows import Queryable
 # How far a round through a run's rows has come; None: at its beginning, or at its end.
 Place = Sequence[int]
 HasTime = Callable[[], bool]
+SETTLE_SECONDS = 0.5
 
 
 def _always() -> bool:
@@ -72,9 +74,13 @@ class BulkMoves(ABC):
             ended += in_this_step
             told(ended)
 
-    async def settle_lanes(self, run_no: int, *, has_time: HasTime = _always) -> None:
-        """Do to a run's lanes what its state asks for, as far as that is needed now."""
-        while await self._settle(run_no) and has_time():
+    async def settle_lanes(self, run_no: int, *, seconds: float = SETTLE_SECONDS) -> None:
+        """Do to a run's lanes what its state asks for, as far as that is needed now and for so long.
+
+        Nobody has to wait for the rest: claims go by the run's state.
+        """
+        until = time.monotonic() + seconds
+        while await self._settle(run_no) and time.monotonic() < until:
             pass
 
     async def go_on(self, has_time: HasTime) -> None:
@@ -82,7 +88,8 @@ class BulkMoves(ABC):
         for row in await self._queryable.fetch(self._sql["half_cancelled_runs"]):
             await self.cancel_open_items(row["no"], "The run was cancelled.", has_time=has_time)
         for row in await self._queryable.fetch(self._sql["runs_with_lane_work"]):
-            await self.settle_lanes(row["no"], has_time=has_time)
+            while await self._settle(row["no"]) and has_time():
+                pass
         for row in await self._queryable.fetch(self._sql["removed_runs"]):
             await self.purge(row["no"], has_time=has_time)
 

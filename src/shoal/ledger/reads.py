@@ -11,6 +11,7 @@ from shoal.ledger.checks import check_limit, cursor_parts, whole_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
 from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
 from shoal.model.item import FINAL_STATES, ItemState
+from shoal.model.outcome import OutcomeClass
 from shoal.model.urlkey import key_hash
 from shoal.model.views import (
     AttemptView,
@@ -83,10 +84,7 @@ class SqlReads:
         if which.stage is not None:
             run.stage_id(which.stage)
         check_limit(limit)
-        # What an attempt but the last one ended with, and what moves meanwhile, is left out afterwards.
-        tells_more = which.outcome is not None or which.error is not None
-        most = max(limit, SCAN_WINDOW) if tells_more else limit
-        ids, seen_to = await self._find(run.no, which, whole_cursor(cursor) or 0, most)
+        ids, seen_to = await self._find(run.no, which, whole_cursor(cursor) or 0, limit)
         rows: list[ItemView] = []
         for row in await self._db.fetch(self._sql["item_views"], run.no, ids):
             view = item_from(row)
@@ -209,6 +207,15 @@ class SqlReads:
             # A full list says nothing of what comes after it.
             found.append((ids, ids[-1] if len(ids) == most else row["seen_to"]))
 
+        async def look(query: str, looked_at: int, *args: object) -> None:
+            """The same for places where many may not match: mostly the first ones do."""
+            begin = len(found)
+            for window in (max(most, SCAN_WINDOW), LOOKED_AT):
+                del found[begin:]
+                await add(query, *args[:looked_at], window, *args[looked_at:])
+                if len(found[begin][0]) == most or found[begin][1] is None:
+                    return
+
         if which.outcome is None and which.error is None:
             if not which.states:
                 await add("find_items", None, queues, after, most)
@@ -216,11 +223,11 @@ class SqlReads:
             for state in set(states) - set(FINAL_STATES):
                 await add("find_items", state.value, queues, after, most)
         elif set(states) - set(FINAL_STATES):
-            await add("find_attempted", run_no, after, most, LOOKED_AT, which.outcome, which.error)
-        if ItemState.DONE in states and which.error is None:
-            await add("find_done", run_no, some, after, most, LOOKED_AT)
+            await look("find_attempted", 3, run_no, after, most, which.outcome, which.error)
+        if ItemState.DONE in states and which.error is None and which.outcome in (None, OutcomeClass.DONE):
+            await look("find_done", 4, run_no, some, after, most)
         for state in _ENDED_BADLY.intersection(states):
-            await add("find_ended", run_no, some, after, most, LOOKED_AT, state.value, which.outcome, which.error)
+            await look("find_ended", 4, run_no, some, after, most, state.value, which.outcome, which.error)
         # What one place has behind the end of another's list would come out of order.
         seen_to = min((end for _, end in found if end is not None), default=None)
         ids = sorted(id for ids, _ in found for id in ids if seen_to is None or id <= seen_to)

@@ -15,6 +15,8 @@ from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
 from shoal.model.views import ItemFilter
 
 PAGE = 1_000
+# An item that moves from one place to another while both are looked at may be missed: then there is another round.
+MOST_ROUNDS = 3
 RETRYABLE = (ItemState.DEAD, ItemState.CANCELLED)
 
 
@@ -66,7 +68,19 @@ class FilteredSteering(ABC):
         if set(which.states) & set(FINAL_STATES):
             raise InvalidSetting("Items that have ended cannot be cancelled: name open states only.")
         reason = f"Cancelled by {by or 'an operator'}."
-        cancelled = await self._change(run_id, which, limit, told, lambda items: self._cancel(no, items, reason))
+        cancelled = 0
+
+        def so_far(in_this_round: int) -> None:
+            told(cancelled + in_this_round)
+
+        for _ in range(MOST_ROUNDS):
+            left = None if limit is None else limit - cancelled
+            in_this_round = await self._change(
+                run_id, which, left, so_far, lambda items: self._cancel(no, items, reason)
+            )
+            cancelled += in_this_round
+            if not in_this_round or cancelled == limit:
+                break
         await self._note(no, by, "items.cancelled", run_id, {"items": cancelled})
         return cancelled
 

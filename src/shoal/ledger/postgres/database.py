@@ -35,7 +35,7 @@ from shoal.model.address import for_driver, shown_address
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
 LISTEN_AGAIN_SECONDS = 10.0
-IDLE_CONNECTION_SECONDS = 10.0
+IDLE_CONNECTION_SECONDS = 30.0
 # After the server said that it has no connection left: how long we make do with one, and how long we keep it.
 CROWDED_SECONDS = 30.0
 TURN_SECONDS = 5.0

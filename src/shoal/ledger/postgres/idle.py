@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
+from shoal.ledger.bulk import SETTLE_SECONDS
 from shoal.ledger.postgres.bulk import PostgresBulk
 from shoal.ledger.postgres.database import Database
-
-SETTLE_SECONDS = 0.5
 
 
 async def settle_idle(db: Database, queries: Mapping[str, str]) -> None:
@@ -19,6 +17,5 @@ async def settle_idle(db: Database, queries: Mapping[str, str]) -> None:
     changed = await db.fetch(queries["idle_changes"])
     for row in changed:
         await db.fetch(queries["set_idle"], row["run_no"], row["now_idle"])
-    until = time.monotonic() + SETTLE_SECONDS
     for row in changed:
-        await PostgresBulk(db, queries).settle_lanes(row["run_no"], has_time=lambda: time.monotonic() < until)
+        await PostgresBulk(db, queries).settle_lanes(row["run_no"], seconds=SETTLE_SECONDS / len(changed))

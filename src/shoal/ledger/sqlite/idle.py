@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from shoal.ledger.bulk import Place
+from shoal.ledger.bulk import SETTLE_SECONDS, Place
 from shoal.ledger.sqlite.admit import admit, admit_to
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.orders import STEP, rows_of_run
 from shoal.ledger.sqlite.transaction import Transaction, decoded, json_text
 
-SETTLE_SECONDS = 0.5
 _HELD = ("some_delayed", "some_ready")
 
 

@@ -99,6 +99,43 @@ class ReadsConformance:
         assert len(await keys(ItemFilter(partition="x", states=(ItemState.READY,)))) == 15
         assert len(await keys(ItemFilter(error="404", outcome="permanent"))) == 4
 
+    async def test_every_filter_finds_what_matches_and_nothing_else(self, lab: Lab) -> None:
+        """Whatever the filter, page by page: the same items, in the order they came, as looking at each of them."""
+        run, other = await lab.run("list", "page", max_attempts=9), await lab.run("list", "page")
+        worker = await lab.worker(lease_seconds=3600)
+        for n in range(6):
+            for of in (run, other):
+                await lab.put(of, f"a{n}", f"b{n}", stage="list", partition=f"p{n % 2}", priority=5 - n)
+                await lab.put(of, f"c{n}", f"d{n}", stage="page", lane=f"host{n % 2}", priority=n % 3)
+                await lab.put(of, f"e{n}", stage="page", delay=1000.0)
+            mine = await lab.claim(worker, 5, Scope(run_ids=(run.id,)))
+            ends = [retry(mine[0], 500.0), dead(mine[1], "410 Gone"), done(mine[2])] if len(mine) > 2 else []
+            await lab.commit(worker, *ends)
+        await lab.ledger.steering.cancel(run.id, ItemFilter(states=(ItemState.DELAYED,), partition=""), limit=2)
+        await lab.put(run, "y0", "y1", "y2", stage="list", partition="p1", priority=9)
+        everything = [await lab.ledger.reads.item(run.id, id=view.id) for view in await self.listed(lab, run.id)]
+        assert {view.state for view in everything} == set(ItemState)
+
+        states: list[tuple[ItemState, ...]] = [(), *((state,) for state in ItemState)]
+        states += [(ItemState.READY, ItemState.WAITING), (ItemState.DEAD, ItemState.DELAYED), tuple(ItemState)]
+        for chosen in states:
+            for stage, partition in ((None, None), ("list", None), ("page", None), ("list", "p1"), ("page", "p1")):
+                for outcome, error in ((None, None), ("permanent", None), (None, "Gone"), ("transient", "timed")):
+                    which = ItemFilter(states=chosen, stage=stage, partition=partition, outcome=outcome, error=error)
+                    wanted = [
+                        view.id
+                        for view in everything
+                        if (not chosen or view.state in chosen)
+                        and stage in (None, view.stage)
+                        and partition in (None, view.partition)
+                        and outcome in (None, view.outcome)
+                        and (error is None or error in (view.error or ""))
+                    ]
+                    assert [view.id for view in await self.every_item(lab, run.id, which, 4)] == wanted, which
+
+    async def listed(self, lab: Lab, run_id: str) -> list[ItemView]:
+        return await self.every_item(lab, run_id, ItemFilter(), 1000)
+
     async def every_item(self, lab: Lab, run_id: str, which: ItemFilter, limit: int) -> list[ItemView]:
         rows: list[ItemView] = []
         cursor = None

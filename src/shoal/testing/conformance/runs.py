@@ -166,6 +166,23 @@ class RunsConformance:
         await lab.ledger.runs.resume(first.id)
         await lab.check()
 
+    async def test_a_run_paused_alone_gives_up_its_places_when_another_comes(self, lab: Lab) -> None:
+        """Nothing is moved before somebody else waits for the lane, and nothing is kept then."""
+        first = await lab.run()
+        await lab.put(first, "a0", "a1", lane="host")
+        await lab.ledger.runs.pause(first.id)
+        assert await lab.state(first, "a0") == "ready"
+        second = await lab.run()
+        await lab.put(second, "b", lane="host")
+        worker = await lab.worker()
+        await lab.jump(6)
+        await lab.ledger.upkeep.tend()
+        assert await lab.claim_keys(worker) == ["b"]
+        await lab.check()
+        await lab.ledger.runs.resume(first.id)
+        assert await lab.claim_keys(worker) == [], "the lane has one place"
+        await lab.check()
+
     async def test_items_given_back_to_a_paused_run_leave_the_shared_lane_free(self, lab: Lab) -> None:
         first, second = await lab.run(), await lab.run()
         await lab.put(first, "a", lane="host")

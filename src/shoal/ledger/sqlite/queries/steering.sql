@@ -78,20 +78,17 @@ select k.id from queue k where k.run = ?1 order by k.id
 -- The next items of a queue that stand in one table, behind a priority and an id: [[priority, id, lane], ...].
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select s.priority, s.item, s.lane from lease s where s.queue = ?1 and s.item > ?3 order by s.item limit ?4) x
-where ?2 is not null
 
 -- name: some_delayed
 -- The lane only of those that have a place in it.
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select d.priority, d.item, iif(d.slotted, d.lane, null) as lane from delayed d indexed by delayed_queue
     where d.queue = ?1 and d.item > ?3 order by d.item limit ?4) x
-where ?2 is not null
 
 -- name: some_waiting
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select w.priority, w.item, w.lane from waiting w indexed by waiting_queue
     where w.queue = ?1 and w.item > ?3 order by w.item limit ?4) x
-where ?2 is not null
 
 -- name: some_ready
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
