@@ -34,6 +34,9 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return self.scraper in (None, scraper) and (not self.run_ids or run_id in self.run_ids)
 
 
+ALL_WORK = Scope()
+
+
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Who registers. `lease_seconds`: after so long without a heartbeat its work goes to others.
 

@@ -1,8 +1,9 @@
 """The heartbeat: a thread of its own, with its own connection, so that neither a handler nor maintenance can stop it.
 
-Nothing but heartbeats goes over that connection. A handler that blocks the event loop (a long computation, a forgotten `time.sleep`) stops everything that runs on the
-loop, but not this thread: the leases stay. It also watches the loop, says which line blocks it, and after `give_up`
-seconds stops beating, so that a process that hangs for good loses its items to others instead of keeping them for ever.
+Nothing but heartbeats goes over that connection. A handler that blocks the event loop (a long computation, a
+forgotten `time.sleep`) stops everything that runs on the loop, but not this thread: the leases stay. It also watches
+the loop, says which line blocks it, and after `give_up` seconds stops beating, so that a process that hangs for good
+loses its items to others instead of keeping them for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OpenLedger = Callable[[], Awaitable[Ledger]]
 class Heart:
     """Beats for one worker until it is stopped. What it hears is passed to the loop it was made on.
 
-    `on_orders` and `on_lost` are called on that loop. `failure` is a future of that loop: it gets the exception when the
+    `on_orders` and `on_lost` are called on that loop. `failure` is a future of that loop: it gets an exception when the
     thread ends although nobody stopped it, and is never done otherwise.
     """
 
