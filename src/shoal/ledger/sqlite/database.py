@@ -8,6 +8,7 @@ naps are short, and who has waited longer asks more often, so that nobody starve
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sqlite3
 import time
@@ -27,6 +28,8 @@ from shoal.ledger.sqltext import load_scripts
 T = TypeVar("T")
 APPLICATION_ID = 0x53484F4C  # "SHOL", as `file` shows it
 WATCH_SECONDS = 0.05
+# Whoever waits so long for the write lock is not the only one: heartbeats of others have waited too.
+STALL_SECONDS = 1.0
 # FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
 _SETTINGS = (
     "synchronous = full",
@@ -49,12 +52,18 @@ class Database:
         self._closed = False
         self._inode = 0
         self._woken = asyncio.Event()
+        self._stalled_at = -math.inf
         self._writer = _Connection(path, "shoal-ledger-write", clock)
         self._reader = _Connection(path, "shoal-ledger-read", clock)
 
     @property
     def shown_url(self) -> str:
         return str(self.path)
+
+    @property
+    def has_just_stalled(self) -> bool:
+        """Whether somebody held the write lock for long until a moment ago."""
+        return time.monotonic() - self._stalled_at < STALL_SECONDS
 
     async def connect(self) -> None:
         try:
@@ -178,7 +187,10 @@ class Database:
         since: float | None = None
         while True:
             try:
-                return attempt()
+                answer = attempt()
+                if since is not None and time.monotonic() - since > STALL_SECONDS:
+                    self._stalled_at = time.monotonic()
+                return answer
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
