@@ -102,8 +102,8 @@ def work(notes: Path, arguments: Sequence[str]) -> int:
     calls: list[Call] = []
     connect = wiring.connect_ledger
 
-    async def connect_timed(settings: Settings, **how: Any) -> Ledger:
-        return cast(Ledger, TimedLedger(await connect(settings, **how), calls))
+    async def connect_timed(settings: Settings, *, create: bool = True, waiting: wiring.Tell | None = None) -> Ledger:
+        return cast(Ledger, TimedLedger(await connect(settings, create=create, waiting=waiting), calls))
 
     wiring.connect_ledger = connect_timed
     code = main(arguments)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.collection import limits
 from shoal.collection.members import Choice, Member, discover, plan
 from shoal.errors import NotFound, UsageError
 
@@ -181,3 +184,27 @@ def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No scraper of the folder is chosen") as caught:
         plan(discover(tmp_path), Choice(countries=["tonga"]))
     assert "it has fiji" in caught.value.remedy
+
+
+# Its memory
+
+
+async def test_one_look_at_the_processes_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is made beside the event loop."""
+    looks: list[int] = []
+    resident = limits.resident
+
+    def look() -> dict[int, int]:
+        looks.append(threading.get_ident())
+        return resident()
+
+    monkeypatch.setattr(limits, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(limits, "resident", look)
+    memory = limits.Memory()
+    own, nobody, *_ = await asyncio.gather(
+        memory.of(os.getsid(0)), memory.of(0), *(memory.of(os.getsid(0)) for _ in range(20))
+    )
+    assert own > 1 << 20
+    assert nobody >= 0
+    assert len(looks) == 1
+    assert looks[0] != threading.get_ident()

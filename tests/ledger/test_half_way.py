@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 
 import pytest
 
@@ -10,6 +11,7 @@ from shoal.ledger import upkeep
 from shoal.ledger.postgres import upkeep as postgres_upkeep
 from shoal.ledger.postgres.ledger import PostgresLedger
 from shoal.ledger.sqlite import upkeep as sqlite_upkeep
+from shoal.ledger.sqlite.database import STALL_SECONDS
 from shoal.ledger.sqlite.ledger import SqliteLedger
 from shoal.ledger.sqlite.orders import cancel_open_items
 from shoal.model.views import ItemFilter
@@ -164,3 +166,24 @@ async def test_lanes_that_were_not_asked_are_found_step_by_step(lab: Lab, monkey
         found.append(len(await lab.claim(worker)))
     assert found == [2, 2, 1]
     await lab.check()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+async def test_nobody_is_lost_because_the_file_was_locked(lab: Lab) -> None:
+    """While somebody holds the write lock no heartbeat gets through; when it is free, heartbeats come first."""
+    run = await lab.run()
+    await lab.put(run, "a")
+    silent = await lab.worker(lease_seconds=30)
+    await lab.claim(silent)
+    await lab.jump(31)
+    assert isinstance(lab.ledger, SqliteLedger)
+    person = sqlite3.connect(lab.ledger.db.path, isolation_level=None)
+    person.execute("begin immediate")
+    tending = asyncio.create_task(lab.ledger.upkeep.tend())
+    await asyncio.sleep(STALL_SECONDS + 0.2)
+    person.execute("rollback")
+    person.close()
+    assert (await tending).lost_workers == ()
+    await asyncio.sleep(STALL_SECONDS)
+    await lab.jump(2)
+    assert (await lab.ledger.upkeep.tend()).lost_workers == (silent,)

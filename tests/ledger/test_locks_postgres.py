@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from shoal.model.lane import LanePolicy, StartWish
+from shoal.model.worker import WorkerState
 from shoal.testing.lab import Lab, done
 from tests.ledger.labs import postgres_lab
 
@@ -91,4 +92,45 @@ async def test_a_snapshot_left_open_does_not_stop_the_work(lab: Lab, person: asy
             await lab.finish(worker, claimed)
         assert await person.fetchval("select count(*) from shoal.ready") == before == 200
     assert (await lab.ledger.reads.stats(run.id)).done == 200
+    await lab.check()
+
+
+async def test_due_items_of_other_lanes_do_not_wait_for_a_lane_that_somebody_holds(
+    lab: Lab, person: asyncpg.Connection
+) -> None:
+    """Neither a claim nor the upkeep is held up; the item of that lane comes when it is free."""
+    run = await lab.run()
+    await lab.put(run, "held", lane="held", delay=5.0)
+    await lab.put(run, "free", lane="free", delay=5.0)
+    await lab.put(run, "plain", delay=5.0)
+    worker = await lab.worker()
+    await lab.jump(6)
+    async with person.transaction():
+        await person.fetch("select id from shoal.lane where key = 'held' for update")
+        assert await asyncio.wait_for(lab.claim_keys(worker), 5) == ["free", "plain"]
+        assert (await asyncio.wait_for(lab.ledger.upkeep.tend(), 20)).woken == 0
+    await lab.ledger.upkeep.tend()
+    assert await lab.claim_keys(worker) == ["held"]
+    await lab.check()
+
+
+async def test_a_heartbeat_does_not_wait_for_a_claim(lab: Lab, person: asyncpg.Connection) -> None:
+    """A claim that is held up by somebody's lock keeps its worker alive, and stopping that worker waits for it."""
+    run = await lab.run()
+    await lab.put(run, "a")
+    worker = await lab.worker()
+    async with person.transaction():
+        await person.execute("lock table shoal.lease in share mode")
+        claiming = asyncio.create_task(lab.claim(worker))
+        while not await person.fetchval("select count(*) from pg_locks where not granted"):
+            await person.execute("select pg_sleep(0.01)")
+        orders = await asyncio.wait_for(lab.ledger.workers.beat(worker), 5)
+        assert orders.state is WorkerState.LIVE
+        other = await lab.another()
+        stopping = asyncio.create_task(other.workers.stop(worker))
+        await asyncio.sleep(0.1)
+        assert not stopping.done()
+    assert len(await claiming) == 1
+    assert await stopping == 1
+    assert await lab.state(run, "a") == "ready"
     await lab.check()

@@ -153,6 +153,7 @@ class QueueClaims(ABC):
         fresh = now - book.refreshed_at > REFRESH_SECONDS
         if fresh:
             book.refresh(await self._open_queues(scope), now)
+        promoted = False
         while True:
             now = time.monotonic()
             groups = book.next_round(now)
@@ -169,8 +170,10 @@ class QueueClaims(ABC):
                 continue  # all were deflected, or something may stand behind the hints
             book.drop(queues)
             if not queues:
-                if fresh and not await self._promote(now):
+                # Once: a claim does not move all that others have come due.
+                if fresh and (promoted or not await self._promote(now)):
                     return []
+                promoted = fresh
                 book.refresh(await self._open_queues(scope), now)
                 fresh = True
 

@@ -34,7 +34,7 @@ from shoal.model.views import (
     Vitals,
     WorkerProgress,
 )
-from shoal.model.worker import Orders, Scope, WorkerReport, WorkerSpec, WorkerView
+from shoal.model.worker import ALL_WORK, Orders, Scope, WorkerReport, WorkerSpec, WorkerView
 
 ALL_ITEMS = ItemFilter()
 Entry = str | bytes | NewItem
@@ -299,7 +299,7 @@ class Upkeep(Protocol):
         Done in short transactions, for about a second at most; what is left then is done by the next round, of anybody.
         """
 
-    async def next_due(self, scope: Scope = Scope()) -> float | None:
+    async def next_due(self, scope: Scope = ALL_WORK) -> float | None:
         """Seconds until a delayed item of this scope may come due; None when none is delayed. It may be too few."""
 
     async def wait(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from shoal.errors import LedgerCorrupt
 from shoal.ledger.rows import Queryable
 from shoal.model.views import Finding
-from shoal.model.worker import Scope
+from shoal.model.worker import ALL_WORK, Scope
 
 # A round of upkeep begins no further step after so long.
 ROUND_SECONDS = 1.0
@@ -41,7 +41,7 @@ class AuditedUpkeep:
         self._sql = queries
         self._left: frozenset[str] = frozenset()
 
-    async def next_due(self, scope: Scope = Scope()) -> float | None:
+    async def next_due(self, scope: Scope = ALL_WORK) -> float | None:
         partitions = None if scope.steal or not scope.partitions else list(scope.partitions)
         seconds: float | None = await self._queryable.value(
             self._sql["next_due"],

@@ -231,7 +231,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tending(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of upkeep did. `more`: it stopped because its time was up; the next round should follow at once."""
+    """What one round of upkeep did. `more`: its time was up before its work was; the next should follow at once."""
 
     woken: int = 0
     lost_workers: tuple[str, ...] = ()

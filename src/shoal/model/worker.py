@@ -42,6 +42,9 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return self.takes_from(run_id, scraper) and (not self.stages or stage in self.stages)
 
 
+ALL_WORK = Scope()
+
+
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Who registers. `lease_seconds`: after so long without a heartbeat its work goes to others.
 

@@ -131,12 +131,16 @@ class Claimer:
 
     async def _idle(self, seconds: float) -> bool:
         """Nothing was claimable: wait a little. False when nothing will come any more."""
-        if not self._hold.leases and not self._options.forever and not self._membership.lost:
+        may_leave = not self._hold.leases and not self._options.forever and not self._membership.lost
+        if may_leave:
             await self._membership.tend()
-            if self._options.leave_when_idle or not await anything_left(self._ledger, self._options.scope):
+            if not self._options.leave_when_idle and not await anything_left(self._ledger, self._options.scope):
                 return False
         due = await self._ledger.upkeep.next_due(self._options.scope)
-        if due is not None:
+        if may_leave and self._options.leave_when_idle and due != 0:
+            return False
+        # What is overdue though it was looked for just now is held up: its lane is locked, or others come first.
+        if due is not None and (due > 0 or seconds == IDLE_SECONDS[0]):
             seconds = min(seconds, max(due, 0.001))
         await self._or_moved(self._ledger.upkeep.wait(seconds))
         return True

@@ -31,6 +31,8 @@ T = TypeVar("T")
 WATCH_SECONDS = 0.05
 SUSPICIOUS_SECONDS = 10.0
 STEPS_BETWEEN_LOOKS = 1_000_000
+# Whoever waits so long for the write lock is not the only one: heartbeats of others have waited too.
+STALL_SECONDS = 1.0
 # FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
 _SETTINGS = (
     "synchronous = full",
@@ -63,12 +65,18 @@ class Database:
         self._woken = asyncio.Event()
         self._waited = 0.0
         self._examined = False
+        self._stalled_at = -math.inf
         self._writer = _Connection(path, "shoal-ledger-write", clock)
         self._reader = _Connection(path, "shoal-ledger-read", clock)
 
     @property
     def shown_url(self) -> str:
         return str(self.path)
+
+    @property
+    def has_just_stalled(self) -> bool:
+        """Whether somebody held the write lock for long until a moment ago."""
+        return time.monotonic() - self._stalled_at < STALL_SECONDS
 
     async def connect(self) -> None:
         try:
@@ -218,7 +226,10 @@ class Database:
         since: float | None = None
         while True:
             try:
-                return attempt()
+                answer = attempt()
+                if since is not None and time.monotonic() - since > STALL_SECONDS:
+                    self._stalled_at = time.monotonic()
+                return answer
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise

@@ -47,7 +47,8 @@ class SqliteUpkeep(AuditedUpkeep):
         lost: tuple[str, ...] = ()
         rescued = quarantined = 0
         if await self._is_due(round_, "reap", pieces):
-            lost = await self._db.write(declare_lost)
+            if not self._db.has_just_stalled:
+                lost = await self._db.write(declare_lost)
             rescued, quarantined = await self._rescue(round_)
         await self._go_on()
         finished: tuple[str, ...] = ()

@@ -178,7 +178,7 @@ $$;
 -- the lane. A paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that
 -- has too many unstarted ones outside, from the time before it had a delay: they come out again in their turn.
 --
--- waits: for lanes that others have, as long as lock_timeout allows; otherwise their items are left for later.
+-- waits: for lanes that others have, as long as lock_timeout allows; otherwise the items of those lanes are left.
 create or replace function shoal.promote_due(most int, waits boolean) returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -189,6 +189,7 @@ declare
     due_items bigint[];
     runs int[];
     lanes bigint[];
+    held bigint[] := '{}';
     moved int;
 begin
     due_items := array(select d.item from shoal.delayed d where d.due_at <= t order by d.due_at limit most);
@@ -207,7 +208,9 @@ begin
     if waits then
         perform shoal.lock_lanes(lanes);
     else
+        held := lanes;
         lanes := shoal.lock_free_lanes(lanes);
+        held := array(select u.lane from unnest(held) as u(lane) where u.lane <> all (lanes));
     end if;
     with gone as (
         delete from shoal.delayed d
@@ -215,9 +218,7 @@ begin
             -- due_at again: somebody else may have moved the row and put it back for later.
             select x.item from shoal.delayed x
             where x.item = any (due_items) and x.run = any (runs) and x.due_at <= t
-              and (x.lane is null or x.lane = any (lanes) or not shoal.gives_up_slot(
-                  x.slotted, (select l from shoal.lane l where l.id = x.lane),
-                  (select r.state from shoal.run r where r.no = x.run)))
+              and (x.lane is null or x.lane = any (lanes) or (x.slotted and x.lane <> all (held)))
             for update skip locked)
         returning d.*
     ),
