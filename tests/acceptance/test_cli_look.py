@@ -290,7 +290,9 @@ def test_lanes_change_while_it_runs(either: Look) -> None:
     (lane,) = either.json("lanes", "show", HOST)
     assert (lane["policy"]["limit"], lane["policy"]["delay_max"], lane["set_by_operator"]) == (3, 3.0, True)
     assert "paused" in either.text("lanes", "pause", HOST)
-    assert f"The lane {HOST} is paused." in either.text("items", "why", either.scene.active)
+    assert f"The lane {HOST} is paused; `shoal lanes resume {HOST}` lets it go on." in either.text(
+        "items", "why", either.scene.active
+    )
     assert "paused" not in either.text("lanes", "resume", HOST)
     either.ledger(lambda ledger: ledger.lanes.slow("slow.example", 7.0, "robots.txt asks for it"))
     assert "7s: robots.txt asks for it" in either.text("lanes", "show", "slow.example")

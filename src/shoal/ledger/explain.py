@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -101,7 +102,7 @@ def why_item(facts: ItemFacts) -> list[Gate]:
                 items=facts.ahead,
             )
         )
-    gates.extend(_worker_gates(facts.run, item.stage, item.partition, facts.workers))
+    gates.extend(_worker_gates(facts.run, item.stage, item.partition, facts.workers, facts.now))
     if item.state is ItemState.READY:
         gates.append(
             Gate(
@@ -139,7 +140,8 @@ def why_run(facts: RunFactsNow) -> list[Gate]:
     if unserved:
         # Nobody takes anything of the run, or of some of its stages only.
         code = "no_worker" if len(unserved) == len(open_stages) else "no_worker_for_stage"
-        gates.append(Gate(code=code, text=_no_worker(run, unserved)))
+        since = _last_served(run, unserved, facts.workers, facts.now)
+        gates.append(Gate(code=code, text=_no_worker(run, unserved), since=since))
     gates.extend(_holder_gates(run, facts.holders, facts.workers))
     if counts.ready:
         waiting = "ready" if "no_worker" in {gate.code for gate in gates} else "ready and waiting for a free worker"
@@ -299,7 +301,8 @@ def _lane_gates(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list
     gates = []
     waiting = lane.waiting or None
     if lane.paused:
-        text = f"The lane {lane.key} is paused; `shoal lanes resume {lane.key}` lets it go on."
+        of_run = f" --run {lane.run_id}" if lane.run_id is not None else ""
+        text = f"The lane {lane.key} is paused; `shoal lanes resume {shlex.quote(lane.key)}{of_run}` lets it go on."
         gates.append(Gate(code="lane_paused", text=text, items=waiting))
     if lane.blocked_seconds > 0:
         gates.append(_blocked_gate(lane, now))
@@ -330,10 +333,11 @@ def _blocked_gate(lane: LaneView, now: dt.datetime) -> Gate:
     return Gate(code="lane_blocked", text=text, until=until, items=lane.waiting or None)
 
 
-def _worker_gates(run: Run, stage: str, partition: str, workers: Sequence[WorkerView]) -> list[Gate]:
+def _worker_gates(run: Run, stage: str, partition: str, workers: Sequence[WorkerView], now: dt.datetime) -> list[Gate]:
     able = _able(run, stage, workers)
     if not able:
-        return [Gate(code="no_worker", text=_no_worker(run, [stage]))]
+        since = _last_served(run, [stage], workers, now)
+        return [Gate(code="no_worker", text=_no_worker(run, [stage]), since=since)]
     if not any(
         worker.scope.steal or not worker.scope.partitions or partition in worker.scope.partitions for worker in able
     ):
@@ -353,6 +357,18 @@ def _able(run: Run, stage: str, workers: Iterable[WorkerView]) -> list[WorkerVie
         for worker in workers
         if worker.alive and worker.state is WorkerState.LIVE and worker.scope.serves(run.id, run.scraper, stage)
     ]
+
+
+def _last_served(
+    run: Run, stages: Sequence[str], workers: Iterable[WorkerView], now: dt.datetime
+) -> dt.datetime | None:
+    """The last heartbeat of those who would serve the stages and are dead; None when there are none."""
+    silent = [
+        worker.silent_seconds
+        for worker in workers
+        if not worker.alive and any(worker.scope.serves(run.id, run.scraper, stage) for stage in stages)
+    ]
+    return now - dt.timedelta(seconds=min(silent)) if silent else None
 
 
 def _no_worker(run: Run, stages: Sequence[str]) -> str:
