@@ -197,7 +197,9 @@ async def _farewell(
     failed = sum(place.ended in (Ended.GAVE_UP, Ended.BROKEN) for place in pool.places)
     if run.state is RunState.ACTIVE:
         if part is not None and not part.remaining:
-            session.note(f"All of its partitions is done: {counted(part.total, 'item')}, {part.dead} of them dead.")
+            session.note(
+                f"The partitions of this pool are done: {counted(part.total, 'item')}, {part.dead} of them dead."
+            )
         again = f"pool {shlex.quote(start.target)} --run-id {run.id}{start.kept}"
         session.note(f"Go on with: {command_line()} {again}{ledger_flag(settings)}")
         if failed and not pool.stopping:

@@ -172,7 +172,7 @@ def stderr_as_asked(arguments: Sequence[str]) -> Iterator[None]:
     from shoal.config.load import log_format_asked_for
     from shoal.observe.logtext import JsonStream
 
-    if log_format_asked_for(arguments, environ=os.environ, folder=Path.cwd()) != "json":
+    if log_format_asked_for(arguments, environ=os.environ, folder=Path()) != "json":
         yield
         return
     before = sys.stderr
