@@ -31,6 +31,8 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, `latest
 def item_number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise typer.BadParameter(f"{text!r} is no item's number; name an item by its key or URL with --key {text!r}.")
+    if len(text) > 18:  # more than any ledger counts to
+        raise NotFound(f"There is no item {text}.", remedy="`shoal items ls RUN` lists the items of a run.")
     return int(text)
 
 
