@@ -62,6 +62,11 @@ def naming_the_ledger(settings: Settings) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
+        from shoal.wiring import damage_of_ledger
+
+        # A broken index hides what is there. Most often it is a slip of the pen, which must not wait for long.
+        if (damage := damage_of_ledger(settings.ledger, seconds=0.5)) is not None:
+            raise damage from error
         place = f"{settings.shown()['ledger']} (from {settings.origins['ledger']})"
         error.message = f"{error.message.removesuffix('.')}; the ledger is {place}."
         raise
