@@ -202,15 +202,16 @@ def sqlite_path(ledger: str) -> Path | None:
     return found if isinstance(found, Path) else None
 
 
-def damage_of_ledger(ledger: str) -> LedgerCorrupt | None:
-    """The error that says what is wrong with a SQLite ledger's file; None when nothing is found, or it is no file."""
+def damage_of_ledger(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt | None:
+    """The error that says what is wrong with a SQLite ledger's file; None when nothing is found in so many seconds, or
+    it is no file."""
     path = sqlite_path(ledger)
     if path is None or not path.exists():
         return None
     from shoal.ledger.sqlite.complaints import damaged
     from shoal.ledger.sqlite.integrity import damage_of
 
-    finding = damage_of(path)
+    finding = damage_of(path, seconds)
     return None if finding is None else damaged(path, finding)
 
 

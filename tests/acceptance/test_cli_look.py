@@ -179,6 +179,13 @@ def test_runs_are_paused_resumed_cancelled_and_removed(either: Look) -> None:
     assert [row["run"] for row in either.json("runs", "ls")] == [either.scene.paused, either.scene.finished]
 
 
+def test_numbers_beyond_what_a_database_holds(look: Look) -> None:
+    huge = "9" * 30
+    look.run("items", "show", "latest", huge, code=5)
+    look.run("items", "ls", "latest", "--cursor", huge, code=2)
+    look.run("release", "--older-than", huge, code=2)
+
+
 def test_a_wrong_order_is_refused_in_one_sentence(look: Look) -> None:
     assert "finished" in look.run("runs", "pause", look.scene.finished, code=2).stderr
 

@@ -102,7 +102,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert default == written(getattr(defaults, name)), name
         for word in words_of(VALUES[name]):
             assert word in meaning, f"the row of {name} does not say {word}"
-    assert {*NAMES, "scrapers", "mode", "origins"} == set(Settings.__struct_fields__)
+    assert {*NAMES, "scrapers", "mode", "origins", "hidden"} == set(Settings.__struct_fields__)
 
 
 def written(default: object) -> str:

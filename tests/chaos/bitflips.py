@@ -98,7 +98,7 @@ def call(arguments: tuple[str, ...]) -> dict[str, object]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code: object = main([*arguments, "--ledger", "damaged.db"])
+            code: object = main([*arguments, "--ledger", "bad.db"])
         except BaseException as error:
             code = f"{type(error).__name__}: {error}"
     return {"code": code, "err": err.getvalue()[-2000:]}
@@ -106,10 +106,10 @@ def call(arguments: tuple[str, ...]) -> dict[str, object]:
 
 def work(folder: Path, first_seed: int, count: int) -> None:
     os.chdir(folder)
-    good, damaged = Path("good.db"), Path("damaged.db")
+    good, damaged = Path("good.db"), Path("bad.db")
     make(good)
     for seed in range(first_seed, first_seed + count):
-        for old in Path().glob("damaged.db*"):
+        for old in Path().glob("bad.db*"):
             old.unlink()
         shutil.copy(good, damaged)
         what = damage(damaged, random.Random(seed))

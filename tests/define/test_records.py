@@ -105,6 +105,23 @@ def test_a_record_that_is_too_large() -> None:
         stored({"text": "x" * RECORD_BYTES})
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_has_no_word_for_is_refused_with_its_place(number: float) -> None:
+    for value, place in [
+        ({"title": "Emma", "price": number}, "price"),
+        ({"offers": [{"price": 1.5, "sold": None}, {"price": number}]}, r"offers\[1\].price"),
+        (BookStruct(title="Emma", price=number), "price"),
+        (BookModel(title="Emma", price=number), "price"),
+        (Book("Emma", number), "price"),
+    ]:
+        with pytest.raises(InvalidRecord, match=f"{place} is -?(nan|inf), which JSON has no number for"):
+            stored(value)
+    assert stored({"title": None, "price": 1.5}) == [{"title": None, "price": 1.5}]
+    output = Output("listing", ("listing",))
+    output.add(NewItem(key="k", payload={"price": number}))
+    assert "price is" in output.dropped[0]
+
+
 def test_one_item_cannot_yield_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_OUTPUT_VALUES", 10)
     output = Output("listing", ("listing",))

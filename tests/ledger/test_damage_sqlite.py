@@ -107,6 +107,14 @@ async def test_what_cannot_be_read_is_damage(sqlite_path: Path, statement: str) 
     assert caught.value.exit_code == 3
 
 
+async def test_a_header_that_no_longer_says_whose_file_it_is(sqlite_path: Path) -> None:
+    async with filled(sqlite_path):
+        pass
+    change(sqlite_path, "pragma application_id = 1")
+    with pytest.raises(LedgerCorrupt, match="is damaged"):
+        await open_sqlite(sqlite_path)
+
+
 def lose_a_page(path: Path) -> None:
     """One in the middle, that an index of items is on."""
     with closing(sqlite3.connect(path)) as connection:

@@ -31,6 +31,8 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, `latest
 def item_number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise typer.BadParameter(f"{text!r} is no item's number; name an item by its key or URL with --key {text!r}.")
+    if len(text) > 18:  # more than any ledger counts to
+        raise NotFound(f"There is no item {text}.", remedy="`shoal items ls RUN` lists the items of a run.")
     return int(text)
 
 
@@ -60,6 +62,11 @@ def naming_the_ledger(settings: Settings) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
+        from shoal.wiring import damage_of_ledger
+
+        # A broken index hides what is there. Most often it is a slip of the pen, which must not wait for long.
+        if (damage := damage_of_ledger(settings.ledger, seconds=0.5)) is not None:
+            raise damage from error
         place = f"{settings.shown()['ledger']} (from {settings.origins['ledger']})"
         error.message = f"{error.message.removesuffix('.')}; the ledger is {place}."
         raise

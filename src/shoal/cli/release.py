@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @with_options
 def release(
     session: Session,
-    older_than: Annotated[float, typer.Option(min=0, help="Only leases claimed more than so many seconds ago.")] = 300,
+    older_than: Annotated[
+        float, typer.Option(min=0, max=1e9, help="Only leases claimed more than so many seconds ago.")
+    ] = 300,
     run: Annotated[str | None, typer.Option(metavar="RUN", help="Only this run.")] = None,
 ) -> None:
     """Give items that were claimed long ago to other workers. Who holds them can no longer commit them.

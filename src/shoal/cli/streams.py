@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from shoal.errors import OutputFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
-else:
-    Buffer = bytes
+    from _typeshed import ReadableBuffer
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -57,7 +55,7 @@ def takes_unicode() -> bool:
 class _Data(io.FileIO):
     """Standard output. Whoever writes to it learns in Shoal's words that it cannot be written."""
 
-    def write(self, data: Buffer) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -70,7 +68,7 @@ class _Data(io.FileIO):
 class _Notes(io.FileIO):
     """Standard error. Nobody can be told that it is full or closed."""
 
-    def write(self, data: Buffer) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data) or 0
         except OSError:

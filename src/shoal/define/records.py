@@ -102,7 +102,7 @@ def _model_text(value: Any, dump: Any) -> str:
     if not text.startswith("{"):
         raise InvalidRecord(f"A record must be an object with fields, not {type(value).__name__}.")
     if "null" in text:
-        check_numbers(value.model_dump, "record", InvalidRecord)
+        check_numbers(value.model_dump(), "record", InvalidRecord)
     if len(text) > RECORD_BYTES:
         raise InvalidRecord(
             f"The record is {len(text):,} bytes of JSON; {RECORD_BYTES:,} are allowed.",

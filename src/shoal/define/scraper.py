@@ -291,10 +291,13 @@ def _values(settings: Any) -> dict[str, Any]:
     if settings is None:
         return {}
     names = getattr(settings, "__struct_fields__", None) or getattr(type(settings), "__annotations__", {})
-    found = {name: getattr(settings, name, None) for name in names}
-    return {
-        name: value.get_secret_value() if hasattr(value, "get_secret_value") else value for name, value in found.items()
-    }
+    return {name: _plain(getattr(settings, name, None)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """pydantic's SecretStr hides its text."""
+    tell = getattr(value, "get_secret_value", None)
+    return value if tell is None else tell()
 
 
 def _settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ def json_text(value: Any, what: str, max_bytes: int, error: type[UsageError]) ->
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise error(f"The {what} cannot be stored as JSON: {problem}.") from None
     if "null" in text:  # which is what a number that JSON has no word for becomes
-        check_numbers(lambda: msgspec.to_builtins(value, str_keys=True), what, error)
+        check_numbers(value if type(value) is dict else msgspec.to_builtins(value, str_keys=True), what, error)
     if len(text) > max_bytes // 4 and len(text.encode()) > max_bytes:
         raise error(
             f"The {what} is {len(text.encode()):,} bytes of JSON; {max_bytes:,} are allowed.",
@@ -31,13 +31,29 @@ def json_text(value: Any, what: str, max_bytes: int, error: type[UsageError]) ->
     return text
 
 
-def check_numbers(plain: Callable[[], Any], what: str, error: type[UsageError]) -> None:
-    """Raise `error` when a value, made of dicts and lists by `plain`, holds NaN or an infinite number."""
-    for place, number in _not_finite(plain(), ""):
-        raise error(
-            f"The {what} cannot be stored as JSON: {place or 'it'} is {number}, which JSON has no number for.",
-            remedy="Leave the value out, or use None, where there is no number.",
-        )
+def check_numbers(value: Any, what: str, error: type[UsageError]) -> None:
+    """Raise `error`, naming the place, when a value holds NaN or an infinite number."""
+    if _is_finite(value):
+        return
+    place, number = next(_not_finite(msgspec.to_builtins(value, str_keys=True), ""))
+    raise error(
+        f"The {what} cannot be stored as JSON: {place or 'it'} is {number}, which JSON has no number for.",
+        remedy="Leave the value out, or use None, where there is no number.",
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return all(map(_is_finite, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(_is_finite, value))
+    if kind is str or kind is int or value is None or kind is bool:
+        return True
+    if isinstance(value, float):
+        return math.isfinite(value)
+    plain = msgspec.to_builtins(value, str_keys=True)
+    return _is_finite(plain) if type(plain) in (dict, list, tuple, float) else True
 
 
 def _not_finite(value: Any, place: str) -> Iterator[tuple[str, float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 HIDDEN = "***"
@@ -35,6 +36,7 @@ _LOGIN = re.compile(
     r"|(?<![\w/])(?P<before>(?:[a-z][a-z0-9+.-]*(?::/{1,3}|//|:(?=[^\s@:]*:)))?[^:/?#\s@\"'(]*):(?!//)[^\s\"]{1,2000}@",
     re.IGNORECASE,
 )
+_HINT = re.compile("key|token|pass|pwd|secret|auth|cookie|credential|sess|sig|jwt|bearer|basic")
 _QUERY = re.compile(r"(?<=[?&;])([A-Za-z_][\w.\-\[\]]{0,99})=([^&;\s\"'<>#]+)")
 _PAIR = re.compile(
     r"(?<![\w.%-])([A-Za-z_][\w.-]{0,99})(\s?=\s?)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\"']?[^\s&;,\"'<>)\]}]+)"
@@ -48,6 +50,7 @@ _HEADER = re.compile(
 _BEARER = re.compile(r"\b(bearer|basic)(\s+)(?=[A-Za-z._~+/=-]*\d|[A-Za-z0-9._~+/=-]{20})[A-Za-z0-9._~+/=-]{8,}", re.I)
 
 
+@lru_cache(maxsize=4096)
 def is_secret_name(name: str, *, bare_key: bool = False) -> bool:
     """Whether what has this name is probably a secret: `api_key`, `X-Auth-Token`, `clientSecret`.
 
@@ -67,11 +70,13 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """The text without secrets, and without these where they stand as words."""
     if "@" in text:
         text = _LOGIN.sub(_without_login, text)
-    if "=" in text:
-        text = _PAIR.sub(_without_value, _QUERY.sub(_without_parameter, text))
-    if ":" in text:
-        text = _HEADER.sub(rf"\1\2{HIDDEN}", _FIELD.sub(_without_field, text))
-    text = _BEARER.sub(rf"\1\2{HIDDEN}", text)
+    # Most texts hold no word that could name a secret, and are left alone at the price of looking for one.
+    if _HINT.search(text.lower()) is not None:
+        if "=" in text:
+            text = _PAIR.sub(_without_value, _QUERY.sub(_without_parameter, text))
+        if ":" in text:
+            text = _HEADER.sub(rf"\1\2{HIDDEN}", _FIELD.sub(_without_field, text))
+        text = _BEARER.sub(rf"\1\2{HIDDEN}", text)
     for secret in secrets:
         if secret in text:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)

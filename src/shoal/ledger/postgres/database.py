@@ -20,6 +20,7 @@ import asyncpg
 from shoal.errors import (
     BadLedgerUrl,
     LedgerAway,
+    LedgerCorrupt,
     LedgerError,
     LedgerFull,
     LedgerNotMigrated,
@@ -317,7 +318,7 @@ class Database:
                 connection.terminate()
 
 
-def translated(error: asyncpg.PostgresError) -> ShoalError:
+def translated(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
     """A server's complaint as an error with a remedy."""
     match error.sqlstate:
         case "SH001":
@@ -330,6 +331,8 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:
             return ClaimOutOfDate("The claim was given up.")
         case "53100":
             return LedgerFull(f"The database server has no space left: {_text(error)}.")
+        case "XX001" | "XX002" | "58P01" | "58030":
+            return LedgerCorrupt(f"The database is damaged, or its disk is: {_text(error)}.")
         case "25006":
             return LedgerReadOnly(
                 f"The database refuses writes: {_text(error)}.",

@@ -249,6 +249,8 @@ class Database:
         self._open(self._writer)
         connection = self._writer.sqlite
         if self._patiently(lambda: _is_foreign(connection)):
+            if self._patiently(lambda: _has_our_tables(connection)):
+                raise damaged(self.path, "the number in its header that says whose it is was changed")
             raise BadLedgerUrl(f"{self.path} is another program's database.", remedy="Choose another file.")
         self._patiently(lambda: connection.execute("pragma journal_mode = wal").fetchall())
         for _, text in load_scripts(f"{__package__}.scratch"):
@@ -313,6 +315,12 @@ def _is_foreign(connection: sqlite3.Connection) -> bool:
         return False
     application: int = connection.execute("pragma application_id").fetchone()[0]
     return application != APPLICATION_ID
+
+
+def _has_our_tables(connection: sqlite3.Connection) -> bool:
+    names = "'run', 'stage', 'item', 'ready', 'waiting', 'delayed', 'lease', 'outcome'"
+    found: int = connection.execute(f"select count(*) from sqlite_schema where name in ({names})").fetchone()[0]
+    return found == 8
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

@@ -38,9 +38,9 @@ _JSON = {
 }
 
 
-def damage_of(path: Path) -> str | None:
-    """What SQLite's check says is wrong with the file; None when it finds nothing within QUICK_SECONDS."""
-    ends_at = time.monotonic() + QUICK_SECONDS
+def damage_of(path: Path, seconds: float = QUICK_SECONDS) -> str | None:
+    """What SQLite's check says is wrong with the file; None when it finds nothing within so many seconds."""
+    ends_at = time.monotonic() + seconds
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
             connection.set_progress_handler(lambda: time.monotonic() > ends_at, _PROGRESS_STEPS)
