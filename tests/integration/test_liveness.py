@@ -22,7 +22,6 @@ from shoal.worker.committer import Committer
 from shoal.worker.maintenance import Maintenance
 from shoal.worker.options import Ending
 from shoal.worker.slots import Slots
-from shoal.worker.starter import Starter
 from tests.chaos.scene import LONG
 from tests.integration.test_worker import ITEMS, Bench
 
@@ -185,7 +184,7 @@ async def test_a_heartbeat_that_fails_ends_the_worker(bench: Bench, monkeypatch:
     assert (counts.leased, counts.ready) == (0, ITEMS)
 
 
-@pytest.mark.parametrize("part", [Committer, Maintenance, Starter, Slots])
+@pytest.mark.parametrize("part", [Committer, Maintenance, Slots])
 @pytest.mark.parametrize("fails", [True, False])
 async def test_a_part_that_ends_ends_the_worker(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: type, fails: bool
