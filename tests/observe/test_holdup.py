@@ -60,6 +60,7 @@ def gate(code: str, items: int | None = None) -> Gate:
             "lane_order",
         ),
         (Counts(delayed=2), [gate("delayed_order", 2)], "earlier items of their groups", 1.0, "delayed_order"),
+        (Counts(waiting=6, leased=4), [], "their lanes", 0.6, None),
         (Counts(waiting=6), [gate("waiting", 6), gate("lane_paused")], "paused lane", 1.0, "lane_paused"),
         (
             Counts(waiting=2, delayed=2, leased=3),

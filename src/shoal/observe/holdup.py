@@ -111,4 +111,5 @@ def _lane_holdup(by_code: dict[str, Gate], share: float) -> Holdup:
     for code in _IN_LANES:
         if code in by_code:
             return Holdup(_DELAYS[code], share, by_code[code].text)
-    return Holdup("host limit", share, by_code["waiting"].text if "waiting" in by_code else "")
+    # The gates are a moment older than the counts: which rule of the lanes it is, the next look says.
+    return Holdup("their lanes", share, by_code["waiting"].text if "waiting" in by_code else "")
