@@ -5,9 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
+from shoal import Item, Scraper
+from shoal.define.follow import Follow
 from shoal.errors import Permanent
 from shoal.fetch.markup import MAX_ATTRIBUTES, has_overlong_tag, links
 from shoal.fetch.page import Page
+from shoal.model.item import NewItem
+from shoal.recipes.newspaper.cleaning import plain_text
 from tests.attack.growth import growth
 
 URL = "http://a.test/dir/page"
@@ -99,3 +103,23 @@ def test_large_pages_with_ordinary_tags_are_not_refused(harmless: str) -> None:
 )
 def test_links_are_read_as_browsers_read_them(markup: str, found: list[str]) -> None:
     assert [link.href for link in links(markup)] == found
+
+
+def test_following_links_inside_of_nested_elements_reads_each_once() -> None:
+    def follow(size: int) -> list[NewItem]:
+        shop = Scraper("shop")
+        stage = shop.stage(follow=Follow(css="div"))(visit)
+        body = "<div>" * 1_000 + "<a href=/1>" * size + "</div>" * 1_000 + "<div><b><div><a href=/2></div></b></div>"
+        return Follow(css="div").items(page(body), Item(URL), stage)
+
+    assert [new.url for new in follow(10)] == ["http://a.test/1", "http://a.test/2"]
+    assert growth(follow, 2_000) < 10
+
+
+def visit(page: Page) -> None: ...
+
+
+@pytest.mark.parametrize("text", ["<" * 50_000, f"a&#{'9' * 5_000};b", f"a&#x{'f' * 5_000}b"])
+def test_a_field_without_its_markup_takes_no_time(text: str) -> None:
+    assert growth(lambda size: plain_text(text * size), 1) < 10
+    assert plain_text("<b>1 &lt; 2</b> &#65;") == "1 < 2 A"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -76,8 +77,9 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _links(self, page: Page) -> list[str]:
         if self.css is None:
             return page.links()
-        found = (page.join(href) for href in page.css(self.css).xpath(".//@href | ./@href").getall())
-        return list(dict.fromkeys(found))
+        chosen = _outermost([found.root for found in page.css(self.css)])
+        hrefs = (href for element in chosen for href in element.xpath("descendant-or-self::*/@href"))
+        return list(dict.fromkeys(page.join(href) for href in hrefs))
 
     def _wanted(self, url: str, host: str | None) -> bool:
         if host is not None and host_or_none(url) != host:
@@ -89,3 +91,21 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return False
         allow, deny = self._patterns
         return (allow is None or allow.search(url) is not None) and (deny is None or deny.search(url) is None)
+
+
+def _outermost(elements: Sequence[Any]) -> list[Any]:
+    """The elements that are inside of no other one. Otherwise the links of nested elements would be read many times."""
+    chosen = {element for element in elements if not isinstance(element, str)}
+    inside: dict[Any, bool] = {}
+    outermost = []
+    for element in dict.fromkeys(element for element in elements if element in chosen):
+        path: list[Any] = []
+        above = element.getparent()
+        while above is not None and above not in chosen and above not in inside:
+            path.append(above)
+            above = above.getparent()
+        is_inside = above is not None and (above in chosen or inside[above])
+        inside.update(dict.fromkeys(path, is_inside))
+        if not is_inside:
+            outermost.append(element)
+    return outermost

@@ -31,7 +31,9 @@ def one_line(text: str) -> str:
 
 def plain_text(text: str) -> str:
     """Without the tags and entities of HTML."""
-    return html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
+    without_tags = re.sub(r"<[^<>]*>", "", text)
+    # No character has so long a number, and Python refuses to read very long ones.
+    return html.unescape(re.sub(r"&#[xX]?[0-9a-fA-F]{10,};?", "\ufffd", without_tags)).strip()
 
 
 def without_query(url: str) -> str:
