@@ -171,10 +171,10 @@ async def test_a_heartbeat_that_fails_ends_the_worker(bench: Bench, monkeypatch:
     run = await bench.fill()
     beat = RegisteredWorkers.beat
 
-    async def fail_once_it_works(self: RegisteredWorkers, worker: str) -> Orders:
+    async def fail_once_it_works(self: RegisteredWorkers, *about: Any) -> Orders:
         if bench.begun:
             raise ZeroDivisionError("no beat")
-        return await beat(self, worker)
+        return await beat(self, *about)
 
     monkeypatch.setattr(RegisteredWorkers, "beat", fail_once_it_works)
     with pytest.raises(RuntimeError, match="heartbeat ended: ZeroDivisionError: no beat"):

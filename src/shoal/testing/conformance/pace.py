@@ -259,9 +259,9 @@ class PaceConformance:
         assert (wait == 0) if how == "given back" else (9 < wait <= 10)
         await lab.check()
         assert await lab.claim(other) == []
-        await later(lab, wait + 9)
+        await later(lab, wait + 5)
         assert await lab.claim(other) == []
-        await later(lab, 2)
+        await later(lab, 6)
         assert len(await lab.claim(other)) == 1
         await lab.check()
 
