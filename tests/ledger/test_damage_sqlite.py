@@ -56,7 +56,7 @@ async def wait(ledger: SqliteLedger) -> None:
 async def findings(path: Path) -> list[Finding]:
     ledger = await open_sqlite(path)
     try:
-        return await ledger.upkeep.audit()
+        return await ledger.upkeep.audit(content=True)
     finally:
         await ledger.close()
 

@@ -123,7 +123,7 @@ async def _check(settings: Settings, deep: bool) -> tuple[int | None, float, Led
             await ledger.schema.require_current()
         except (LedgerNotMigrated, LedgerTooNew) as problem:
             return version, latency, problem, None
-        return version, latency, None, await ledger.upkeep.audit() if deep else None
+        return version, latency, None, await ledger.upkeep.audit(content=True) if deep else None
     finally:
         await ledger.close()
 

@@ -305,8 +305,11 @@ class Upkeep(Protocol):
     async def wait(self, seconds: float) -> None:
         """Sleep until there may be work, at most so long. Only a hint: it may return early or late."""
 
-    async def audit(self) -> list[Finding]:
-        """Check every rule the tables must keep. Reads everything: for tests and `shoal db check --deep`."""
+    async def audit(self, *, content: bool = False) -> list[Finding]:
+        """Check every rule the tables must keep. Reads everything: for tests and `shoal db check --deep`.
+
+        `content`: where the database does not do so by itself, check also that what is stored is whole and readable.
+        """
 
 
 class Schema(Protocol):

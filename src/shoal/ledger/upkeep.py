@@ -53,8 +53,8 @@ class AuditedUpkeep:
         )
         return None if seconds is None else max(0.0, seconds)
 
-    async def audit(self) -> list[Finding]:
-        """Every query named audit_ finds what must not be."""
+    async def audit(self, *, content: bool = False) -> list[Finding]:
+        """Every query named audit_ finds what must not be. A server checks by itself whether its content is whole."""
         found: list[Finding] = []
         for name in sorted(self._sql):
             if name.startswith("audit_"):

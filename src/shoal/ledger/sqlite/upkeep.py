@@ -69,9 +69,10 @@ class SqliteUpkeep(AuditedUpkeep):
             more=bool(round_.left),
         )
 
-    async def audit(self) -> list[Finding]:
+    async def audit(self, *, content: bool = False) -> list[Finding]:
         """The file first: rules can be checked only on rows that can be read."""
-        return [*await self._db.read(lambda connection: examine(connection, made_schema())), *await super().audit()]
+        found = await self._db.read(lambda connection: examine(connection, made_schema())) if content else []
+        return [*found, *await super().audit()]
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_wake(seconds)
