@@ -159,7 +159,7 @@ class HttpFetcher:
         if memory is not None:
             if body.startswith(GZIP):
                 await memory.cover(len(body), page.content_type, beginning=GZIP)
-            page.memory = memory
+            page._memory = memory
         return page
 
     async def close(self) -> None:

@@ -157,5 +157,5 @@ async def charge(page: Page) -> Page:
     held = reservation()
     if held is not None:
         await held.cover(len(page.body), page.content_type, beginning=page.body[:2])
-        page.memory = held
+        page._memory = held
     return page

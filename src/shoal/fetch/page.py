@@ -29,13 +29,13 @@ class Page:
         "_base",
         "_encoding",
         "_media",
+        "_memory",
         "_selector",
         "_text",
         "body",
         "from_store",
         "headers",
         "history",
-        "memory",
         "method",
         "not_modified",
         "requested_url",
@@ -66,7 +66,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
-        self.memory: object = None  # kept as long as the page is
+        self._memory: object = None  # what the fetcher has reserved for it: kept as long as the page is
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
         self._text: str | None = None
