@@ -28,6 +28,7 @@ LONGEST_NAP = 10.0
 # Timers of the event loop are exact to a millisecond. Short distances are waited for to the end in small steps.
 EXACT_SPACING = 0.1
 TIMER_SECONDS = 0.0012
+SEND_DELAYS_KEPT = 16
 # A lane that nobody waits for is remembered so long for its last start.
 REMEMBERED_LANES = 10_000
 
@@ -87,6 +88,8 @@ class LaneStarts:
         self._round_trip = 0.0
         self._spacing = 0.0
         self._last_sent = float("-inf")
+        self._departed = 0.0
+        self._delays: deque[float] = deque(maxlen=SEND_DELAYS_KEPT)
         self._owed = 0
         self._missed = False
         self.users = 0
@@ -124,6 +127,7 @@ class LaneStarts:
     def sent(self) -> None:
         """The request has left."""
         self._last_sent = awake_and_asleep()
+        self._delays.append(self._last_sent - self._departed)
         self._launch.release()
 
     def given_up(self) -> None:
@@ -143,11 +147,17 @@ class LaneStarts:
                     await asyncio.sleep(min(far.seconds, LONGEST_NAP))
             start = self._reserved.popleft()
             self.not_needed()
-            await sleep_until(max(start.earliest, self._last_sent + self._spacing), exact=self._spacing < EXACT_SPACING)
-            if awake_and_asleep() <= start.latest:
+            spaced = self._last_sent + self._spacing - self._send_delay()
+            await sleep_until(max(start.earliest, spaced), exact=self._spacing < EXACT_SPACING)
+            self._departed = awake_and_asleep()
+            if self._departed <= start.latest:
                 return
             self._reserved.clear()
             self._missed = True
+
+    def _send_delay(self) -> float:
+        """Writing a request takes at least this long. So much earlier it may begin, and is not sent too early."""
+        return min(self._delays) if len(self._delays) == SEND_DELAYS_KEPT else 0.0
 
     async def _ask(self) -> None:
         """Reserve for all who wait, as often as it takes; what came in meanwhile goes together."""
