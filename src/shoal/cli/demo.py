@@ -79,7 +79,7 @@ async def _demo(session: Session, settings: Settings) -> int:
             session.data("")
             await print_summary(session, ledger, run, report, settings, None)
             _print_testimony(session, testimony)
-        return exit_code(run, counts, report, settings) or (0 if testimony.flawless else 1)
+        return exit_code(run, counts, report, settings) or (1 if testimony.flaws else 0)
 
 
 def _introduce(session: Session, settings: Settings, shop: OpenShop) -> None:
@@ -106,7 +106,8 @@ async def _records(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
 
 
 def _print_testimony(session: Session, seen: Testimony) -> None:
-    _title(session, "What the shop says" if seen.flawless else "What the shop says: something went wrong")
+    flaws = f": something went wrong ({', '.join(seen.flaws)})" if seen.flaws else ""
+    _title(session, f"What the shop says{flaws}")
     session.data(
         f"  {seen.found} of {seen.products} products were found, {len(seen.twice)} twice, {len(seen.wrong)} wrong"
     )
