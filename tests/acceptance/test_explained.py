@@ -54,7 +54,7 @@ def test_a_killed_worker_is_no_worker_to_anybody_who_asks(project: Project) -> N
     listed = project.shoal("workers", "ls")
     assert listed.stdout.splitlines()[1].split()[1] == "dead"
     assert "no heartbeat for " in listed.stderr
-    assert "return when any worker of this ledger or `shoal release` runs" in listed.stderr
+    assert "when any worker of this ledger or `shoal release` runs" in listed.stderr
     assert "are dead or cut off" in project.shoal("doctor", code=1).stdout
     assert "Taken from dead workers: " in project.shoal("release").stdout
     counts = project.counts()

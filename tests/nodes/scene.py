@@ -47,14 +47,14 @@ def pages_of(site: Site, number: int) -> list[str]:
     return [f"{site.url}/page/{n}" for n in range(1, number + 1)]
 
 
-def start_worker(fleet: Fleet, number: int, run_id: str, *, lease: float) -> Command:
+def start_worker(fleet: Fleet, number: int, run_id: str, *, lease: float, slots: int = SLOTS) -> Command:
     """A worker on one of the nodes. A call that nobody answers is given up after two seconds and made again."""
-    settings = ("--set", f"lease={lease:g}", "--set", "command_timeout=2", "-j", str(SLOTS), "--batch-size", "4")
+    settings = ("--set", f"lease={lease:g}", "--set", "command_timeout=2", "-j", str(slots), "--batch-size", "4")
     return fleet.nodes[number].start("worker", "shop.py", "--run-id", run_id, "--json", *settings)
 
 
-def start_workers(fleet: Fleet, run_id: str, *, lease: float) -> list[Command]:
-    return [start_worker(fleet, number, run_id, lease=lease) for number in range(len(fleet.nodes))]
+def start_workers(fleet: Fleet, run_id: str, *, lease: float, slots: int = SLOTS) -> list[Command]:
+    return [start_worker(fleet, number, run_id, lease=lease, slots=slots) for number in range(len(fleet.nodes))]
 
 
 def until(look: Callable[[], T], is_there: Callable[[T], bool], what: str) -> T:

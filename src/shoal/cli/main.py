@@ -80,6 +80,8 @@ def shoal(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No exception leaves it, and no secret does."""
+    if arguments is None:  # the process is ours
+        prepare_streams()
     with stderr_as_asked(sys.argv[1:] if arguments is None else arguments):
         return _main(arguments)
 
@@ -87,8 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     session = Session()
     code = BUG
-    if arguments is None:  # the process is ours
-        prepare_streams()
     prepare_answers()
     try:
         _check_text(sys.argv[1:] if arguments is None else arguments)
@@ -128,7 +128,8 @@ def _unexpected(session: Session, error: Exception) -> int:
     if (show := getattr(error, "show", None)) is not None:
         said = io.StringIO()
         show(file=said)
-        session.complain(said.getvalue().rstrip("\n"))
+        for line in filter(None, said.getvalue().splitlines()):
+            session.complain(line)
         return int(getattr(error, "exit_code", 2))
     if isinstance(error, BrokenPipeError):  # whoever read our output has left, and need not be told
         return 1

@@ -72,6 +72,12 @@ class Catalog:
             self._ids[no] = rows[0]["id"]
         return await self.run(self._ids[no])
 
+    def check_run(self, run_id: str, no: int) -> None:
+        """Forget a run that was removed if another one has its id now, as may happen within a second."""
+        known = self._runs.get(run_id)
+        if known is not None and known.no != no:
+            self.forget_run(run_id)
+
     def forget_run(self, run_id: str) -> None:
         facts = self._runs.pop(run_id, None)
         if facts is not None:

@@ -31,7 +31,9 @@ class FoundRuns:
         rows = await self._queryable.fetch(self._sql["get_run"], run_id)
         if not rows:
             raise NotFound(f"There is no run {run_id!r}.")
-        return run_from(rows[0])
+        run = run_from(rows[0])
+        self._catalog.check_run(run.id, run.no)
+        return run
 
     async def latest(self, scraper: str) -> Run | None:
         rows = await self._queryable.fetch(self._sql["latest_run"], scraper)
