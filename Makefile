@@ -32,8 +32,12 @@ bench: .venv/.bench ## measure Shoal against its peers
 	}
 	$(BIN)/python -m bench
 
+# Everything that has a longer version.
+CHAOS = tests/chaos tests/nodes tests/attack tests/ledger/test_machine.py tests/ledger/test_connections_postgres.py \
+	tests/integration/test_liveness.py
+
 chaos: setup parts ## kill workers, cut nodes off, crash databases and try random histories for longer than `make test` does
-	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) tests/chaos tests/nodes tests/ledger/test_machine.py
+	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) $(CHAOS)
 
 # RUNLEVEL=1 keeps Debian from starting services of pgbouncer and nginx; tests and benchmarks start their own.
 APT_INSTALL = apt_install() { \
