@@ -78,6 +78,9 @@ class SqlLanes(ABC):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
 
+    async def clock(self) -> float:
+        return float(await self._queryable.value(self._sql["lane_clock"]))
+
     async def reserve(self, worker: str, key: str, wish: StartWish, *, run_id: str | None = None) -> Starts:
         check_lane_change(key, None, None)
         worker_no = await self._catalog.worker_no(worker)

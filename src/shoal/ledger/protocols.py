@@ -152,6 +152,9 @@ class Workers(Protocol):
 
 
 class Lanes(Protocol):
+    async def clock(self) -> float:
+        """The ledger's clock, in seconds. Quick, so that a worker knows how its own clock differs."""
+
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView: ...
 
     async def list(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[LaneView]:

@@ -72,13 +72,14 @@ class Starts(msgspec.Struct, frozen=True):
     """Starts that a lane gave: each may leave after so many seconds. `lost` are items whose lease is gone.
 
     `spacing`: the least distance to keep between two starts of one's own. `next_in`: when the first start would be that
-    was not given.
+    was not given. `at`: the ledger's clock, in seconds, from which all of these count.
     """
 
     waits: tuple[float, ...]
     lost: frozenset[int] = frozenset()
     spacing: float = 0.0
     next_in: float = 0.0
+    at: float = 0.0
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):

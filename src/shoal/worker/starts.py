@@ -18,10 +18,13 @@ from shoal.worker.heart import awake_and_asleep
 
 Deadline = asyncio.Timeout | None
 
-# How late a start may be used: so much, or this share of the lane's delay, and what calls to the ledger take.
+# How late a start may be used: so much, or this share of the lane's delay, and what is not known of the ledger's clock.
+# More after a start was missed, and less again with each that was not.
 LEAST_SLACK = 0.004
+MOST_SLACK = 0.1
 SLACK_SHARE = 0.02
-LONGEST_ROUND_TRIP = 1.0
+# Answers of the ledger say for so long where its clock stands; clocks drift apart.
+CLOCK_SECONDS = 5.0
 # A connection is opened so long before its request may leave.
 CONNECT_SECONDS = 0.05
 LONGEST_NAP = 10.0
@@ -69,6 +72,44 @@ class _Reserved(msgspec.Struct, frozen=True):
     latest: float
 
 
+class LedgerClock:
+    """Where the ledger's clock stands on this process's clock: between two bounds, in seconds to be added to it.
+
+    An answer was made between the question and its arrival. The quickest of the latest ones tell that closest.
+    """
+
+    def __init__(self) -> None:
+        self._answers: deque[tuple[float, float, float]] = deque()
+        self._read_at = float("-inf")
+        self.low = self.high = 0.0
+
+    @property
+    def doubt(self) -> float:
+        return self.high - self.low
+
+    async def read(self, lanes: Lanes) -> None:
+        """Ask for nothing but the time, now and then: a reservation takes longer, because it is written to disk."""
+        asked_at = awake_and_asleep()
+        if asked_at - self._read_at > CLOCK_SECONDS / 2:
+            self._read_at = asked_at
+            at = await lanes.clock()
+            self.learn(asked_at, awake_and_asleep(), at)
+
+    def learn(self, asked_at: float, answered_at: float, at: float) -> None:
+        self._answers.append((answered_at, asked_at - at, answered_at - at))
+        while self._answers[0][0] < answered_at - CLOCK_SECONDS:
+            self._answers.popleft()
+        self._narrow()
+        if self.low > self.high:  # somebody has set a clock
+            while len(self._answers) > 1:
+                self._answers.popleft()
+            self._narrow()
+
+    def _narrow(self) -> None:
+        self.low = max(low for _, low, _ in self._answers)
+        self.high = min(high for _, _, high in self._answers)
+
+
 class LaneStarts:
     """The starts of one lane in this process.
 
@@ -76,16 +117,17 @@ class LaneStarts:
     busy loop, a suspended machine) has lapsed, because another worker's may be under way by then.
     """
 
-    def __init__(self, lanes: Lanes, side: WorkerSide, key: str, run_id: str | None) -> None:
+    def __init__(self, lanes: Lanes, side: WorkerSide, clock: LedgerClock, key: str, run_id: str | None) -> None:
         self._lanes = lanes
         self._side = side
+        self._clock = clock
         self._key = key
         self._run_id = run_id
         self._asked: deque[_Asked] = deque()
         self._asking: asyncio.Task[None] | None = None
         self._reserved: deque[_Reserved] = deque()
         self._launch = asyncio.Lock()
-        self._round_trip = 0.0
+        self._lateness = LEAST_SLACK
         self._spacing = 0.0
         self._last_sent = float("-inf")
         self._departed = 0.0
@@ -151,7 +193,9 @@ class LaneStarts:
             await sleep_until(max(start.earliest, spaced), exact=self._spacing < EXACT_SPACING)
             self._departed = awake_and_asleep()
             if self._departed <= start.latest:
+                self._lateness = max(LEAST_SLACK, self._lateness * 0.95)
                 return
+            self._lateness = min(MOST_SLACK, self._lateness * 2)
             self._reserved.clear()
             self._missed = True
 
@@ -187,7 +231,8 @@ class LaneStarts:
 
     async def _reserve_for(self, worker: str, batch: list[_Asked], within: float | None) -> None:
         leases = tuple(asked.lease for asked in batch if asked.lease is not None)
-        slack = max(LEAST_SLACK + 2 * self._round_trip, SLACK_SHARE * self._spacing)
+        await self._clock.read(self._lanes)
+        slack = max(self._lateness, SLACK_SHARE * self._spacing) + self._clock.doubt
         asked_at = awake_and_asleep()
         wish = StartWish(leases=leases, count=len(batch), slack=slack, within=within)
         if self._missed:
@@ -198,12 +243,11 @@ class LaneStarts:
             count = min(MAX_STARTS, len(batch) + self._owed)
             wish = StartWish(leases=leases, count=count, slack=slack, within=within, idle=idle)
         starts = await self._lanes.reserve(worker, self._key, wish, run_id=self._run_id)
-        now = awake_and_asleep()
-        self._round_trip += (min(now - asked_at, LONGEST_ROUND_TRIP) - self._round_trip) / 4
+        self._clock.learn(asked_at, awake_and_asleep(), starts.at)
+        earliest, latest = starts.at + self._clock.high, starts.at + self._clock.low + slack
         self._spacing = starts.spacing
         for wait in starts.waits:
-            latest = asked_at + wait + slack if starts.spacing > 0 else float("inf")
-            self._reserved.append(_Reserved(now + wait, latest))
+            self._reserved.append(_Reserved(earliest + wait, latest + wait if starts.spacing > 0 else float("inf")))
         for n, asked in enumerate(batch):
             if asked.given.done():
                 continue
@@ -211,7 +255,7 @@ class LaneStarts:
                 asked.given.set_exception(NotNow())
             elif n < len(starts.waits):
                 self._owed += 1
-                asked.given.set_result(now + starts.waits[n])
+                asked.given.set_result(earliest + starts.waits[n])
             else:
                 asked.given.set_exception(TooFar(starts.next_in))
         if leases:
@@ -258,6 +302,7 @@ class AllStarts:
     def __init__(self, lanes: Lanes, side: WorkerSide) -> None:
         self._lanes = lanes
         self._side = side
+        self._clock = LedgerClock()
         self._known: dict[tuple[str, str | None], LaneStarts] = {}
 
     def on(self, key: str, run_id: str | None, deadline: Deadline) -> LaneStart:
@@ -266,7 +311,7 @@ class AllStarts:
             if len(self._known) >= REMEMBERED_LANES:
                 for name in [name for name, known in self._known.items() if not known.users]:
                     del self._known[name]
-            lane = self._known[key, run_id] = LaneStarts(self._lanes, self._side, key, run_id)
+            lane = self._known[key, run_id] = LaneStarts(self._lanes, self._side, self._clock, key, run_id)
         return LaneStart(lane, deadline)
 
 

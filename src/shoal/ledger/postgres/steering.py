@@ -112,7 +112,9 @@ class PostgresLanes(SqlLanes):
             wish.slack,
             wish.idle,
         )
-        return Starts(tuple(row["waits"]), frozenset(row["lost"]), spacing=row["spacing"], next_in=row["next_in"])
+        return Starts(
+            tuple(row["waits"]), frozenset(row["lost"]), spacing=row["spacing"], next_in=row["next_in"], at=row["at"]
+        )
 
     async def _enter(self, worker_no: int, stage: int, key: str, visit: int) -> Admission:
         row = await self._db.row(self._sql["enter"], worker_no, stage, key, visit)

@@ -101,7 +101,7 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish
     lost = frozenset(item for item, _ in pairs).difference(tx.json("leases_held", json_text(pairs)))
     found = tx.rows("lane_starts", run_no, key, worker)
     if not found:
-        return Starts((0.0,) * wish.count, lost)
+        return Starts((0.0,) * wish.count, lost, at=tx.now / MICRO)
     lane = found[0]
     low, high = lane["delay_min"], lane["delay_max"]
     within = wish.within if wish.within is not None else RESERVED_AHEAD + high
@@ -131,7 +131,7 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish
             )
             tx.run("retime_delayed", lane["id"], tx.now)
             admit_to(tx, json_text([lane["id"]]))
-    return Starts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO)
+    return Starts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO, at=tx.now / MICRO)
 
 
 def enter(tx: Transaction, worker: int, stage: int, key: str, visit: int) -> Admission:

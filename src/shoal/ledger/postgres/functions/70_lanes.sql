@@ -139,7 +139,8 @@ $$;
 create or replace function shoal.reserve(
     run_no int, lane_key text, worker_no int, items bigint[], epochs int[], wanted int, within double precision,
     slack double precision, idle double precision,
-    out waits double precision[], out lost bigint[], out spacing double precision, out next_in double precision)
+    out waits double precision[], out lost bigint[], out spacing double precision, out next_in double precision,
+    out at double precision)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -174,6 +175,7 @@ begin
     end loop;
     spacing := coalesce(l.delay_min, 0);
     next_in := extract(epoch from starts_at - t);
+    at := extract(epoch from t);
     with begun as (
         update shoal.lease s set started_at = t
         from unnest(items[1:cardinality(waits)], epochs[1:cardinality(waits)]) as u(item, epoch)

@@ -1,4 +1,4 @@
--- functions: ae37ecaef37daa54
+-- functions: 6d80aa7e265b705b
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.

@@ -112,6 +112,9 @@ select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
 -- name: slow_lane
 select shoal.slow_lane($1::int, $2, $3::float8, $4)
 
+-- name: lane_clock
+select extract(epoch from shoal.clock())::float8
+
 -- name: reserve
 select * from shoal.reserve($1::int, $2, $3::int, $4::bigint[], $5::int[], $6::int, $7::float8, $8::float8, $9::float8)
 

@@ -327,3 +327,6 @@ select c.offset from clock c where c.boot = ?1
 
 -- name: set_clock_offset
 insert into clock (boot, offset) values (?1, ?2) on conflict (boot) do update set offset = excluded.offset
+
+-- name: lane_clock
+select shoal_now() / 1e6
