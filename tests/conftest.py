@@ -1,10 +1,11 @@
 """Real databases for every test that asks for one: started on first use, once per test process."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from tests.parts import MissingPartError, missing
@@ -80,6 +81,14 @@ def postgres_url(postgres_server: PostgresDatabases, postgres_template: str | No
 def durable_postgres_url(durable_postgres: PostgresServer) -> Iterator[str]:
     """The URL of a fresh, empty database on the server that may be crashed, dropped after the test."""
     yield from _fresh_database(durable_postgres, None)
+
+
+@pytest.fixture
+async def person(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Somebody with psql, beside Shoal's own connections."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture

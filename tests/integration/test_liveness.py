@@ -53,13 +53,6 @@ async def server_bench(postgres_url: str) -> AsyncIterator[Bench]:
         yield bench
 
 
-@pytest.fixture
-async def person(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
-
-
 async def lost_workers(bench: Bench) -> list[str]:
     return [worker.id for worker in await bench.ledger.workers.list(present=False) if worker.state is WorkerState.LOST]
 

@@ -20,13 +20,6 @@ async def lab(postgres_url: str) -> AsyncIterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-async def person(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
-
-
 async def test_a_claimer_does_not_wait_for_rows_that_another_holds(
     lab: Lab, person: asyncpg.Connection
 ) -> None:  # S0.2

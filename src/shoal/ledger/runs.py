@@ -1,16 +1,19 @@
-"""Runs: what is the same on both ledgers. Making them and changing their state is the backends' own."""
+"""Runs: what is the same on both ledgers. Making them and the change of state itself are the backends' own."""
 
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from shoal.errors import InvalidSetting, NotFound, WrongState
+from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_limit, whole_cursor
+from shoal.ledger.protocols import Told
 from shoal.ledger.rows import Queryable, run_from
 from shoal.model.jsontext import PAYLOAD_BYTES, json_text
 from shoal.model.run import Run, RunState
@@ -19,13 +22,22 @@ from shoal.model.views import Page
 NOT_REMOVED = (RunState.ACTIVE, RunState.PAUSED, RunState.FINISHED, RunState.CANCELLED)
 
 
-class FoundRuns:
-    """Reading runs, and what is noted about them."""
+class FoundRuns(ABC):
+    """Reading runs, what is noted about them, and the orders that concern all their items."""
 
-    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog) -> None:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
         self._queryable = queryable
         self._sql = queries
         self._catalog = catalog
+        self._bulk = bulk
+
+    @abstractmethod
+    async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
+        """Change the state, refusing what makes no sense; returns the run's number."""
+
+    @abstractmethod
+    async def _empty_if_alone(self, no: int) -> None:
+        """Empty whole tables at once if this removed run is the only one that has rows in them."""
 
     async def get(self, run_id: str) -> Run:
         rows = await self._queryable.fetch(self._sql["get_run"], run_id)
@@ -68,6 +80,24 @@ class FoundRuns:
         mine = {"taken_by": secrets.token_hex(8)}
         await self._queryable.fetch(self._sql["put_first_note"], no, name, msgspec.json.encode(mine).decode())
         return await self.noted(run_id, name) == mine
+
+    async def pause(self, run_id: str, *, by: str = "") -> None:
+        no = await self._set_state(run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
+        await self._bulk.settle_lanes(no)
+
+    async def resume(self, run_id: str, *, by: str = "") -> None:
+        no = await self._set_state(run_id, RunState.ACTIVE, NOT_REMOVED, by)
+        await self._bulk.settle_lanes(no)
+
+    async def cancel(self, run_id: str, *, by: str = "", told: Told = int) -> int:
+        no = await self._set_state(run_id, RunState.CANCELLED, NOT_REMOVED, by)
+        return await self._bulk.cancel_open_items(no, f"The run was cancelled by {by or 'an operator'}.", told=told)
+
+    async def remove(self, run_id: str, *, by: str = "", told: Told = int) -> None:
+        no = await self._set_state(run_id, RunState.REMOVED, NOT_REMOVED, by)
+        self._catalog.forget_run(run_id)
+        await self._empty_if_alone(no)
+        await self._bulk.purge(no, told=told)
 
 
 def check_change(run_id: str, was: str | None, wanted: RunState, allowed: tuple[RunState, ...]) -> None:

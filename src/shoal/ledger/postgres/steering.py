@@ -13,8 +13,8 @@ from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.lanes import Delay, SqlLanes
 from shoal.ledger.postgres.database import Database
-from shoal.ledger.protocols import Reads, Told
-from shoal.ledger.runs import NOT_REMOVED, FoundRuns, check_change
+from shoal.ledger.protocols import Reads
+from shoal.ledger.runs import FoundRuns, check_change
 from shoal.ledger.steering import FilteredSteering
 from shoal.model.jsontext import PAYLOAD_BYTES, json_text
 from shoal.model.lane import Admission, Starts, StartWish
@@ -26,9 +26,8 @@ RELEASE_AT_ONCE = 1_000
 
 class PostgresRuns(FoundRuns):
     def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
-        super().__init__(db, queries, catalog)
+        super().__init__(db, queries, catalog, bulk)
         self._db = db
-        self._bulk = bulk
 
     async def create(self, spec: RunSpec) -> Run:
         spec.checked()
@@ -56,23 +55,8 @@ class PostgresRuns(FoundRuns):
     async def seal(self, run_id: str, *, by: str = "") -> None:
         await self._db.fetch(self._sql["seal_run"], (await self._catalog.run(run_id)).no, by)
 
-    async def pause(self, run_id: str, *, by: str = "") -> None:
-        no = await self._set_state(run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
-        await self._bulk.settle_lanes(no)
-
-    async def resume(self, run_id: str, *, by: str = "") -> None:
-        no = await self._set_state(run_id, RunState.ACTIVE, NOT_REMOVED, by)
-        await self._bulk.settle_lanes(no)
-
-    async def cancel(self, run_id: str, *, by: str = "", told: Told = int) -> int:
-        no = await self._set_state(run_id, RunState.CANCELLED, NOT_REMOVED, by)
-        return await self._bulk.cancel_open_items(no, f"The run was cancelled by {by or 'an operator'}.", told=told)
-
-    async def remove(self, run_id: str, *, by: str = "", told: Told = int) -> None:
-        no = await self._set_state(run_id, RunState.REMOVED, NOT_REMOVED, by)
-        self._catalog.forget_run(run_id)
+    async def _empty_if_alone(self, no: int) -> None:
         await self._db.fetch(self._sql["truncate_if_alone"], no)
-        await self._bulk.purge(no, told=told)
 
     async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
         no = (await self._catalog.run(run_id)).no

@@ -432,42 +432,6 @@ begin
     return array[coalesce(enough, looked_at[cardinality(looked_at)])];
 end $$;
 
--- Lanes that could let somebody out but were not asked: after a resume, a raised limit, a lock that was missed.
--- Given a run, only those that it waits for.
-create or replace function shoal.sweep_lanes(most int, only_run int) returns int
-language plpgsql as $$
-declare
-    lanes bigint[];
-begin
-    if only_run is not null then
-        lanes := array(
-            select l.id from shoal.lane l
-            cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = only_run
-                                order by w.priority, w.item limit 1) w
-            where shoal.lane_allowance(l) > 0
-            limit most);
-    else
-        lanes := array(
-            select l.id from shoal.lane l
-            where shoal.lane_allowance(l) > 0
-              and exists (
-                  -- From run to run that waits here, along the index.
-                  with recursive x(run) as (
-                      (select w.run from shoal.waiting w where w.lane = l.id order by w.run limit 1)
-                      union all
-                      select (select w.run from shoal.waiting w where w.lane = l.id and w.run > x.run
-                              order by w.run limit 1)
-                      from x where x.run is not null)
-                  select 1 from x join shoal.run r on r.no = x.run and r.state = 'active' and not r.idle)
-            limit most);
-    end if;
-    if lanes = '{}' then
-        return 0;
-    end if;
-    perform shoal.lock_lanes(lanes);
-    return shoal.admit(lanes, shoal.clock());
-end $$;
-
 -- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items.
 create or replace function shoal.idle_changes() returns table (run_no int, now_idle boolean)
 language sql stable as $$

@@ -1,4 +1,4 @@
--- functions: 6d80aa7e265b705b
+-- functions: d9778e5827a26914
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.

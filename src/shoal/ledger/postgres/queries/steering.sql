@@ -154,9 +154,6 @@ select * from shoal.idle_changes()
 -- name: set_idle
 select shoal.set_idle($1::int, $2::boolean)
 
--- name: sweep_lanes
-select shoal.sweep_lanes($1::int, $2::int)
-
 -- name: sweep_step
 select * from shoal.sweep_step($1::int)
 

@@ -79,16 +79,8 @@ delete from temp.touched
 -- name: touch_lanes
 insert or ignore into temp.touched (lane) select value from json_each(?1)
 
--- name: lanes_with_room
--- Lanes that could let somebody out but were not asked: after a resume, or a raised limit.
-select json_group_array(l.id) from (
-    select l.id from lane_room l
-    where l.allowance > 0
-      and exists (select 1 from run r where r.state = 'active' and not r.idle and (l.run = 0 or l.run = r.no)
-                    and exists (select 1 from waiting w where w.lane = l.id and w.run = r.no))
-    limit ?1) l
-
 -- name: next_lanes_with_room
+-- Lanes that could let somebody out but were not asked: after a resume, or a raised limit.
 -- Of the next ?2 lanes after the id ?1: [last id or null, how many there were, [those that could let somebody out]].
 select json_array(max(x.id), count(*), json_group_array(x.id) filter (where x.has_room)) from (
     select l.id, l.allowance > 0
