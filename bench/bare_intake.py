@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from shoal.model.urlkey import key_hash, url_key
+from shoal.model.url_key import key_hash, url_key
 
 Row = tuple[str, bytes]
 

@@ -27,9 +27,9 @@ from shoal.model.log import Log
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
+from shoal.worker.claim import anything_left
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
-from shoal.worker.remaining import anything_left
 
 # Kept at the end of a call for giving back, storing and closing connections.
 RESERVE_SECONDS = 3.0

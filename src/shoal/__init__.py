@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.define.context import Http, Item
     from shoal.define.follow import Follow
-    from shoal.define.http import Http
-    from shoal.define.item import Item
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
     from shoal.errors import Blocked, Permanent, Throttled, Transient
@@ -39,8 +38,8 @@ _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
     "Follow": "define.follow",
-    "Http": "define.http",
-    "Item": "define.item",
+    "Http": "define.context",
+    "Item": "define.context",
     "Log": "model.log",
     "Page": "fetch.page",
     "Permanent": "errors",

@@ -15,15 +15,15 @@ import msgspec
 from shoal.config import Settings
 from shoal.errors import LedgerAway, LedgerCorrupt, LedgerNotMigrated, LedgerUnreachable, UsageError
 from shoal.ledger.protocols import Ledger
-from shoal.model.address import ledger_address, postgres_address, shown_address
+from shoal.model.ledger_url import ledger_address, postgres_address, shown_address
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.fetch.protocols import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
-    from shoal.notify.tower import Tower
-    from shoal.worker.attempts import Attempts
+    from shoal.notify.alert_thread import Tower
+    from shoal.worker.attempt import Attempts
     from shoal.worker.options import WorkerOptions
     from shoal.worker.worker import Worker
 
@@ -94,10 +94,10 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     if from_store:
         if store is None:
             raise UsageError("--from-store needs a store.", remedy="Name the folder with --store, or set `store`.")
-        from shoal.fetch.conditional import StoreOnlyFetcher
+        from shoal.fetch.store import StoreOnlyFetcher
 
         return StoreOnlyFetcher(store)
-    from shoal.fetch.client import HttpFetcher
+    from shoal.fetch.http import HttpFetcher
 
     fetcher = HttpFetcher(
         connections=settings.concurrency,
@@ -107,7 +107,7 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     )
     if store is None:
         return fetcher
-    from shoal.fetch.conditional import StoringFetcher
+    from shoal.fetch.store import StoringFetcher
 
     return StoringFetcher(fetcher, store)
 
@@ -115,8 +115,8 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> Attempts:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, nobody else needs to be spared."""
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempts import Attempts
-    from shoal.worker.gate import Politeness
+    from shoal.worker.attempt import Attempts
+    from shoal.worker.politeness import Politeness
 
     robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
     return Attempts(scraper, fetcher, Politeness(None, robots), log=log)
@@ -125,7 +125,7 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
     """A worker's options as the settings say, with what was chosen for this one."""
     from shoal import __version__
-    from shoal.elastic.signs import Limits
+    from shoal.autoscale.rules import Limits
     from shoal.worker.options import WorkerOptions
 
     return WorkerOptions(
@@ -155,8 +155,8 @@ def build_worker(
     """A worker on this ledger. Its heart opens the ledger a second time, in its own thread, for heartbeats alone."""
     from shoal.fetch.memory import MemoryBudget
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempts import Attempts
-    from shoal.worker.gate import Politeness
+    from shoal.worker.attempt import Attempts
+    from shoal.worker.politeness import Politeness
     from shoal.worker.worker import Worker
 
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
@@ -190,7 +190,7 @@ def build_worker(
 
 def build_tower(settings: Settings, log: Log) -> Tower:
     """The watch over a ledger's runs. It opens the ledger for itself, in its own thread, when it is its turn."""
-    from shoal.notify.tower import Tower
+    from shoal.notify.alert_thread import Tower
 
     alone = msgspec.structs.replace(settings, pool_size=1)
     return Tower(lambda: connect_ledger(alone, create=False), settings, log=log)
@@ -208,7 +208,7 @@ def damage_of_ledger(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt | N
     path = sqlite_path(ledger)
     if path is None or not path.exists():
         return None
-    from shoal.ledger.sqlite.complaints import damaged
+    from shoal.ledger.sqlite.errors import damaged
     from shoal.ledger.sqlite.integrity import damage_of
 
     finding = damage_of(path, seconds)

@@ -18,8 +18,8 @@ from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
 from shoal.config.values import Choice, Dead, Number, Value, YesNo
-from shoal.define.inject import HOOK_WISHES, STAGE_WISHES, Wish
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
+from shoal.define.providers import HOOK_WISHES, STAGE_WISHES, Wish
 from shoal.define.stage import StageOptions
 from shoal.errors import AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations

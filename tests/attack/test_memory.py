@@ -10,7 +10,7 @@ import pytest
 from shoal import Page, Scraper
 from shoal.config import Settings
 from shoal.errors import Permanent
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.memory import MemoryBudget, reservation
 from shoal.fetch.protocols import Request
 from shoal.model.worker import Scope

@@ -8,7 +8,7 @@ import pytest
 from shoal import Item, Scraper
 from shoal.define.follow import Follow
 from shoal.errors import Permanent
-from shoal.fetch.markup import MAX_ATTRIBUTES, has_overlong_tag, links
+from shoal.fetch.html_links import MAX_ATTRIBUTES, has_overlong_tag, links
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
 from shoal.recipes.newspaper.cleaning import plain_text

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shoal.define.http import Http
+from shoal.define.context import Http
 from shoal.errors import Permanent
-from shoal.fetch.client import HttpFetcher
-from shoal.fetch.private import PrivateAddress, is_public, public_socket
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
 from shoal.fetch.robots import Robots
+from shoal.fetch.urls import PrivateAddress, is_public, public_socket
 from tests.fetch.site import Site, redirect, reply
 
 
@@ -44,7 +44,7 @@ async def test_redirects_robots_and_requests_of_handlers_are_no_way_around(
 ) -> None:
     """The first hop is let through here as if it were public; where it leads is not."""
     site.answers["/"] = redirect(site.url("/secret", host="127.0.0.2"))
-    monkeypatch.setattr("shoal.fetch.private.is_public", lambda text: text == "127.0.0.1")
+    monkeypatch.setattr("shoal.fetch.urls.is_public", lambda text: text == "127.0.0.1")
     with pytest.raises(Permanent, match=r"127\.0\.0\.2:\d+ has an address that is not public"):
         await careful.fetch(Request(url=site.url("/")))
     with pytest.raises(Permanent, match="not public"):

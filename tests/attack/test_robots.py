@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.robots import LARGEST_FILE, LONGEST_DELAY, MAX_WILDCARDS, Robots, Rules
 from shoal.model.lane import LanePolicy
 from tests.attack.growth import growth

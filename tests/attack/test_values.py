@@ -5,11 +5,10 @@ import datetime as dt
 import pytest
 
 from shoal.errors import Permanent, Throttled
-from shoal.fetch.classify import verdict_on
-from shoal.fetch.foreign import read_date, read_decimal
+from shoal.fetch.classify import read_date, read_decimal, verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.sitemap import read_sitemap
-from shoal.recipes.newspaper.dates import read_day
+from shoal.recipes.newspaper.cleaning import read_day
 from tests.attack.growth import growth
 
 NOW = dt.datetime(2024, 5, 6, tzinfo=dt.UTC)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shoal.collection import limits
-from shoal.collection.members import Choice, Member, discover, plan
 from shoal.errors import NotFound, UsageError
+from shoal.fleet.collection import member_runner
+from shoal.fleet.collection.members import Choice, Member, discover, plan
 
 
 def write(folder: Path, path: str, text: str = "{}") -> None:
@@ -192,15 +192,15 @@ def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
 async def test_one_look_at_the_processes_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is made beside the event loop."""
     looks: list[int] = []
-    resident = limits.resident
+    resident = member_runner.resident
 
     def look() -> dict[int, int]:
         looks.append(threading.get_ident())
         return resident()
 
-    monkeypatch.setattr(limits, "LOOK_SECONDS", 60.0)
-    monkeypatch.setattr(limits, "resident", look)
-    memory = limits.Memory()
+    monkeypatch.setattr(member_runner, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(member_runner, "resident", look)
+    memory = member_runner.Memory()
     own, nobody, *_ = await asyncio.gather(
         memory.of(os.getsid(0)), memory.of(0), *(memory.of(os.getsid(0)) for _ in range(20))
     )

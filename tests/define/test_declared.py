@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.define.declared import Declared, read_declared
 from shoal.define.load import load_scraper
-from shoal.define.yamlfile import MAX_BYTES
+from shoal.define.yaml_file import MAX_BYTES
+from shoal.define.yaml_scraper import Declared, read_declared
 from shoal.errors import InvalidScraper, NotFound, ShoalError
 
 Project = Callable[[Mapping[str, str]], Path]

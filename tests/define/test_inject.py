@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shoal import Counts, Http, Item, Log, Page, Run, Scraper
-from shoal.define.inject import Shape, Wish
+from shoal.define.providers import Shape, Wish
 from shoal.errors import InvalidScraper
 
 if TYPE_CHECKING:

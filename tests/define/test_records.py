@@ -15,7 +15,7 @@ from shoal.define import records
 from shoal.define.records import Output
 from shoal.errors import InvalidRecord
 from shoal.model.item import NewItem
-from shoal.model.jsontext import RECORD_BYTES
+from shoal.model.json_text import RECORD_BYTES
 
 
 @dataclasses.dataclass

@@ -14,8 +14,8 @@ import pytest
 from deploy.serverless.handler import cloud_function, lambda_handler
 from shoal.config import Settings
 from shoal.define.load import load_scraper
-from shoal.enqueue.begin import Choice, Filled, fill_run, open_run, plan_run
 from shoal.errors import NotFound, UnknownStage, UsageError
+from shoal.service.begin import Choice, Filled, fill_run, open_run, plan_run
 from shoal.wiring import opened
 from tests.acceptance.project import Project
 from tests.parts.site import Site

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.elastic.machine import Load, Machine
+from shoal.autoscale.machine import Load, Machine
 
 GIB = 1 << 30
 

@@ -7,9 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from shoal.elastic.machine import Load
-from shoal.elastic.rules import decide
-from shoal.elastic.signs import Bounds, Limits, Pace, Past, Signs
+from shoal.autoscale.machine import Load
+from shoal.autoscale.rules import Bounds, Limits, Pace, Past, Signs, decide
 
 BOUNDS = Bounds(2, 20)
 PACE = Pace(grow=4, settle=30, hot=6, quiet=30, remember=300)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shoal.elastic.machine import Load
-from shoal.elastic.rules import decide
-from shoal.elastic.signs import Bounds, Decision, Kind, Limits, Pace, Past, Signs
+from shoal.autoscale.machine import Load
+from shoal.autoscale.rules import Bounds, Decision, Kind, Limits, Pace, Past, Signs, decide
 
 BOUNDS = Bounds(2, 10)
 PACE = Pace(grow=5, settle=30, hot=5, quiet=30, remember=300)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.autoscale.machine import Machine
+from shoal.autoscale.rules import Bounds, Limits, Pace, Signs
+from shoal.autoscale.scaler import Ends, Scaler, Window
 from shoal.config import Settings
-from shoal.elastic.machine import Machine
-from shoal.elastic.scaler import Scaler
-from shoal.elastic.signs import Bounds, Limits, Pace, Signs
-from shoal.elastic.window import Ends, Window
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import RunSpec, StageSpec
 from shoal.observe.logs import open_logs

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.enqueue.lines import BadLine, LineSplitter
-from shoal.enqueue.unpack import Unpacker
+from shoal.feeds.lines import BadLine, LineSplitter, Unpacker
 
 TEXTS = st.lists(st.sampled_from([b"a", b"\n", b"\r", "é€\U0001f41f".encode(), b"\xff", b"\0"])).map(b"".join)
 CUTS = st.lists(st.integers(0, 400), max_size=20)

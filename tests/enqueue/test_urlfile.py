@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.config import Settings
-from shoal.enqueue.lines import MAX_LINE
-from shoal.enqueue.unpack import BLOCK
-from shoal.enqueue.urlfile import UrlFile
 from shoal.errors import InvalidItem, UsageError
+from shoal.feeds.lines import BLOCK, MAX_LINE
+from shoal.feeds.url_file import UrlFile
 from shoal.model.item import NewItem
 from shoal.model.run import RunSpec, StageSpec
 from shoal.wiring import opened
@@ -173,7 +172,7 @@ def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     code = (
         "import os, sys\n"
-        "from shoal.enqueue.urlfile import UrlFile\n"
+        "from shoal.feeds.url_file import UrlFile\n"
         "from shoal.errors import UsageError\n"
         "os.chdir(os.path.dirname(sys.argv[1]))\n"
         "os.getuid() or os.setuid(65534)\n"
@@ -186,7 +185,7 @@ def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
 
 FROM_STDIN = """
 import asyncio, sys
-from shoal.enqueue.urlfile import UrlFile
+from shoal.feeds.url_file import UrlFile
 from shoal.model.item import NewItem
 
 async def main():

@@ -10,7 +10,7 @@ import msgspec
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
-from shoal.model.jsontext import record_text
+from shoal.model.json_text import record_text
 from shoal.model.outcome import DONE, Finished
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id

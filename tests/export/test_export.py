@@ -30,8 +30,8 @@ async def test_two_exports_of_a_finished_run_are_the_same_bytes(
     first, second = tmp_path / f"first.{format}", tmp_path / f"second.{format}"
     report = await export_run(either_lab.ledger, run.id, first)
     # How the ledger is read must not show in the file.
-    monkeypatch.setattr("shoal.export.lines.FIRST_PAGE", 7)
-    monkeypatch.setattr("shoal.export.lines.LARGEST_PAGE", 11)
+    monkeypatch.setattr("shoal.export.records.FIRST_PAGE", 7)
+    monkeypatch.setattr("shoal.export.records.LARGEST_PAGE", 11)
     again = await export_run(either_lab.ledger, run.id, second)
     assert first.read_bytes() == second.read_bytes()
     assert report == again
@@ -223,7 +223,7 @@ async def test_what_is_refused(either_lab: Lab, tmp_path: Path) -> None:
 
 
 async def test_too_many_columns(either_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.export.shape.MOST_COLUMNS", 100)
+    monkeypatch.setattr("shoal.export.tables.MOST_COLUMNS", 100)
     run = await stored(either_lab.ledger, [{f"id{n}": n} for n in range(101)])
     with pytest.raises(UsageError, match="more than 100 different fields"):
         await export_run(either_lab.ledger, run.id, tmp_path / "out.csv")

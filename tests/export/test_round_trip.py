@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.export import export_run
-from shoal.export.shape import cell_text
-from shoal.model.jsontext import record_text
+from shoal.export.tables import cell_text
+from shoal.model.json_text import record_text
 from tests.export.shop import read_parquet, stored
 from tests.ledger.labs import sqlite_lab
 

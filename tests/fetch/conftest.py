@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from tests.fetch.site import Site
 from tests.parts import missing
 

@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from shoal.errors import Permanent, Transient
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
 from tests.fetch.site import Seen, Site, reply
 
@@ -120,7 +120,7 @@ async def test_the_cap_is_exact(site: Site, fetcher: HttpFetcher, size: int) -> 
 BOMB_SCRIPT = """
 import asyncio, resource, sys
 from shoal.errors import Permanent
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
 
 async def main(url):

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from shoal.errors import Permanent, Throttled, Transient
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
 from tests.fetch.site import Seen, Site, redirect, reply
 

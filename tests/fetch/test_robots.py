@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shoal.errors import Throttled, Transient
-from shoal.fetch.client import HttpFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.robots import Robots, product_token
 from tests.fetch.site import Seen, Site, redirect, reply
 

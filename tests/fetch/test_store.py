@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Permanent, StoreFailed, Throttled
-from shoal.fetch.client import HttpFetcher
-from shoal.fetch.conditional import StoreOnlyFetcher, StoringFetcher
+from shoal.fetch.http import HttpFetcher
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
-from shoal.fetch.store import FileStore
+from shoal.fetch.store import FileStore, StoreOnlyFetcher, StoringFetcher
 from tests.fetch.site import Seen, Site, redirect, reply
 
 

@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
+from shoal.autoscale.machine import Machine
+from shoal.autoscale.rules import Bounds, Limits, Pace
+from shoal.autoscale.scaler import Scaler
 from shoal.config import Settings
-from shoal.elastic.machine import Machine
-from shoal.elastic.scaler import Scaler
-from shoal.elastic.signs import Bounds, Limits, Pace
-from shoal.fleet.elastic import Elastic
+from shoal.fleet.autoscale import Elastic
 from shoal.fleet.pool import Pool
-from shoal.fleet.roll import Roll
+from shoal.fleet.pool_workers import Roll
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy

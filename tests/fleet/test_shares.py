@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import UsageError
+from shoal.fleet.partitions import check_covers, deal, fitted, read_assignment
 from shoal.fleet.plan import Outlook, plan_workers
-from shoal.fleet.shares import check_covers, deal, fitted, read_assignment
 
 STATES = [f"S{number:02d}" for number in range(51)]
 

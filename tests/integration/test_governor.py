@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shoal import Item, Scraper, Transient
+from shoal.autoscale.rules import Limits
 from shoal.config import Settings
-from shoal.elastic.signs import Limits
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.views import Counts

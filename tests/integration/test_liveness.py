@@ -18,9 +18,9 @@ from shoal.model.item import NewItem
 from shoal.model.run import RunState
 from shoal.model.worker import Orders, WorkerState
 from shoal.wiring import opened
-from shoal.worker.committer import Committer
-from shoal.worker.maintenance import Maintenance
+from shoal.worker.commit import Committer
 from shoal.worker.options import Ending
+from shoal.worker.registration import Maintenance
 from shoal.worker.slots import Slots
 from tests.chaos.scene import LONG
 from tests.integration.test_worker import ITEMS, Bench

@@ -20,10 +20,10 @@ from shoal.model.views import ItemView
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
-from shoal.worker import places
-from shoal.worker.heart import awake_and_asleep
+from shoal.worker import host_slots
+from shoal.worker.heartbeat import awake_and_asleep
+from shoal.worker.lane_starts import AllStarts, WorkerSide
 from shoal.worker.options import WorkerOptions
-from shoal.worker.starts import AllStarts, WorkerSide
 from tests.parts.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
@@ -207,8 +207,8 @@ async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:
 
 async def test_hosts_that_send_their_visitors_to_each_other(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds the only place of one host and waits for that of the other: somebody gives up, and all get through."""
-    monkeypatch.setattr(places, "STUCK_SECONDS", (0.1, 0.4))
-    monkeypatch.setattr(places, "PUT_OFF_SECONDS", (0.05, 0.3))
+    monkeypatch.setattr(host_slots, "STUCK_SECONDS", (0.1, 0.4))
+    monkeypatch.setattr(host_slots, "PUT_OFF_SECONDS", (0.05, 0.3))
     crew.pages(concurrency=1)
     one, two = HOSTS[:2]
     with Site() as site:

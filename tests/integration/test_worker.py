@@ -21,8 +21,8 @@ from shoal.model.views import CommitReport, Gate, ItemFilter
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
-from shoal.worker import space
-from shoal.worker.committer import Committer
+from shoal.worker import commit as commit_module
+from shoal.worker.commit import Committer
 from shoal.worker.hooks import watch_finished_runs
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
 from shoal.worker.worker import Worker
@@ -160,7 +160,7 @@ async def test_heartbeats_tell_what_runs_and_what_is_only_claimed(bench: Bench) 
 async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "NAP_SECONDS", 0.02)
+    monkeypatch.setattr(commit_module, "NAP_SECONDS", 0.02)
     run = await bench.fill(8)
     commit, full = bench.ledger.commits.commit, True
 
@@ -436,11 +436,11 @@ async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, i
 
 @pytest.mark.parametrize(("times", "survives"), [(2, True), (1_000, False)])
 async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times: int, survives: bool) -> None:
-    monkeypatch.setattr(space, "NAP_SECONDS", 0.02)
+    monkeypatch.setattr(commit_module, "NAP_SECONDS", 0.02)
     ledger = SlowLedger()
     ledger.full = times
     ledger.open.set()
-    patient = space.Space(0.3, LOG)
+    patient = commit_module.Space(0.3, LOG)
     if survives:
         await patient.wait_for(lambda: ledger.commit([ended(1)]))
         assert ledger.batches == [1]

@@ -11,8 +11,7 @@ import pytest
 from shoal.config import DeadLimit
 from shoal.model.run import RunState
 from shoal.model.views import Counts, Gate, Recent
-from shoal.notify.alert import Kind
-from shoal.notify.conditions import Rules, end_sign, has_just_ended, is_excused, signs_under_way
+from shoal.notify.conditions import Kind, Rules, end_sign, has_just_ended, is_excused, signs_under_way
 from tests.observe.moments import NOON, run_like
 
 RULES = Rules(stall_after=600, error_share=DeadLimit(Decimal(50), True), max_dead=DeadLimit(Decimal(10), True))

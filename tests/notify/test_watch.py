@@ -12,10 +12,9 @@ from shoal.config import Settings, load_settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import Event
 from shoal.notify import delivery
-from shoal.notify.alert import Alert
+from shoal.notify.conditions import Alert
 from shoal.notify.delivery import Deliveries
-from shoal.notify.history import raised_alerts
-from shoal.notify.watch import RAISE_SECONDS, Watch
+from shoal.notify.watch import RAISE_SECONDS, Watch, raised_alerts
 from shoal.testing.lab import Lab, dead, retry
 
 NOBODY = Settings()

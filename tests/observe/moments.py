@@ -9,7 +9,7 @@ import msgspec
 
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, Gate, PartitionProgress, added
-from shoal.observe.moment import Moment
+from shoal.observe.snapshot import Moment
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 

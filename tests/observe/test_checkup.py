@@ -8,7 +8,7 @@ import pytest
 from shoal.config import Settings
 from shoal.model.views import Vitals
 from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
-from shoal.observe.checkup import (
+from shoal.observe.doctor import (
     check_code,
     check_disk,
     check_heartbeats,
@@ -98,7 +98,7 @@ def test_code_that_differs() -> None:
 
 def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_disk(tmp_path / "ledger.db").ok
-    monkeypatch.setattr("shoal.observe.checkup.LEAST_DISK", 1 << 60)
+    monkeypatch.setattr("shoal.observe.doctor.LEAST_DISK", 1 << 60)
     assert not check_disk(tmp_path / "ledger.db").ok
     assert not check_disk(tmp_path / "gone" / "ledger.db").ok
 
@@ -115,7 +115,7 @@ async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypa
         checks = {check.name: check for check in await check_ledger(ledger, version="1.0")}
         assert [check for check in checks.values() if not check.ok] == []
         assert ("connections" in checks) == (kind == "postgres")
-        monkeypatch.setattr("shoal.observe.checkup.STALE_SECONDS", 0.0)
+        monkeypatch.setattr("shoal.observe.doctor.STALE_SECONDS", 0.0)
         found = {check.name for check in await check_ledger(ledger, version="2.0") if not check.ok}
         assert found == {"versions", "leases"}
 

@@ -4,9 +4,9 @@ import pytest
 
 from shoal.model.views import Counts, FailedItem, Gate
 from shoal.observe.failures import grouped, shape
-from shoal.observe.holdup import holdup
+from shoal.observe.formatting import counted, per_minute, percent, span
 from shoal.observe.meter import Meter
-from shoal.observe.words import counted, per_minute, percent, span
+from shoal.observe.snapshot import holdup
 from tests.observe.moments import NOON, moment
 
 

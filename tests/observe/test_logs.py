@@ -15,8 +15,8 @@ import pytest
 
 from shoal.errors import InvalidSetting
 from shoal.model.log import Log
+from shoal.observe.log_text import JsonStream, json_line
 from shoal.observe.logs import Logs, open_logs
-from shoal.observe.logtext import JsonStream, json_line
 
 
 def written(use: Callable[[Log], object], *, format: str = "json", level: str = "info", **more: Any) -> str:

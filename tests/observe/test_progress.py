@@ -11,10 +11,9 @@ from shoal.errors import LedgerUnreachable, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import Gate
 from shoal.observe.failures import failures
-from shoal.observe.meter import Meter, Reading
-from shoal.observe.moment import look
+from shoal.observe.meter import Meter, Reading, recent_rate
 from shoal.observe.progress import Lines, follow, showing
-from shoal.observe.rate import recent_rate
+from shoal.observe.snapshot import look
 from shoal.testing.lab import done
 from shoal.wiring import opened
 from tests.observe.moments import moment

@@ -8,8 +8,8 @@ from rich.console import Console
 from shoal.model.views import Counts, Gate
 from shoal.observe.logs import open_logs
 from shoal.observe.meter import Meter
-from shoal.observe.moment import Moment
 from shoal.observe.screen import MOST_PARTS, on_screen
+from shoal.observe.snapshot import Moment
 from tests.observe.moments import moment, parted
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.model.worker import Scope, WorkerState, WorkerView
-from shoal.observe.skew import skew, workers_of
+from shoal.observe.snapshot import skew, workers_of
 from tests.observe.moments import NOON, run_like
 
 

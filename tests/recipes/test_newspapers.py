@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.define.declared import read_declared
-from shoal.define.http import Http
+from shoal.define.context import Http
+from shoal.define.yaml_scraper import read_declared
 from shoal.errors import Transient
 from shoal.fetch.page import Page
 from shoal.recipes.newspaper import Press

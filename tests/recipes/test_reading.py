@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from parsel import Selector
 
-from shoal.define.declared import read_declared
+from shoal.define.yaml_scraper import read_declared
 from shoal.fetch.page import Page
 from shoal.recipes.newspaper import Press
-from shoal.recipes.newspaper.dates import read_day
-from shoal.recipes.newspaper.fields import link, text, text_in, texts
+from shoal.recipes.newspaper.articles import link, text, text_in, texts
+from shoal.recipes.newspaper.cleaning import read_day
 from tests.recipes.papers import SELECTORS, story, write_paper
 
 NOW = dt.datetime(2024, 6, 5, 1, 30, tzinfo=dt.UTC)

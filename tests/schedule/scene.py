@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.config import Settings
+from shoal.fleet.schedule.slots import Known, look_up
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
-from shoal.schedule.slots import Known, look_up
 from shoal.wiring import opened
 from tests.acceptance.project import Command, Project
 from tests.fleet.scene import until

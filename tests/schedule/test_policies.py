@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import LedgerUnreachable
-from shoal.schedule.keeping import keep_until_lost
+from shoal.fleet.schedule.slot_runner import keep_until_lost
 from tests.acceptance.project import Project
 from tests.fleet.scene import until
 from tests.schedule.scene import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+from shoal.fleet.schedule.slots import Decision, Known, Slot, decide, slot_of
 from shoal.model.views import Errand
-from shoal.schedule.slots import Decision, Known, Slot, decide, slot_of
 
 NOW = dt.datetime(2026, 11, 16, 12, 0, 30, tzinfo=dt.UTC)
 MINUTE = dt.timedelta(minutes=1)

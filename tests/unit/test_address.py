@@ -6,7 +6,7 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.errors import BadLedgerUrl, InvalidSetting
-from shoal.model.address import PostgresAddress, for_driver, ledger_address, secrets_of, without_password
+from shoal.model.ledger_url import PostgresAddress, for_driver, ledger_address, secrets_of, without_password
 
 
 def load(folder: Path, ledger: str, **environ: str) -> Settings:

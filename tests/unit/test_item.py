@@ -12,8 +12,8 @@ import pytest
 
 from shoal.errors import InvalidItem, InvalidRecord
 from shoal.model.item import NewItem, prepare
-from shoal.model.jsontext import RECORD_BYTES, record_text
-from shoal.model.urlkey import key_hash
+from shoal.model.json_text import RECORD_BYTES, record_text
+from shoal.model.url_key import key_hash
 
 
 def test_the_key_comes_from_the_url_unless_given() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.errors import InvalidSetting
-from shoal.model.rate import parse_rate
+from shoal.model.lane import parse_rate
 
 
 @pytest.mark.parametrize(

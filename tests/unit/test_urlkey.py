@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidItem
-from shoal.model.urlkey import MAX_URL_BYTES, key_hash, url_host, url_key
+from shoal.model.url_key import MAX_URL_BYTES, key_hash, url_host, url_key
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.config import Settings
-    from shoal.config.telling import Addresses
+    from shoal.config.alerts import Addresses
     from shoal.ledger.protocols import Ledger
-    from shoal.notify.history import Raised
+    from shoal.notify.watch import Raised
 
 app = typer.Typer()
 
@@ -47,7 +47,7 @@ def ls(
                 }
             )
     elif found:
-        from shoal.observe.words import stamp
+        from shoal.observe.formatting import stamp
 
         session.table(
             ["WHEN", "KIND", "RUN", "SCRAPER", "TOLD", "WHY"],
@@ -67,7 +67,7 @@ def test(session: Session) -> None:
     addresses = _all_addresses(session.settings)
     if not addresses:
         raise UsageError("There is no address to send to.", remedy="Set notify, for example by SHOAL_NOTIFY.")
-    from shoal.notify.sender import send_text
+    from shoal.notify.delivery import send_text
 
     text = "This is a test of Shoal's alerts. If you can read it, alerts will reach you."
     reasons = session.wait(send_text(addresses.urls, "Shoal: a test", text))
@@ -93,7 +93,7 @@ def watch(
 
 
 async def _raised(ledger: Ledger, name: str | None, limit: int) -> list[Raised]:
-    from shoal.notify.history import raised_alerts
+    from shoal.notify.watch import raised_alerts
 
     run_id = None if name is None else (await find_run(ledger, name)).id
     return await raised_alerts(ledger, run_id, limit=limit)
@@ -101,7 +101,7 @@ async def _raised(ledger: Ledger, name: str | None, limit: int) -> list[Raised]:
 
 def _all_addresses(settings: Settings) -> Addresses:
     """Those of the process and those of scrapers' tables, each once."""
-    from shoal.config.telling import Addresses
+    from shoal.config.alerts import Addresses
 
     tables = [table.values.get("notify", Addresses()) for table in settings.scrapers.values()]
     return Addresses(tuple(dict.fromkeys(url for one in (settings.notify, *tables) for url in one.urls)))

@@ -12,9 +12,8 @@ from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import new_worker_id
-from shoal.notify.delivery import Deliveries
-from shoal.notify.sender import check_addresses, send
-from shoal.notify.tower import SETTLE_SECONDS
+from shoal.notify.alert_thread import SETTLE_SECONDS
+from shoal.notify.delivery import Deliveries, check_addresses, send
 from shoal.notify.watch import Watch
 from shoal.wiring import opened
 

@@ -29,7 +29,7 @@ async def back_up(session: Session, file: Path) -> None:
 
 def pg_dump(session: Session, file: Path) -> str:
     """What to type. The password is not in it: PGPASSWORD or ~/.pgpass gives it."""
-    from shoal.model.address import without_password
+    from shoal.model.ledger_url import without_password
 
     where = without_password(session.settings.ledger)
     return shlex.join(["pg_dump", "--schema=shoal", "--format=custom", f"--file={file}", where])

@@ -20,7 +20,7 @@ from shoal.define.scraper import Scraper
 from shoal.fetch.page import Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
-from shoal.model.jsontext import record_text
+from shoal.model.json_text import record_text
 from shoal.model.outcome import DONE, Finished
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec

@@ -17,23 +17,22 @@ from shoal.cli.running import Wish, begin_run, beginning, planned, work_off
 from shoal.cli.scrapers import command_line, overrule
 from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
-from shoal.collection.limits import Limits
-from shoal.collection.members import Choice, Member, Plan, discover, plan
-from shoal.collection.office import Office, Terms
-from shoal.collection.scraper import collection_scraper
-from shoal.collection.summary import PAGE, summarize
 from shoal.config import DeadLimit, Settings
-from shoal.define.declared import is_declared
 from shoal.define.load import load_scraper
-from shoal.enqueue.begin import Choice as Which
-from shoal.enqueue.begin import Plan as Beginning
+from shoal.define.yaml_scraper import is_declared
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
+from shoal.fleet.collection.member_runner import Limits, Office, Terms
+from shoal.fleet.collection.members import Choice, Member, Plan, discover, plan
+from shoal.fleet.collection.scraper import collection_scraper
+from shoal.fleet.collection.summary import PAGE, summarize
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
 from shoal.model.run import COLLECTION, Run
 from shoal.model.views import ItemFilter, ItemView
-from shoal.notify.sender import check_addresses
-from shoal.observe.words import counted
+from shoal.notify.delivery import check_addresses
+from shoal.observe.formatting import counted
+from shoal.service.begin import Choice as Which
+from shoal.service.begin import Plan as Beginning
 from shoal.wiring import opened, sqlite_path
 from shoal.worker.options import Ending
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
 from shoal.cli.session import BOLD, RED, Session
-from shoal.collection.members import Member, Plan
-from shoal.collection.office import command_of
-from shoal.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary
-from shoal.collection.verdict import Status
-from shoal.observe.words import counted, printable, span, stamp
+from shoal.fleet.collection.member_runner import Status, command_of
+from shoal.fleet.collection.members import Member, Plan
+from shoal.fleet.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary
+from shoal.observe.formatting import counted, printable, span, stamp
 
 if TYPE_CHECKING:
     from shoal.config import Settings

@@ -16,7 +16,7 @@ from shoal.cli.session import BOLD, Session
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.demo.shop import OpenShop
-    from shoal.demo.witness import Testimony
+    from shoal.demo.verify import Testimony
     from shoal.ledger.protocols import Ledger
 
 # Slow enough to be watched, fast enough to be waited for.
@@ -54,8 +54,8 @@ async def _demo(session: Session, settings: Settings) -> int:
     from shoal.cli.summary import exit_code, print_summary
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
-    from shoal.demo.witness import testify
-    from shoal.enqueue.begin import Choice, plan_run
+    from shoal.demo.verify import testify
+    from shoal.service.begin import Choice, plan_run
     from shoal.wiring import opened
 
     async with opened(settings) as ledger:

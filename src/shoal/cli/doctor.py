@@ -10,7 +10,7 @@ from shoal.cli.options import with_options
 from shoal.cli.session import RED, Session
 
 if TYPE_CHECKING:
-    from shoal.observe.checkup import Check
+    from shoal.observe.doctor import Check
 
 
 @with_options
@@ -34,7 +34,7 @@ def doctor(session: Session) -> None:
 async def _examine(session: Session) -> list[Check]:
     from shoal import __version__
     from shoal.errors import LedgerError
-    from shoal.observe.checkup import Check, check_disk, check_ledger
+    from shoal.observe.doctor import Check, check_disk, check_ledger
     from shoal.wiring import connect_ledger, sqlite_path
 
     path = sqlite_path(session.settings.ledger)

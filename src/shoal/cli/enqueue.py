@@ -26,14 +26,14 @@ from shoal.cli.scrapers import (
 )
 from shoal.cli.session import Session
 from shoal.errors import ShoalError
-from shoal.model.address import secrets_of
+from shoal.model.ledger_url import secrets_of
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
-    from shoal.enqueue.begin import Filled
-    from shoal.enqueue.urlfile import UrlFile
+    from shoal.feeds.url_file import UrlFile
     from shoal.model.run import Run, RunSpec
+    from shoal.service.begin import Filled
 
 BY = "shoal enqueue"
 
@@ -81,7 +81,7 @@ async def _enqueue(
     seal: bool,
 ) -> tuple[Run, Filled]:
     from shoal.cli.working import open_logs_for
-    from shoal.enqueue.begin import (
+    from shoal.service.begin import (
         Choice,
         Filled,
         check_list_is_complete,

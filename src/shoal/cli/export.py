@@ -44,7 +44,7 @@ def export(
 ) -> None:
     """Write a run's records to a file, also while the run goes on. The file is replaced in one step, or left alone."""
     from shoal.export import Layout
-    from shoal.export.formats import Format, format_of
+    from shoal.export.targets import Format, format_of
 
     if output == STDOUT and format_of(output, format) is Format.PARQUET and sys.stdout.isatty():
         raise UsageError("Parquet is no text for a terminal.", remedy="Name a file with -o, or use a pipe.")

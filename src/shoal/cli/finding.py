@@ -116,7 +116,7 @@ async def find_item(ledger: Ledger, run: Run, item: int | None, key: str | None,
 
 async def _by_key(ledger: Ledger, run: Run, key: str, stage: str | None) -> ItemView:
     from shoal.errors import InvalidItem
-    from shoal.model.urlkey import url_key
+    from shoal.model.url_key import url_key
 
     spellings = [key]
     with suppress(InvalidItem):  # a key that is no URL

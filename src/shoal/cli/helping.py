@@ -16,19 +16,19 @@ from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, end_when_hung, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.enqueue.begin import bury_dead_neighbours
 from shoal.errors import UnknownStage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import RunState
 from shoal.model.worker import Scope
-from shoal.notify.sender import check_addresses
+from shoal.notify.delivery import check_addresses
+from shoal.observe.formatting import counted
 from shoal.observe.progress import follow, showing
-from shoal.observe.words import counted
+from shoal.service.begin import bury_dead_neighbours
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
+from shoal.worker.claim import explain_idleness, open_runs, runs_served
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
 from shoal.worker.options import Ending, WorkReport
-from shoal.worker.remaining import explain_idleness, open_runs, runs_served
 from shoal.worker.worker import Worker
 
 # Every worker of a fleet asks the ledger: seldom enough for many, often enough for a person.

@@ -17,7 +17,7 @@ from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import Session
 from shoal.errors import WrongState
 from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
-from shoal.observe.words import counted
+from shoal.observe.formatting import counted
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger

@@ -31,7 +31,7 @@ def print_items(session: Session, items: Sequence[ItemView]) -> None:
 def print_item(session: Session, item: ItemView, attempts: list[AttemptView], gates: list[Gate]) -> None:
     import msgspec
 
-    from shoal.observe.words import stamp
+    from shoal.observe.formatting import stamp
 
     if session.json:
         session.record({**msgspec.to_builtins(item), "attempts": attempts, "why": list(gate_records(gates))})

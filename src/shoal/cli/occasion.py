@@ -11,9 +11,9 @@ from shoal.errors import NotAllowed
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
-    from shoal.enqueue.begin import Plan
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
+    from shoal.service.begin import Plan
 
 Occasion = Annotated[
     str | None, typer.Option(metavar="TEXT", help="What the run is made for: made once, then taken up again.")
@@ -39,7 +39,7 @@ async def plan_occasion(
 
     Raises NotAllowed when another run of the scraper is still going.
     """
-    from shoal.enqueue.occasion import plan_for, standing
+    from shoal.service.begin import plan_for, standing
 
     found = await standing(ledger, scraper.name, occasion, for_workers=for_workers, owned=owned)
     if found.own is not None and found.is_over:
@@ -55,7 +55,7 @@ async def refused_for(session: Session, ledger: Ledger, scraper: str, occasion: 
 
     Raises OccasionOver when that has ended already.
     """
-    from shoal.enqueue.begin import UNFINISHED
+    from shoal.service.begin import UNFINISHED
 
     own = await ledger.runs.of_occasion(occasion)
     if own is not None and own.state not in UNFINISHED:

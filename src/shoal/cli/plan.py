@@ -9,8 +9,8 @@ from shoal.cli.session import Session
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
-    from shoal.enqueue.begin import Plan
-    from shoal.enqueue.urlfile import UrlFile
+    from shoal.feeds.url_file import UrlFile
+    from shoal.service.begin import Plan
 
 COUNTED = 100_000
 
@@ -71,8 +71,8 @@ def _delay(low: float, high: float) -> str:
 
 
 async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[Plan | None, int]:
-    from shoal.enqueue.begin import Choice, plan_run
     from shoal.errors import LedgerNotMigrated
+    from shoal.service.begin import Choice, plan_run
     from shoal.wiring import opened, sqlite_path
 
     plan = None

@@ -83,8 +83,8 @@ def start(
     check_bounds(least, most, test or only or workers is not None, "--workers, --test or --only")
     if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
         raise UsageError("Nobody is there to confirm the plan.", remedy="Add --yes to start without asking.")
+    from shoal.autoscale.rules import Bounds
     from shoal.cli.pool_start import PoolWish, run_pool
-    from shoal.elastic.signs import Bounds
 
     bounds = None if most is None else Bounds(least or 1, most)
     wish = PoolWish(
@@ -122,7 +122,7 @@ def scale(
 
     A pool with --min and --max then no longer chooses by itself; `auto` lets it choose again.
     """
-    from shoal.fleet.wish import AUTO
+    from shoal.fleet.autoscale import AUTO
 
     wanted = AUTO if workers == "auto" else _workers(workers)
     scraper, settings = load(session, target)
@@ -138,7 +138,7 @@ def scale(
 async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     """Returns how many workers of the scraper are present."""
     from shoal.cli.finding import operator
-    from shoal.fleet.wish import put_wish
+    from shoal.fleet.autoscale import put_wish
     from shoal.wiring import opened
 
     async with opened(settings, migrate=False) as ledger:

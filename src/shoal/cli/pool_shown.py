@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from shoal.autoscale.rules import Bounds
 from shoal.cli.session import RED, Session
-from shoal.elastic.signs import Bounds
-from shoal.fleet.place import Place
 from shoal.fleet.plan import Outlook, PlannedWorker
-from shoal.fleet.roll import Tally
-from shoal.observe.checkup import Check
-from shoal.observe.words import counted, span
+from shoal.fleet.pool_workers import Place, Tally
+from shoal.observe.doctor import Check
+from shoal.observe.formatting import counted, span
 
 MOST_NAMED = 8
 

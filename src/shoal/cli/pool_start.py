@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import typer
 
+from shoal.autoscale.rules import Bounds
 from shoal.cli.asking import says_yes
 from shoal.cli.pool_shown import how_many, print_check, print_plan
 from shoal.cli.pool_work import Start, work_off
@@ -19,8 +20,19 @@ from shoal.cli.session import Session
 from shoal.cli.working import make_room
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.elastic.signs import Bounds
-from shoal.enqueue.begin import (
+from shoal.errors import InvalidSetting, LedgerNotMigrated, ShoalError, UsageError
+from shoal.feeds.url_file import UrlFile
+from shoal.fleet.partitions import Shares
+from shoal.fleet.plan import Dealer, Outlook, outlook_on, plan_workers
+from shoal.fleet.pool import PoolOptions
+from shoal.ledger.protocols import Entry, Ledger
+from shoal.model.item import NewItem
+from shoal.model.run import Run
+from shoal.notify.delivery import check_addresses
+from shoal.observe.doctor import Check
+from shoal.observe.formatting import counted
+from shoal.observe.logs import open_logs
+from shoal.service.begin import (
     Choice,
     Filled,
     Plan,
@@ -31,21 +43,9 @@ from shoal.enqueue.begin import (
     plan_run,
     remove_empty,
 )
-from shoal.enqueue.urlfile import UrlFile
-from shoal.errors import InvalidSetting, LedgerNotMigrated, ShoalError, UsageError
-from shoal.fleet.plan import Dealer, Outlook, outlook_on, plan_workers
-from shoal.fleet.pool import PoolOptions
-from shoal.fleet.shares import Shares
-from shoal.ledger.protocols import Entry, Ledger
-from shoal.model.item import NewItem
-from shoal.model.run import Run
-from shoal.notify.sender import check_addresses
-from shoal.observe.checkup import Check
-from shoal.observe.logs import open_logs
-from shoal.observe.words import counted
 from shoal.wiring import opened, sqlite_path
 from shoal.worker.hooks import call_start_hooks
-from shoal.worker.lock import owning
+from shoal.worker.single_lock import owning
 
 BY = "shoal pool"
 MOST_COUNTED = 100_000

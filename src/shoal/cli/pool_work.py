@@ -11,6 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.autoscale.machine import Machine
+from shoal.autoscale.rules import Bounds, Limits
+from shoal.autoscale.scaler import Scaler
 from shoal.cli.children import environment_of_children, passing_signals_on
 from shoal.cli.pool_shown import print_work
 from shoal.cli.scrapers import command_line, ledger_flag
@@ -21,24 +24,19 @@ from shoal.cli.working import beside
 from shoal.config import Settings
 from shoal.config.settings import ENV_PREFIX
 from shoal.define.scraper import Scraper
-from shoal.elastic.machine import Machine
-from shoal.elastic.scaler import Scaler
-from shoal.elastic.signs import Bounds, Limits
 from shoal.errors import LedgerError, NotFound, ShoalError
-from shoal.fleet.child import Launcher
-from shoal.fleet.elastic import PACE, WHAT, Elastic
-from shoal.fleet.place import Ended
+from shoal.fleet.autoscale import AUTO, PACE, WHAT, Elastic, follow_wishes, newest_wish
+from shoal.fleet.partitions import Shares
 from shoal.fleet.plan import Dealer, Part, part_of
 from shoal.fleet.pool import FAREWELL_SECONDS, Pool, PoolOptions
-from shoal.fleet.roll import Roll
-from shoal.fleet.shares import Shares
-from shoal.fleet.wish import AUTO, follow_wishes, newest_wish
+from shoal.fleet.pool_workers import Ended, Roll
+from shoal.fleet.process import Launcher
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
+from shoal.observe.formatting import counted
 from shoal.observe.logs import open_logs
 from shoal.observe.progress import Show, follow, showing
-from shoal.observe.words import counted
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import Ending, WorkReport
 

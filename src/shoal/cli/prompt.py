@@ -22,7 +22,7 @@ from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
 from shoal.fetch.robots import Robots
 from shoal.model.redaction import redacted
-from shoal.model.urlkey import url_host
+from shoal.model.url_key import url_host
 from shoal.wiring import build_fetcher
 
 JAR = "shell"

@@ -62,7 +62,7 @@ def reading_record(reading: Reading) -> dict[str, Any]:
 
 def gate_text(gate: Gate) -> str:
     """The sentence, with since when and until when."""
-    from shoal.observe.words import printable, stamp
+    from shoal.observe.formatting import printable, stamp
 
     times: Mapping[str, Any] = {"since": gate.since, "until": gate.until}
     shown = ", ".join(f"{word} {stamp(moment)}" for word, moment in times.items() if moment is not None)

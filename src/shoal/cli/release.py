@@ -9,7 +9,7 @@ import typer
 from shoal.cli.finding import ask, find_run, operator
 from shoal.cli.options import with_options
 from shoal.cli.session import Session
-from shoal.observe.words import counted
+from shoal.observe.formatting import counted
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger

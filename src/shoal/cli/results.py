@@ -91,8 +91,8 @@ async def _coverage(ledger: Ledger, name: str, stage: str | None, *, everything:
 
 
 def _print_record(session: Session, row: ResultRow) -> None:
-    from shoal.export.lines import record_of
-    from shoal.export.shape import cell_text
+    from shoal.export.records import record_of
+    from shoal.export.tables import cell_text
 
     record = record_of(row)
     width = max(map(len, record), default=0)

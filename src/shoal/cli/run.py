@@ -69,7 +69,7 @@ def run(
     An unfinished run is taken up again; --fresh starts a new one instead.
     """
     from shoal.cli.running import Wish
-    from shoal.enqueue.begin import Choice
+    from shoal.service.begin import Choice
 
     check_alone(occasion, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency
@@ -96,7 +96,7 @@ def run(
     else:
         _refuse(for_one, f"{target} is a folder of scrapers.")
         from shoal.cli.collection import CollectionWish, run_collection
-        from shoal.collection.members import Choice as Members
+        from shoal.fleet.collection.members import Choice as Members
 
         wanted = CollectionWish(
             name=collection.name,

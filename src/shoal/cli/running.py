@@ -19,7 +19,16 @@ from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import Signals, beside, end_when_hung, make_room, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.enqueue.begin import (
+from shoal.errors import NotAllowed, ShoalError
+from shoal.feeds.url_file import UrlFile
+from shoal.ledger.protocols import Ledger
+from shoal.model.run import Run, RunState
+from shoal.model.worker import Scope, new_worker_id
+from shoal.notify.delivery import check_addresses
+from shoal.observe.formatting import counted
+from shoal.observe.progress import Show, follow, showing
+from shoal.observe.snapshot import Moment
+from shoal.service.begin import (
     Choice,
     Filled,
     Plan,
@@ -31,19 +40,10 @@ from shoal.enqueue.begin import (
     plan_run,
     remove_empty,
 )
-from shoal.enqueue.urlfile import UrlFile
-from shoal.errors import NotAllowed, ShoalError
-from shoal.ledger.protocols import Ledger
-from shoal.model.run import Run, RunState
-from shoal.model.worker import Scope, new_worker_id
-from shoal.notify.sender import check_addresses
-from shoal.observe.moment import Moment
-from shoal.observe.progress import Show, follow, showing
-from shoal.observe.words import counted
 from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.lock import owning, owning_in_ledger
 from shoal.worker.options import Ending, WorkReport
+from shoal.worker.single_lock import owning, owning_in_ledger
 from shoal.worker.worker import Worker
 
 BY = "shoal run"

@@ -13,7 +13,7 @@ from shoal.cli.records import print_runs, run_record
 from shoal.cli.runs_compare import compare
 from shoal.cli.session import BOLD, Session
 from shoal.model.redaction import without_secret_settings
-from shoal.observe.words import counted
+from shoal.observe.formatting import counted
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -161,7 +161,7 @@ def _origin(run: Run) -> dict[str, object]:
 def _print_run(session: Session, run: Run, counts: Counts, events: tuple[Event, ...]) -> None:
     import msgspec
 
-    from shoal.observe.words import stamp
+    from shoal.observe.formatting import stamp
 
     facts = run_record(run, counts) | _origin(run)
     facts |= {"created_at": stamp(run.created_at), "finished_at": stamp(run.finished_at)}

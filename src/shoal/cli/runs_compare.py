@@ -46,8 +46,8 @@ async def _facts(ledger: Ledger, first: str, second: str) -> tuple[dict[str, Any
 
 async def _facts_of(ledger: Ledger, run: Run) -> dict[str, Any]:
     from shoal.observe.failures import failures
-    from shoal.observe.moment import look
-    from shoal.observe.rate import overall_rate
+    from shoal.observe.meter import overall_rate
+    from shoal.observe.snapshot import look
 
     moment = await look(ledger, run.id, gates=())
     clock = (await ledger.health.examine()).clock

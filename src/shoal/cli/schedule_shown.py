@@ -12,12 +12,11 @@ import msgspec
 from shoal.cli.session import Session
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerNotMigrated
+from shoal.fleet.schedule.slots import Slot, known_sight, look_up
+from shoal.fleet.schedule.timetable import Timetable, next_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import Errand
-from shoal.observe.words import span
-from shoal.schedule.sight import known_sight
-from shoal.schedule.slots import Slot, look_up
-from shoal.schedule.timetable import Timetable, next_slots
+from shoal.observe.formatting import span
 from shoal.wiring import opened, sqlite_path
 
 

@@ -14,16 +14,16 @@ from shoal.cli.working import INTERRUPTED
 from shoal.config import Settings
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import NotAllowed, ShoalError
+from shoal.fleet.schedule.scheduler import Scheduler
+from shoal.fleet.schedule.slot_runner import STOPPED, Duty, Ways
+from shoal.fleet.schedule.slots import Slot, look_up
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import new_worker_id
-from shoal.notify.alert import Kind
-from shoal.notify.sender import check_addresses, send_text
+from shoal.notify.conditions import Kind
+from shoal.notify.delivery import check_addresses, send_text
+from shoal.observe.formatting import counted
 from shoal.observe.logs import open_logs
-from shoal.observe.words import counted
-from shoal.schedule.duty import STOPPED, Duty, Ways
-from shoal.schedule.scheduler import Scheduler
-from shoal.schedule.slots import Slot, look_up
 from shoal.wiring import opened
 
 LEDGER_FLAGS = ("ledger", "db_host", "db_port", "db_name", "db_user")

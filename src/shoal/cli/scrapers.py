@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
-    from shoal.enqueue.begin import Filled, Plan
-    from shoal.enqueue.urlfile import UrlFile
+    from shoal.feeds.url_file import UrlFile
     from shoal.model.item import NewItem
     from shoal.model.views import IntakeReport
+    from shoal.service.begin import Filled, Plan
 
 Target = Annotated[
     str, typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml.")
@@ -110,7 +110,7 @@ def folder_meant(session: Session, target: str) -> Folder | None:
     """The collection that the target names, if it names one."""
     import os
 
-    from shoal.define.declared import slug
+    from shoal.define.yaml_scraper import slug
 
     if target.endswith("/") or os.path.isdir(target):
         folder = Path(target)
@@ -132,7 +132,7 @@ def check_can_resume(scraper: Scraper, settings: Settings, choice: str) -> None:
     """Opening a SQLite ledger makes it; --resume must not make one only to find nothing in it."""
     if choice != "resume":
         return
-    from shoal.enqueue.begin import nothing_to_resume
+    from shoal.service.begin import nothing_to_resume
     from shoal.wiring import sqlite_path
 
     file = sqlite_path(settings.ledger)
@@ -147,7 +147,7 @@ def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile |
             item_maker(scraper, stage)
             raise typer.BadParameter("it says which stage the URLs of --urls-file are for.", param_hint="--stage")
         return None
-    from shoal.enqueue.urlfile import UrlFile
+    from shoal.feeds.url_file import UrlFile
 
     return UrlFile(path, item_maker(scraper, stage))
 
@@ -202,7 +202,7 @@ def ledger_flag(settings: Settings, *, elsewhere: bool = False) -> str:
     `elsewhere`: the command may be typed in another terminal or on another machine, where neither the variables nor the
     files of this one are.
     """
-    from shoal.model.address import without_password
+    from shoal.model.ledger_url import without_password
 
     origin = settings.origins["ledger"]
     if origin.kind == "flag" or (elsewhere and origin.kind != "default"):

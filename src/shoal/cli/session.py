@@ -170,7 +170,7 @@ def stderr_as_asked(arguments: Sequence[str]) -> Iterator[None]:
         yield
         return
     from shoal.config.load import log_format_asked_for
-    from shoal.observe.logtext import JsonStream
+    from shoal.observe.log_text import JsonStream
 
     if log_format_asked_for(arguments, environ=os.environ, folder=Path()) != "json":
         yield

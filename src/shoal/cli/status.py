@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.model.views import Counts, WorkerProgress
-    from shoal.notify.alert import Sign
+    from shoal.notify.conditions import Sign
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
-    from shoal.observe.skew import Skew
+    from shoal.observe.snapshot import Skew
 
 NEWEST = 10
 LOOKED_AT = 200
@@ -65,7 +65,7 @@ async def _one(
     ledger: Ledger, settings: Settings, name: str
 ) -> tuple[Reading, list[Sign], list[WorkerProgress], Failures, Skew, dict[str, str]]:
     from shoal.observe.failures import failures
-    from shoal.observe.skew import skew, workers_of
+    from shoal.observe.snapshot import skew, workers_of
 
     run = await find_run(ledger, name)
     present = await ledger.workers.list()
@@ -80,16 +80,15 @@ async def _one(
 
 
 async def _reading(ledger: Ledger, run_id: str) -> Reading:
-    from shoal.observe.meter import Meter
-    from shoal.observe.moment import look
-    from shoal.observe.rate import recent_rate
+    from shoal.observe.meter import Meter, recent_rate
+    from shoal.observe.snapshot import look
 
     moment = await look(ledger, run_id)
     return Meter(await recent_rate(ledger, moment)).read(moment, time.monotonic())
 
 
 def _show_runs(session: Session, found: list[tuple[Reading, list[Sign]]]) -> None:
-    from shoal.observe.words import per_minute, percent
+    from shoal.observe.formatting import per_minute, percent
 
     if session.json:
         for reading, signs in found:
@@ -171,7 +170,7 @@ def _show_run(
 
 
 def _print_head(session: Session, reading: Reading) -> None:
-    from shoal.observe.words import span, stamp
+    from shoal.observe.formatting import span, stamp
 
     run = reading.moment.run
     text = f"Run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}"
@@ -184,7 +183,7 @@ def _print_head(session: Session, reading: Reading) -> None:
 
 
 def _print_skew(session: Session, reading: Reading, skew: Skew) -> None:
-    from shoal.observe.skew import REMEDY
+    from shoal.observe.snapshot import REMEDY
 
     for line in skew.lines if not reading.ended else ():
         session.data(f"{line} {REMEDY}")

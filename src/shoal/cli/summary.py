@@ -11,7 +11,7 @@ from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import BOLD, Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.model.run import Run, RunState
-from shoal.observe.words import counted, printable
+from shoal.observe.formatting import counted, printable
 
 if TYPE_CHECKING:
     from shoal.config import Settings

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.observe.meter import Reading
-    from shoal.observe.moment import Moment
     from shoal.observe.progress import Show
+    from shoal.observe.snapshot import Moment
 
 JSON_SECONDS = 1.0
 SCREEN_SECONDS = 0.5

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from shoal.config import Settings
 from shoal.model.log import Log
-from shoal.notify.tower import Tower
+from shoal.notify.alert_thread import Tower
 from shoal.wiring import build_tower
 from shoal.worker.options import Ending, WorkReport
 

@@ -39,7 +39,7 @@ def ls(
         for worker in workers:
             session.record({**msgspec.to_builtins(worker), "alive": worker.alive})
     elif workers:
-        from shoal.observe.words import counted, span, stamp
+        from shoal.observe.formatting import counted, span, stamp
 
         session.table(
             ["WORKER", "STATE", "LEASED", "RUNNING", "LAST SIGN", "SINCE", "VERSION", "CODE", "TAKES"],

@@ -113,9 +113,9 @@ def open_logs_for(session: Session, settings: Settings, name: str, tell: Callabl
 
 async def make_room(session: Session, settings: Settings, ledger: Ledger, run: Run, *, by: str) -> None:
     """On a ledger of this machine: free what dead processes hold, and pause what was left unfinished by them."""
-    from shoal.enqueue.begin import bury_dead_neighbours, set_abandoned_aside
+    from shoal.service.begin import bury_dead_neighbours, set_abandoned_aside
     from shoal.wiring import sqlite_path
-    from shoal.worker.lock import was_left
+    from shoal.worker.single_lock import was_left
 
     file = sqlite_path(settings.ledger)
     if file is None:

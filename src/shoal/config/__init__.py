@@ -14,12 +14,12 @@ comes from `PGPASSWORD`, `DB_PASSWORD` or the file `DB_PASSWORD_FILE` names, nev
 ledger URL that has none.
 """
 
-from shoal.config.deadlimit import DeadLimit
 from shoal.config.load import load_settings
 from shoal.config.scrapers import Mode, ScraperConfig, StageConfig
 from shoal.config.settings import NAMES, Settings
 from shoal.config.sources import Origin
 from shoal.model.redaction import redacted
+from shoal.model.run import DeadLimit
 
 __all__ = [
     "NAMES",

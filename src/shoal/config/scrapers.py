@@ -11,8 +11,7 @@ from shoal.config.schedules import Schedule, ScheduleConfig
 from shoal.config.sources import Given, Origin
 from shoal.config.values import Choice, Delay, Number, Rate, Target, Value, shown_value
 from shoal.errors import InvalidSetting
-from shoal.model.lane import MAX_LANE_DELAY
-from shoal.model.rate import parse_rate
+from shoal.model.lane import MAX_LANE_DELAY, parse_rate
 from shoal.model.run import check_name
 
 Mode = Literal["single", "distributed"]

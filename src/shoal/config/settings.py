@@ -9,16 +9,16 @@ from typing import Any, cast
 import msgspec
 
 import shoal
-from shoal.config.deadlimit import DeadLimit
+from shoal.config.alerts import ALERT_KINDS, Addresses, AddressList, Kinds, Share
 from shoal.config.scrapers import OWN_VALUES, RETRY_VALUES, Mode, ScraperConfig
 from shoal.config.sources import Given, Origin
-from shoal.config.telling import ALERT_KINDS, Addresses, AddressList, Kinds, Share
 from shoal.config.values import Agent, Choice, Dead, Folder, Number, Text, Value, YesNo, shown_value
 from shoal.define.policy import DEFAULT_RETRIES, LONGEST_MEMBER
 from shoal.errors import InvalidSetting
-from shoal.model.address import secrets_of, shown_address
+from shoal.model.ledger_url import secrets_of, shown_address
 from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import secret_texts
+from shoal.model.run import DeadLimit
 
 ENV_PREFIX = "SHOAL_"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Protocol
 
-from shoal.config.deadlimit import DeadLimit
+from shoal.config.alerts import Addresses
 from shoal.config.sources import Given
-from shoal.config.telling import Addresses
 from shoal.errors import InvalidSetting
-from shoal.model.rate import parse_rate
+from shoal.model.lane import parse_rate
 from shoal.model.redaction import redacted
+from shoal.model.run import DeadLimit
 
 _YES_AND_NO = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
 MAX_AGENT = 500

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.define.item import DEPTH, Item
+from shoal.define.context import DEPTH, Item
 from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
-from shoal.model.urlkey import host_or_none
+from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
     from shoal.define.stage import AnyStage

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shoal.define.declared import is_declared
-from shoal.define.modules import import_module, is_file
+from shoal.define.author_code import import_module, is_file
 from shoal.define.scraper import Scraper
+from shoal.define.yaml_scraper import is_declared
 from shoal.errors import InvalidScraper, NotFound
 
 
@@ -32,7 +32,7 @@ def load_scraper(target: str, registered: Mapping[str, str], folder: Path) -> Sc
 def _loaded(target: str, folder: Path, wanted: str | None) -> Scraper:
     if is_declared(target):
         # Imported late, as most scrapers need no YAML.
-        from shoal.define.kind import declared_scraper
+        from shoal.define.yaml_scraper import declared_scraper
 
         return declared_scraper(folder / target.removesuffix(":"), folder)
     place, _, name = target.partition(":")

@@ -9,9 +9,8 @@ from typing import Any, TypedDict, TypeGuard
 import msgspec
 
 from shoal.errors import InvalidScraper, InvalidSetting
-from shoal.model.lane import LanePolicy
+from shoal.model.lane import LanePolicy, parse_rate
 from shoal.model.outcome import RetryPolicy
-from shoal.model.rate import parse_rate
 from shoal.model.run import check_count
 
 DEFAULT_PER_HOST = 8

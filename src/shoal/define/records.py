@@ -10,7 +10,7 @@ import msgspec
 
 from shoal.errors import InvalidItem, InvalidRecord
 from shoal.model.item import NewItem, PreparedItem, prepare
-from shoal.model.jsontext import RECORD_BYTES, check_numbers, record_text
+from shoal.model.json_text import RECORD_BYTES, check_numbers, record_text
 
 # One attempt is one transaction: what it yields must fit into memory and into a commit.
 MAX_OUTPUT_BYTES = 64 << 20

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_typ
 
 import msgspec
 
-from shoal.define.blame import sentence
-from shoal.define.inject import HOOK_WISHES, read_signature
+from shoal.define.author_code import sentence
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
+from shoal.define.providers import HOOK_WISHES, read_signature
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem

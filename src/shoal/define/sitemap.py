@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Iterator
 
-from shoal.define.item import DEPTH, Item
+from shoal.define.context import DEPTH, Item
 from shoal.define.stage import AnyStage, Stage
 from shoal.errors import InvalidScraper, Permanent
 from shoal.fetch.page import Page

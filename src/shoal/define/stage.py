@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
+from shoal.define.context import Item
 from shoal.define.follow import Follow
-from shoal.define.inject import STAGE_WISHES, Signature, Wish, read_signature
-from shoal.define.item import Item
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
+from shoal.define.providers import STAGE_WISHES, Signature, Wish, read_signature
 from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
-from shoal.model.urlkey import host_or_none
+from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper

@@ -1,9 +1,9 @@
 """Results out of the ledger: files, samples, and which fields they have."""
 
 from shoal.export.coverage import SAMPLE, Coverage, FieldCoverage, coverage_of
-from shoal.export.formats import Format
 from shoal.export.job import ExportReport, Layout, check_target, export_run
-from shoal.export.lines import first_results
+from shoal.export.records import first_results
+from shoal.export.targets import Format
 
 __all__ = [
     "SAMPLE",

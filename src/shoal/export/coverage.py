@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.export.lines import record_of, result_pages
-from shoal.export.shape import MOST_COLUMNS, cell_text
+from shoal.export.records import record_of, result_pages
+from shoal.export.tables import MOST_COLUMNS, cell_text
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import ResultRow
 

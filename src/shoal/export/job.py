@@ -11,11 +11,9 @@ from typing import BinaryIO
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.export.formats import Format, format_of
-from shoal.export.lines import LineMaker, record_of, result_pages
-from shoal.export.shape import Table
-from shoal.export.tables import CsvWriter, ParquetWriter, TableWriter, require_pyarrow
-from shoal.export.targets import Target, check_writable, open_target, written_or_refused
+from shoal.export.records import LineMaker, record_of, result_pages
+from shoal.export.tables import CsvWriter, ParquetWriter, Table, TableWriter, require_pyarrow
+from shoal.export.targets import Format, Target, check_writable, format_of, open_target, written_or_refused
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import ResultRow
 

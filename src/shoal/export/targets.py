@@ -1,4 +1,9 @@
-"""Where an export goes: a file that is replaced in one step, or a stream such as standard output."""
+"""Where an export goes: a file that is replaced in one step, or a stream; and in which format.
+
+Which format a file is written in: what was asked for, else what its name says.
+
+Where an export goes: a file that is replaced in one step, or a stream such as standard output.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,45 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from enum import StrEnum
+from pathlib import Path, PurePath
 from typing import Protocol
 
 from shoal.errors import UsageError
-from shoal.export.formats import STDOUT
 from shoal.model.redaction import redacted
 
+STDOUT = "-"
 # The flag for files without a name, where the system has them.
 NAMELESS: int | None = getattr(os, "O_TMPFILE", None)
 _NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
+
+
+class Format(StrEnum):
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+_BY_SUFFIX = {".jsonl": Format.JSONL, ".ndjson": Format.JSONL, ".csv": Format.CSV, ".parquet": Format.PARQUET}
+
+
+def format_of(path: str, wanted: str | None = None) -> Format:
+    """`wanted` if given, else by the suffix of the path; standard output gets JSON Lines."""
+    if wanted is not None:
+        if wanted not in list(Format):
+            raise UsageError(
+                f"{wanted!r} is no format that Shoal writes.", remedy=f"Use one of {', '.join(Format)}."
+            ) from None
+        return Format(wanted)
+    if path == STDOUT:
+        return Format.JSONL
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in _BY_SUFFIX:
+        raise UsageError(
+            f"The name {path!r} does not say which format to write.",
+            remedy=f"End it in {', '.join(_BY_SUFFIX)}, or use `shoal export` with --format {'|'.join(Format)}.",
+        )
+    return _BY_SUFFIX[suffix]
 
 
 class Target(Protocol):

@@ -1,14 +1,22 @@
-"""What an answer means: fine, gone, try again, wait, or blocked."""
+"""What a response means for its item: done, permanent, transient, throttled or blocked.
+
+What an answer means: fine, gone, try again, wait, or blocked.
+
+Dates and numbers as sites write them. What cannot be read, or is out of every range, counts as absent.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+import re
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient
-from shoal.fetch.foreign import read_date, read_decimal
-from shoal.model.urlkey import host_or_none
+from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
@@ -56,6 +64,10 @@ _TITLES = frozenset(
         b"you have been blocked",
     }
 )
+# No date or number is longer; Python takes quadratic time to read very long ones.
+_LONGEST = 100
+_MONTH = re.compile(r"\d{4}(-\d\d)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?", re.ASCII)
 
 
 def verdict_on(page: Page) -> AttemptEnded | None:
@@ -154,3 +166,34 @@ def _challenge_title(body: bytes) -> str | None:
     if start < 0 or end < 0 or title.lower() not in _TITLES:
         return None
     return f"the page's title is {title.decode()!r}"
+
+
+def read_date(text: str | None) -> dt.datetime | None:
+    """A date of HTTP, mail or RSS (RFC 5322) or of a sitemap (W3C), in UTC; without a zone it is taken for UTC."""
+    text = (text or "").strip()
+    if not text or len(text) > _LONGEST:
+        return None
+    if _MONTH.fullmatch(text):
+        text = f"{text}-01" if len(text) == 7 else f"{text}-01-01"
+    for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            moment = read(text)
+            # A zone may move a date at the end of the calendar beyond it.
+            return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+        except (ValueError, OverflowError, TypeError, IndexError):
+            continue
+    return None
+
+
+def read_decimal(text: str | None) -> float | None:
+    """A plain decimal number of at most eighteen digits before its point."""
+    text = (text or "").strip()
+    return float(text) if len(text) <= _LONGEST and _DECIMAL.fullmatch(text) else None
+
+
+def ratio(numerator: int, denominator: int) -> float:
+    """The quotient of two numbers of any size; infinite where it is too large for a float."""
+    try:
+        return numerator / denominator
+    except OverflowError:
+        return math.inf

@@ -9,7 +9,7 @@ import msgspec
 from multidict import CIMultiDict
 
 from shoal.errors import Permanent
-from shoal.fetch import address
+from shoal.fetch import urls
 
 if TYPE_CHECKING:
     import can_ada
@@ -149,22 +149,22 @@ class Page:
 
         What no browser could resolve comes back as it is; whoever enqueues it is told that it is no URL.
         """
-        href = href.strip(address.HTML_WHITESPACE)
-        return address.resolve(self._base or self._find_base(), href) or href
+        href = href.strip(urls.HTML_WHITESPACE)
+        return urls.resolve(self._base or self._find_base(), href) or href
 
     def links(self) -> list[str]:
         """The pages that <a> and <area> of an HTML page point to: absolute, without fragments, each once, in order."""
         if self.content_type not in _HTML_TYPES:
             return []
-        from shoal.fetch import markup
+        from shoal.fetch import html_links
 
         base = self._base or self._find_base()
         found: dict[str, None] = {}
-        for tag, written in markup.links(self.text):
-            href = written.strip(address.HTML_WHITESPACE)
+        for tag, written in html_links.links(self.text):
+            href = written.strip(urls.HTML_WHITESPACE)
             if tag == "base" or href.startswith("#"):
                 continue
-            url = address.resolve(base, href)
+            url = urls.resolve(base, href)
             if url is not None and url.startswith(("http://", "https://")):
                 found[url.partition("#")[0]] = None
         return list(found)
@@ -172,13 +172,13 @@ class Page:
     def _built(self) -> Selector:
         from parsel import Selector
 
-        from shoal.fetch import markup
+        from shoal.fetch import html_links
 
         kind = _selector_type(self.content_type)
         if kind == "json":
             return Selector(text=self.text, type=kind)
-        if markup.has_overlong_tag(self.text):
-            most = markup.MAX_ATTRIBUTES
+        if html_links.has_overlong_tag(self.text):
+            most = html_links.MAX_ATTRIBUTES
             raise Permanent(f"{self.url} cannot be parsed: an element has more than {most} attributes")
         selector = Selector(text=self.text, type=kind)
         # The parser stops at its limits and keeps what it has: without this, records would silently be incomplete.
@@ -190,7 +190,7 @@ class Page:
 
     def _decode(self) -> None:
         # Imported late: `shoal --help` loads this module.
-        from shoal.fetch.charset import decode
+        from shoal.fetch.body import decode
 
         media = self.content_type
         markup = media in _HTML_TYPES or _is_xml(media)
@@ -198,17 +198,17 @@ class Page:
 
     def _find_base(self) -> can_ada.URL:
         """Where relative links start: <base href> if there is one, else the page's own URL."""
-        base = address.parsed(self.url)
+        base = urls.parsed(self.url)
         if base is None:
             raise Permanent(f"{self.url} is no absolute URL, so its links cannot be resolved")
         body = self.body
         if (b"<base" in body or b"<BASE" in body or b"<Base" in body) and self.content_type in _HTML_TYPES:
-            from shoal.fetch import markup
+            from shoal.fetch import html_links
 
-            written = next((link.href for link in markup.links(self.text) if link.tag == "base"), None)
+            written = next((link.href for link in html_links.links(self.text) if link.tag == "base"), None)
             if written is not None:
-                declared = address.parsed(address.resolve(base, written.strip(address.HTML_WHITESPACE)) or "")
-                if declared is not None and address.is_fetched(declared):
+                declared = urls.parsed(urls.resolve(base, written.strip(urls.HTML_WHITESPACE)) or "")
+                if declared is not None and urls.is_fetched(declared):
                     base = declared
         self._base = base
         return base

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from protego import Protego
 
 from shoal.errors import AttemptEnded, Permanent, Throttled, Transient
-from shoal.fetch import address
-from shoal.fetch.classify import verdict_on
-from shoal.fetch.foreign import ratio
+from shoal.fetch import urls
+from shoal.fetch.classify import ratio, verdict_on
 from shoal.fetch.protocols import Request
 from shoal.model.lane import MAX_LANE_DELAY
 from shoal.model.log import Log
-from shoal.model.urlkey import shown
+from shoal.model.url_key import shown
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
@@ -169,8 +168,8 @@ class Robots:
             return rules
 
     def _site(self, url: str) -> _Site:
-        parsed = address.parsed(url)
-        if parsed is None or not address.is_fetched(parsed):
+        parsed = urls.parsed(url)
+        if parsed is None or not urls.is_fetched(parsed):
             raise Permanent(f"{shown(url)} is not a URL that can be fetched")
         origin = parsed.origin
         site = self._sites.get(origin)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.fetch.foreign import read_date
+from shoal.fetch.classify import read_date
 
 MAX_INFLATED = 50 << 20
 _GZIP = b"\x1f\x8b"

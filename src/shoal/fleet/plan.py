@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.fleet.shares import MOST_NAMED, Shares, check_covers, deal, fitted, read_assignment
+from shoal.fleet.partitions import MOST_NAMED, Shares, check_covers, deal, fitted, read_assignment
 from shoal.ledger.protocols import Ledger
-from shoal.observe.moment import look
-from shoal.observe.rate import MINUTES, recent_rate
+from shoal.observe.meter import MINUTES, recent_rate
+from shoal.observe.snapshot import look
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):

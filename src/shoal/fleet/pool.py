@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from shoal.errors import LedgerError, UsageError
-from shoal.fleet.child import Launcher
-from shoal.fleet.place import Ended, Place
-from shoal.fleet.roll import Roll
-from shoal.fleet.shares import Shares
+from shoal.fleet.partitions import Shares
+from shoal.fleet.pool_workers import Ended, Place, Roll
+from shoal.fleet.process import Launcher
 from shoal.model.log import Log
-from shoal.observe.words import counted
+from shoal.observe.formatting import counted
 from shoal.worker.watchdog import HUNG
 
 STOPPED_BY_SIGNAL = 130

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from shoal.errors import InvalidRecord, InvalidSetting, UsageError
 from shoal.model.item import MAX_NAME_BYTES, Lease
-from shoal.model.jsontext import json_text
+from shoal.model.json_text import json_text
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import Finished
-from shoal.model.urlkey import check_text
+from shoal.model.url_key import check_text
 from shoal.model.worker import WorkerSpec
 
 MAX_DETAIL_BYTES = 64 << 10

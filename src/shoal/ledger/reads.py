@@ -12,7 +12,7 @@ from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
 from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.outcome import OutcomeClass
-from shoal.model.urlkey import key_hash
+from shoal.model.url_key import key_hash
 from shoal.model.views import (
     AttemptView,
     Counts,

@@ -1,13 +1,18 @@
-"""Upkeep: what is the same on both ledgers. Tending is the backends' own."""
+"""Maintenance and health on both ledgers.
+
+Upkeep: what is the same on both ledgers. Tending is the backends' own.
+
+How the ledger itself is doing, on either backend: one query that both name alike.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from shoal.errors import LedgerCorrupt
 from shoal.ledger.rows import Queryable
-from shoal.model.views import Finding
+from shoal.model.views import Finding, Vitals
 from shoal.model.worker import ALL_WORK, Scope
 
 # A round of upkeep begins no further step after so long.
@@ -63,3 +68,15 @@ class AuditedUpkeep:
                 except LedgerCorrupt as error:
                     found.append(Finding(name, error.message))
         return found
+
+
+class SqlHealth:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
+        self._queryable = queryable
+        self._sql = queries
+
+    def report_to(self, tell: Callable[[str], object]) -> None:
+        """A ledger that notices nothing by itself has nothing to say."""
+
+    async def examine(self) -> Vitals:
+        return Vitals(**dict(await self._queryable.row(self._sql["vitals"])))

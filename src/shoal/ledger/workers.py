@@ -9,7 +9,7 @@ import msgspec
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_worker
-from shoal.ledger.claiming import QueueClaims
+from shoal.ledger.claims import QueueClaims
 from shoal.ledger.rows import Queryable, worker_from
 from shoal.model.worker import Orders, WorkerReport, WorkerSpec, WorkerState, WorkerView
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from shoal.errors import InvalidItem
-from shoal.model.jsontext import PAYLOAD_BYTES, json_text
-from shoal.model.urlkey import MAX_KEY_BYTES, check_text, key_hash, url_key
+from shoal.model.json_text import PAYLOAD_BYTES, json_text
+from shoal.model.url_key import MAX_KEY_BYTES, check_text, key_hash, url_key
 
 MAX_NAME_BYTES = 255
 MAX_DELAY_SECONDS = 366 * 86_400.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 from shoal.errors import InvalidSetting
 from shoal.model.lane import LanePolicy
 from shoal.model.redaction import without_secret_settings
-from shoal.model.urlkey import KEY_VERSION, check_text
+from shoal.model.url_key import KEY_VERSION, check_text
 
 DEFAULT_MAX_ATTEMPTS = 4
 DEFAULT_MAX_RESCUES = 3
@@ -22,6 +23,7 @@ MAX_OCCASION_BYTES = 500
 COLLECTION = "collection."
 OF_A_COLLECTION = "collection "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_LIMIT = re.compile(r"(\d{1,15})|(\d{1,3}(?:\.\d{1,9})?)\s*%", re.ASCII)
 
 
 class RunState(StrEnum):
@@ -121,3 +123,28 @@ def check_key_version(version: int) -> None:
             f"The run's keys follow version {version} of the rules; this code knows version {KEY_VERSION}.",
             remedy="Continue the run with the Shoal version that created it, or start it fresh.",
         )
+
+
+class DeadLimit(msgspec.Struct, frozen=True):
+    """A count of items such as `25`, or a share of the run such as `0.5%`."""
+
+    amount: Decimal
+    is_share: bool
+
+    @classmethod
+    def parse(cls, text: str) -> DeadLimit | None:
+        """The limit a text names, None if it names none."""
+        match = _LIMIT.fullmatch(text.strip())
+        if match is None:
+            return None
+        count, share = match.groups()
+        limit = cls(Decimal(count or share), count is None)
+        return limit if not limit.is_share or limit.amount <= 100 else None
+
+    def exceeded(self, dead: int, total: int) -> bool:
+        """Whether so many dead items of so many are more than allowed."""
+        # Decimal and int multiply exactly, so 1% of 300 is 3 and not a little less.
+        return dead * 100 > self.amount * total if self.is_share else dead > self.amount
+
+    def __str__(self) -> str:
+        return f"{self.amount}%" if self.is_share else str(self.amount)

@@ -1,26 +1,68 @@
-"""Which alerts hold, from what the ledger says about a run. Pure: nothing is read here, and time is handed in."""
+"""Alerts and the conditions under which they are raised.
+
+An alert: something about a run that a person should know of.
+
+Which alerts hold, from what the ledger says about a run. Pure: nothing is read here, and time is handed in.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
 from decimal import Decimal
+from enum import StrEnum
 
 import msgspec
 
-from shoal.config.deadlimit import DeadLimit
 from shoal.config.settings import Settings
-from shoal.model.run import COLLECTION, OF_A_COLLECTION, Run, RunState
+from shoal.model.run import COLLECTION, OF_A_COLLECTION, DeadLimit, Run, RunState
 from shoal.model.views import Counts, Gate, Recent
-from shoal.notify.alert import Kind, Sign
-from shoal.observe.words import counted, percent, span
+from shoal.observe.formatting import counted, percent, span
 
+RAISED = "alert:"
+TOLD = "tell:"
 MINUTES = 5
 LEAST_ATTEMPTS = 20
 # An end that nobody told of within this time is history.
 JUST_ENDED = dt.timedelta(hours=1)
 NO_DEAD = DeadLimit(Decimal(0), False)
 _OF_THE_AUTHOR = {"delayed_not_before", "delayed_lane", "delayed_order"}
+
+
+class Kind(StrEnum):
+    FINISH = "finish"
+    FAILURE = "failure"
+    STALL = "stall"
+    ERRORS = "errors"
+
+
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run needs attention: one sentence. `episode` tells one time that it happens from the next."""
+
+    kind: Kind
+    episode: str
+    text: str
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign of one run, put into words for somebody who reads it on a telephone."""
+
+    kind: Kind
+    run: str
+    scraper: str
+    episode: str
+    title: str
+    body: str
+
+
+def raising(run: str, sign: Sign) -> str:
+    """The errand of raising it. Names sort by run, so the newest runs' alerts are the last."""
+    return f"{RAISED}{run}:{sign.kind.value}:{sign.episode}"
+
+
+def telling(alert: Alert) -> str:
+    """The errand of telling people about it."""
+    return f"{TOLD}{alert.run}:{alert.kind.value}:{alert.episode}"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

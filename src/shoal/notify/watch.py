@@ -1,7 +1,11 @@
-"""One look at the runs of a ledger: what is wrong with them, each thing raised once over the whole fleet.
+"""Checks runs for alert conditions and raises each alert once across all processes.
+
+One look at the runs of a ledger: what is wrong with them, each thing raised once over the whole fleet.
 
 Nobody is the leader. Whoever looks takes the errand of looking for a while, so that a thousand workers do not all look
 at once; each alert is an errand too, so that it is raised once however many see it.
+
+Alerts that were raised, and what became of telling people about them.
 """
 
 from __future__ import annotations
@@ -17,18 +21,25 @@ from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run
-from shoal.notify.alert import RAISED, Alert, Kind, Sign, raising
+from shoal.model.views import Errand
 from shoal.notify.conditions import (
     MINUTES,
+    RAISED,
+    TOLD,
+    Alert,
+    Kind,
     Rules,
+    Sign,
     broken_sign,
     end_sign,
     has_just_ended,
     is_excused,
+    raising,
     rules_of,
     signs_under_way,
+    telling,
 )
-from shoal.notify.wording import put_into_words
+from shoal.notify.messages import put_into_words
 
 NEWEST_RUNS = 200
 LISTED = 300
@@ -36,6 +47,8 @@ LOOKING = "alert-look"
 RAISE_SECONDS = 60.0
 EVENT = "alert"
 EVENTS_LOOKED_AT = 50
+LOOKED_AT = 1_000
+NOT_SENT, UNDER_WAY, WAITING = "not sent", "being sent", "waits for somebody who sends"
 
 
 class Watch:
@@ -133,3 +146,33 @@ async def signs_of(
 async def clock(ledger: Ledger) -> dt.datetime:
     """The ledger's time."""
     return (await ledger.health.examine()).clock
+
+
+class Raised(msgspec.Struct, frozen=True, kw_only=True):
+    """`told`: delivered, undelivered (given up), or how far it has come; `not sent` when nobody was to be told."""
+
+    at: dt.datetime
+    alert: Alert
+    told: str
+
+
+async def raised_alerts(ledger: Ledger, run_id: str | None = None, *, limit: int = 50) -> list[Raised]:
+    """The newest first, of one run or of the runs that began last."""
+    suffix = "" if run_id is None else f"{run_id}:"
+    found = await ledger.errands.list(RAISED + suffix, limit=LOOKED_AT)
+    told = {errand.name: errand for errand in await ledger.errands.list(TOLD + suffix, limit=LOOKED_AT)}
+    now = await clock(ledger)
+    raised = [_raised(errand, errand.finished_at, told, now) for errand in found if errand.finished_at is not None]
+    return sorted(raised, key=lambda one: one.at, reverse=True)[:limit]
+
+
+def _raised(errand: Errand, at: dt.datetime, told: dict[str, Errand], now: dt.datetime) -> Raised:
+    alert = msgspec.convert(errand.value, Alert)
+    telling_it = told.get(telling(alert))
+    if telling_it is None:
+        state = NOT_SENT
+    elif telling_it.finished_at is not None:
+        state = str(telling_it.value["state"])
+    else:
+        state = UNDER_WAY if telling_it.until > now else WAITING
+    return Raised(at=at, alert=alert, told=state)

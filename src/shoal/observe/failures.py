@@ -9,7 +9,7 @@ import msgspec
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import FailedItem
-from shoal.observe.words import printable
+from shoal.observe.formatting import printable
 
 LOOKED_AT = 10_000
 PAGE = 2_000

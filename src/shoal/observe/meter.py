@@ -1,19 +1,22 @@
-"""From moments to a reading: how far, how fast, how long yet, and what it waits for. Pure: time is handed in."""
+"""How fast a run went lately, for those who look only once: from what the ledger notes per minute."""
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections import deque
 from typing import NamedTuple
 
 import msgspec
 
+from shoal.ledger.protocols import Ledger
 from shoal.model.run import RunState
 from shoal.model.views import Counts
-from shoal.observe.holdup import Holdup, holdup
-from shoal.observe.moment import Moment
-from shoal.observe.words import per_minute, percent, span
+from shoal.observe.formatting import per_minute, percent, span
+from shoal.observe.snapshot import Holdup, Moment, holdup
 
+MINUTES = 5
+LEAST_SECONDS = 2.0
 WINDOW = 60.0  # seconds that the rate is smoothed over
 SHORT_WINDOW = 15.0
 FIRST_RATE_AFTER = 2.0
@@ -22,6 +25,30 @@ LEAST_SPREAD = 0.1
 GROWING = 0.95
 GROWING_TEXT = "frontier still growing"
 LONGEST_ETA = 100 * 86_400.0
+
+
+async def recent_rate(ledger: Ledger, moment: Moment) -> float | None:
+    """Items ended per minute: over the whole run when it has ended, otherwise over the last five minutes."""
+    run, counts = moment.run, moment.counts
+    if run.finished_at is not None:
+        return _rate(counts.done + counts.dead, (run.finished_at - run.created_at).total_seconds())
+    clock = (await ledger.health.examine()).clock
+    workers = await ledger.reads.workers(run.id, minutes=MINUTES)
+    # The ledger counts by whole minutes: the oldest of the five begins four full ones before the current one.
+    covered = (MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
+    seconds = min(covered, (clock - run.created_at).total_seconds())
+    return _rate(sum(worker.done + worker.dead for worker in workers), seconds)
+
+
+def overall_rate(moment: Moment, until: dt.datetime) -> float | None:
+    """Items ended per minute since the run began."""
+    counts = moment.counts
+    ended = moment.run.finished_at or until
+    return _rate(counts.done + counts.dead, (ended - moment.run.created_at).total_seconds())
+
+
+def _rate(items: int, seconds: float) -> float | None:
+    return None if seconds < LEAST_SECONDS else items * 60 / seconds
 
 
 class Sample(NamedTuple):

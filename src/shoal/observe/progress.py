@@ -14,7 +14,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.views import Gate
 from shoal.observe.meter import Meter, Reading
-from shoal.observe.moment import Moment, look
+from shoal.observe.snapshot import Moment, look
 
 if TYPE_CHECKING:
     from rich.console import Console

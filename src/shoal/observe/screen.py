@@ -14,9 +14,9 @@ from rich.text import Text
 
 from shoal.model.redaction import redacted
 from shoal.model.views import Counts, added
+from shoal.observe.formatting import per_minute, percent, printable
 from shoal.observe.meter import Reading
-from shoal.observe.moment import Moment
-from shoal.observe.words import per_minute, percent, printable
+from shoal.observe.snapshot import Moment
 
 MOST_PARTS = 5
 LONGEST_NAME = 24

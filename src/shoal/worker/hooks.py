@@ -8,14 +8,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from shoal.define.inject import HOOK_WISHES, Shape, Wish, read_signature, where
+from shoal.define.providers import HOOK_WISHES, Shape, Wish, read_signature, where
 from shoal.define.scraper import Scraper
 from shoal.errors import LedgerError, NotFound, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
-from shoal.worker.remaining import runs_served
+from shoal.worker.claim import runs_served
 
 WATCH_SECONDS = 2.0
 RUNS_WATCHED = 20

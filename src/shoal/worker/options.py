@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from shoal.elastic.signs import Limits
+from shoal.autoscale.rules import Limits
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 
 

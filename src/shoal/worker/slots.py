@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from shoal.model.item import Claimed, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import Finished, VerdictKind
-from shoal.worker.attempts import Attempts
-from shoal.worker.barriers import Barriers
-from shoal.worker.committer import Committer
-from shoal.worker.heart import Heart
-from shoal.worker.hold import Hold
-from shoal.worker.membership import Membership
+from shoal.worker.attempt import Attempts
+from shoal.worker.commit import Committer
+from shoal.worker.heartbeat import Heart
+from shoal.worker.lane_starts import NotNow
+from shoal.worker.lease_buffer import Hold
 from shoal.worker.options import Ending, WorkReport
-from shoal.worker.starts import NotNow
+from shoal.worker.politeness import Barriers
+from shoal.worker.registration import Membership
 from shoal.worker.watchdog import Running
 
 SMOOTHING = 0.1

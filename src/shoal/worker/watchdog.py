@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from shoal.define.blame import is_machinery
+from shoal.define.author_code import is_machinery
 from shoal.model.item import Lease
 from shoal.model.log import Log
 

@@ -22,20 +22,17 @@ from shoal.model.log import Log
 from shoal.model.outcome import Finished, VerdictKind
 from shoal.model.views import CommitReport, Tending
 from shoal.model.worker import MOST_REPORTED, Orders, WorkerReport, WorkerState
-from shoal.worker.attempts import Attempts
-from shoal.worker.barriers import Barriers
-from shoal.worker.claimer import Claimer
-from shoal.worker.committer import Committer
-from shoal.worker.governor import Governor
-from shoal.worker.heart import Heart, OpenLedger
-from shoal.worker.hold import Hold
-from shoal.worker.maintenance import Maintenance
-from shoal.worker.membership import Membership
+from shoal.worker.attempt import Attempts
+from shoal.worker.autoconcurrency import Governor
+from shoal.worker.claim import Claimer
+from shoal.worker.commit import Committer, Space
+from shoal.worker.heartbeat import Heart, OpenLedger
+from shoal.worker.lane_starts import WorkerSide
+from shoal.worker.lease_buffer import Hold, Signs
 from shoal.worker.options import Ending, WorkerOptions, WorkReport
-from shoal.worker.signs import Signs
+from shoal.worker.politeness import Barriers
+from shoal.worker.registration import Maintenance, Membership
 from shoal.worker.slots import Slots
-from shoal.worker.space import Space
-from shoal.worker.starts import WorkerSide
 from shoal.worker.watchdog import Hang, LoopWatchdog, Running
 
 LOOK_SECONDS = 0.5

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from shoal.demo.shop.catalogue import Catalogue, Category, Product
-from shoal.demo.shop.faults import DEAD, Fault, Trouble
+from shoal.demo.shop.catalogue import DEAD, Catalogue, Category, Fault, Product, Trouble
 from shoal.demo.shop.site import PRIVATE
 
 

@@ -1,25 +1,151 @@
-"""The shop from a seed to an open door: served from a thread with an event loop of its own."""
+"""Serves the shop from a thread with its own event loop, on one port and two hosts.
+
+The shop's two addresses: one port of the loopback, two hosts.
+
+Who answers at the shop: looks the path up, takes its time, and keeps a log of the visitors.
+
+The shop from a seed to an open door: served from a thread with an event loop of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
+import time
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from shoal.demo.shop.catalogue import make_catalogue
-from shoal.demo.shop.counter import Counter, Visit
+import msgspec
+
+from shoal.demo.shop.catalogue import make_catalogue, spread_trouble
 from shoal.demo.shop.facts import Facts, gather_facts
-from shoal.demo.shop.faults import spread_trouble
-from shoal.demo.shop.listening import SHOP_HOST, listen
-from shoal.demo.shop.site import outlet_places, shop_places
+from shoal.demo.shop.site import Answer, Places, not_found, outlet_places, shop_places
 from shoal.errors import InvalidSetting
 
+if TYPE_CHECKING:
+    from aiohttp import web
+
+SHOP_HOST = "127.0.0.1"
+_OUTLET_HOST = "127.0.0.2"
+# Some systems give the loopback one address only. There the outlet goes by another name of the same address.
+_OUTLET_NAME = "localhost"
+_PORT_TRIES = 20
+# A shop left open for days must not fill the memory.
+LOG_LENGTH = 200_000
 # How long visitors who are still being served at closing time may stay.
 _CLOSING_SECONDS = 1.0
+
+
+def listen(port: int) -> tuple[list[socket.socket], str]:
+    """The sockets of both hosts on one port, and the outlet's host."""
+    for _ in range(_PORT_TRIES):
+        shop = _bound(SHOP_HOST, port)
+        try:
+            outlet = _bound(_OUTLET_HOST, shop.getsockname()[1])
+        except _CannotBind as error:
+            if not error.taken:
+                return [shop], _OUTLET_NAME
+            shop.close()
+            if port:
+                raise
+        else:
+            return [shop, outlet], _OUTLET_HOST
+    raise InvalidSetting("No port is free on both addresses of the shop.", remedy="Name a free one with `port`.")
+
+
+class _CannotBind(InvalidSetting):
+    remedy = "Choose another port, or 0 for any that is free."
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        super().__init__(f"The shop cannot open {host}:{port}: {error.strerror}.")
+        self.taken = error.errno == errno.EADDRINUSE
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise _CannotBind(host, port, error) from error
+    listener.listen(512)
+    return listener
+
+
+class Visit(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the shop saw it: `at` and `ended` by the monotonic clock, `host` without its port."""
+
+    at: float
+    ended: float
+    host: str
+    path: str
+    status: int
+    peer: str
+    user_agent: str
+
+
+class Counter:
+    """Answers requests, and knows which paths were visited before."""
+
+    def __init__(self, *, shop: Places, outlet: Places, outlet_host: str, latency: tuple[float, float]) -> None:
+        self._shop, self._outlet = shop, outlet
+        self._outlet_host = outlet_host
+        self._fastest, self._spread = latency[0], latency[1] - latency[0]
+        self._visited: set[str] = set()
+        self._not_found = not_found()
+        self.visits: deque[Visit] = deque(maxlen=LOG_LENGTH)
+
+    async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        at = time.monotonic()
+        host, path = request.host.partition(":")[0], request.raw_path
+        status, response = await self._answer(request, host, path)
+        self.visits.append(
+            Visit(
+                at=at,
+                ended=time.monotonic(),
+                host=host,
+                path=path,
+                status=status,
+                peer=request.remote or "",
+                user_agent=request.headers.get("User-Agent", ""),
+            )
+        )
+        return response
+
+    async def _answer(self, request: web.BaseRequest, host: str, path: str) -> tuple[int, web.StreamResponse]:
+        if request.method not in ("GET", "HEAD"):
+            return 405, _response(request, Answer(status=405, headers={"Allow": "GET, HEAD"}))
+        place = (self._outlet if host == self._outlet_host else self._shop).get(path)
+        usual = self._fastest + self._spread * (zlib.crc32(path.encode()) % 1000) / 1000
+        answer, extra = self._not_found, 0.0
+        if place is not None:
+            answer, extra = place.answer, place.extra_seconds
+            # Noted before the wait, so that of two visits at a time only one is the first.
+            if place.first is not None and request.method == "GET" and path not in self._visited:
+                self._visited.add(path)
+                answer = place.first
+        await asyncio.sleep(usual + extra)
+        return answer.status, _response(request, answer)
+
+
+def _response(request: web.BaseRequest, answer: Answer) -> web.Response:
+    from aiohttp import web
+
+    headers = {"Content-Type": answer.content_type, **answer.headers}
+    body = answer.body
+    if answer.packed is not None:
+        headers["Vary"] = "Accept-Encoding"
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            body = answer.packed
+    return web.Response(body=body, status=answer.status, headers=headers)
 
 
 class OpenShop:

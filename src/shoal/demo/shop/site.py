@@ -9,8 +9,7 @@ from html import escape
 
 import msgspec
 
-from shoal.demo.shop.catalogue import Catalogue, Category, Product
-from shoal.demo.shop.faults import DEAD, RETRY_AFTER_SECONDS, Fault, Trouble
+from shoal.demo.shop.catalogue import DEAD, RETRY_AFTER_SECONDS, Catalogue, Category, Fault, Product, Trouble
 from shoal.demo.shop.pages import (
     captcha_page,
     home_page,

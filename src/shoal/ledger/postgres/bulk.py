@@ -1,16 +1,33 @@
-"""The steps of moves of many items on PostgreSQL."""
+"""Changes of very many items on PostgreSQL, in bounded steps.
+
+Runs that nobody serves while others are worked on make room in the lanes that all share.
+
+The steps of moves of many items on PostgreSQL.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shoal.ledger.bulk import BulkMoves, Place
 from shoal.ledger.postgres.database import Database
+from shoal.ledger.runs import SETTLE_SECONDS, BulkMoves, Place
 
 # A step holds the run and the lanes of its items for some tens of milliseconds.
 CANCEL_AT_ONCE = 2_000
 LANES_AT_ONCE = 2_000
 PURGE_AT_ONCE = 5_000
+
+
+async def settle_idle(db: Database, queries: Mapping[str, str]) -> None:
+    """Runs that nobody serves give up their places, and those that somebody serves again come back.
+
+    Which runs those are is noted first. What it means for their lanes is begun with here and gone on with by anybody.
+    """
+    changed = await db.fetch(queries["idle_changes"])
+    for row in changed:
+        await db.fetch(queries["set_idle"], row["run_no"], row["now_idle"])
+    for row in changed:
+        await PostgresBulk(db, queries).settle_lanes(row["run_no"], seconds=SETTLE_SECONDS / len(changed))
 
 
 class PostgresBulk(BulkMoves):

@@ -31,7 +31,7 @@ from shoal.errors import (
     WrongState,
 )
 from shoal.ledger.postgres.tls import tls_trouble
-from shoal.model.address import for_driver, shown_address
+from shoal.model.ledger_url import for_driver, shown_address
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200

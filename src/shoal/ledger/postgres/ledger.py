@@ -6,17 +6,21 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.errands import SqlErrands
-from shoal.ledger.health import SqlHealth
+from shoal.ledger.coordination import SqlErrands, SqlSettings
 from shoal.ledger.postgres.bulk import PostgresBulk
+from shoal.ledger.postgres.claims import PostgresClaims
+from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.intake import PostgresIntake
+from shoal.ledger.postgres.lanes import PostgresLanes
+from shoal.ledger.postgres.runs import PostgresRuns
 from shoal.ledger.postgres.schema import PostgresSchema
-from shoal.ledger.postgres.steering import PostgresLanes, PostgresRuns, PostgresSteering
+from shoal.ledger.postgres.steering import PostgresSteering
 from shoal.ledger.postgres.upkeep import PostgresUpkeep
-from shoal.ledger.postgres.work import PostgresClaims, PostgresCommits, PostgresIntake, PostgresWorkers
+from shoal.ledger.postgres.workers import PostgresWorkers
 from shoal.ledger.reads import SqlReads
-from shoal.ledger.settings import SqlSettings
-from shoal.ledger.sqltext import load_queries
+from shoal.ledger.schema import load_queries
+from shoal.ledger.upkeep import SqlHealth
 
 DEFAULT_POOL_SIZE = 4
 DEFAULT_PATIENCE = 60.0

@@ -10,8 +10,7 @@ import hashlib
 
 from shoal.errors import LedgerError
 from shoal.ledger.postgres.database import Database
-from shoal.ledger.sqltext import load_scripts
-from shoal.ledger.versions import check_version, load_migrations, refuse_newer
+from shoal.ledger.schema import check_version, load_migrations, load_scripts, refuse_newer
 
 _PACKAGE = __package__
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from shoal.ledger.bulk import BulkMoves
+from shoal.ledger.postgres.bulk import settle_idle
+from shoal.ledger.postgres.claims import PROMOTE_AT_ONCE
 from shoal.ledger.postgres.database import Database
-from shoal.ledger.postgres.idle import settle_idle
-from shoal.ledger.postgres.work import PROMOTE_AT_ONCE, RESCUE_AT_ONCE
+from shoal.ledger.postgres.workers import RESCUE_AT_ONCE
+from shoal.ledger.runs import BulkMoves
 from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.views import Tending
 

@@ -14,9 +14,9 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.ledger.sqlite.complaints import translated
 from shoal.ledger.sqlite.database import Database
-from shoal.model.address import shown_address
+from shoal.ledger.sqlite.errors import translated
+from shoal.model.ledger_url import shown_address
 
 Progress = Callable[[int, int], None]
 STEP_PAGES = 2_000

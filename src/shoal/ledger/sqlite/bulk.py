@@ -1,15 +1,208 @@
-"""The steps of moves of many items on SQLite."""
+"""Changes of very many items on SQLite, in bounded steps.
+
+Runs that are paused, or that nobody serves while others are worked on, make room in the lanes that all share.
+
+What is to be done to a run's lanes is stored with it (lane_work), and done in steps by whoever comes by.
+give: what it has let out goes back behind its lanes; put off as long as nobody else waits for a lane, because then
+nothing has to be moved, nor let out again later. ask: it is active again, so its lanes are asked to let items out.
+
+Orders that end items or give them another life.
+
+Forgetting a run: a piece at a time, or all at once when it is alone.
+
+The steps of moves of many items on SQLite.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from shoal.ledger.bulk import BulkMoves, Place
+from shoal.ledger.runs import SETTLE_SECONDS, BulkMoves, Place
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.idle import settle_lanes
-from shoal.ledger.sqlite.orders import cancel_open_items
-from shoal.ledger.sqlite.removal import purge
+from shoal.ledger.sqlite.moves import admit, admit_to
+from shoal.ledger.sqlite.transaction import Transaction, decoded, json_text
+
+_HELD = ("some_delayed", "some_ready")
+# Other runs wait for the lock while a step lasts: some milliseconds.
+STEP = 1_000
+_LOWEST_PRIORITY = -(2**31)
+# Leases first, so that no commit adds anything; ready last, because what comes due goes there.
+_OPEN = ("some_leased", "some_delayed", "some_waiting", "some_ready")
+
+
+async def settle_idle(db: Database, queries: Mapping[str, str]) -> None:
+    """Runs that nobody serves give up their places, and those that somebody serves again come back.
+
+    Which runs those are is noted first. What it means for their lanes is begun with here and gone on with by anybody.
+    """
+    if not await db.fetch(queries["idle_changes"]):
+        return
+    changed = await db.write(_note_idle)
+    until = time.monotonic() + SETTLE_SECONDS
+    for no in changed:
+        while await db.write(partial(settle_lanes, no=no)) and time.monotonic() < until:
+            pass
+
+
+def _note_idle(tx: Transaction) -> list[int]:
+    changed = [(row["no"], row["now_idle"]) for row in tx.rows("idle_changes")]
+    for no, now_idle in changed:
+        tx.run("set_idle", no, now_idle)
+    return [no for no, _ in changed]
+
+
+def settle_lanes(tx: Transaction, no: int) -> bool:
+    """One step of what a run still has to do to its lanes; True: there is more to do now."""
+    for work, text, others_wait in tx.rows("lane_work", no):
+        place: Place | None = decoded(text) if text else None
+        if work == "give" and others_wait:
+            place = _give_up_places(tx, no, place)
+        elif work == "ask":
+            place = _ask_lanes(tx, no, place)
+        else:
+            return False
+        tx.run("set_lane_work", no, work if place else None, json_text(place) if place else None)
+        return place is not None
+    return False
+
+
+def _give_up_places(tx: Transaction, no: int, place: Place | None) -> Place | None:
+    for found, after in rows_of_run(tx, no, _HELD, place):
+        pick = "yield_pick_ready" if _HELD[after[0]] == "some_ready" else "yield_pick_delayed"
+        if tx.run(pick, after[1], json_text(found)):
+            tx.run("yield_leave_ready")
+            tx.run("yield_leave_delayed")
+            tx.run("yield_waiting", no, tx.now)
+            tx.run("yield_lanes")
+            tx.run("yield_touch")
+            tx.run("yield_counts")
+            tx.run("yield_end")
+            admit(tx)
+        return after
+    return None
+
+
+def _ask_lanes(tx: Transaction, no: int, place: Place | None) -> Place | None:
+    last, lanes = tx.json("lanes_to_ask", no, place[0] if place else 0, STEP)
+    if lanes:
+        admit_to(tx, json_text(lanes))
+        tx.wakes = True
+    return None if last is None else (last,)
+
+
+def cancel_items(tx: Transaction, no: int, items: str, reason: str | None) -> int:
+    """End these items of a run, a JSON list, as cancelled, wherever they stand. What has ended is left alone.
+
+    Without a reason they leave no trace: nobody will ask what became of the items of a removed run.
+    """
+    cancelled = sum(tx.run(place, no, items, tx.now) for place in ("drop_ready", "drop_waiting", "drop_delayed"))
+    cancelled += tx.run("drop_leased", no, items)
+    if cancelled:
+        tx.run("drop_leave_ready")
+        tx.run("drop_leave_waiting", no)
+        tx.run("drop_leave_delayed")
+        tx.run("drop_leave_leased")
+        if reason is not None:
+            tx.run("drop_outcomes", no, tx.now, reason)
+        tx.run("drop_lanes")
+        tx.run("drop_counts")
+        tx.run("drop_touch")
+        tx.run("drop_end")
+        admit(tx)
+    return cancelled
+
+
+def cancel_open_items(
+    tx: Transaction, no: int, reason: str | None, place: Place | None = None
+) -> tuple[int, Place | None]:
+    """One step of ending a cancelled or (without a reason) removed run's open items.
+
+    Returns how many were ended and where to go on; None: a whole round was made.
+    """
+    if tx.value("run_state", no) != ("removed" if reason is None else "cancelled"):
+        return 0, None
+    for found, after in rows_of_run(tx, no, _OPEN, place):
+        return cancel_items(tx, no, json_text([item for _, item, _ in found]), reason), after
+    return 0, None
+
+
+def rows_of_run(
+    tx: Transaction, no: int, tables: Sequence[str], place: Place | None
+) -> Iterator[tuple[list[tuple[int, int, int | None]], Place]]:
+    """A run's rows in these tables, a step at a time: (priority, item, lane) of each, and the place behind them.
+
+    A place is: which of the tables, queue, priority, item.
+    """
+    begin = place or (0, 0, _LOWEST_PRIORITY, 0)
+    queues = [row[0] for row in tx.rows("queues_of_run", no)]
+    for table in range(begin[0], len(tables)):
+        for queue in queues:
+            if [table, queue] < list(begin[:2]):
+                continue
+            after = begin[2:] if [table, queue] == list(begin[:2]) else (_LOWEST_PRIORITY, 0)
+            found = tx.json(tables[table], queue, *after, STEP)
+            if found:
+                yield found, (table, queue, *found[-1][:2])
+
+
+def retry_items(tx: Transaction, no: int, items: str) -> int:
+    """Give dead or cancelled items another life. A finished or cancelled run is active again."""
+    if tx.value("run_state", no) in (None, "removed"):
+        return 0
+    revived = tx.run("revive_pick", no, items)
+    if revived:
+        tx.run("revive_leave")
+        tx.run("revive_history", no)
+        tx.run("revive_ready", tx.now)
+        tx.run("revive_waiting", no, tx.now)
+        tx.run("revive_lanes")
+        tx.run("revive_counts")
+        tx.run("revive_touch")
+        tx.run("revive_end")
+        if (run_id := tx.value("wake_run", no, tx.now)) is not None:
+            tx.note(no, "ledger", "run.active", run_id, {"because": "items are retried"})
+        admit(tx)
+        tx.wakes = True
+    return revived
+
+
+def purge(tx: Transaction, no: int) -> int:
+    """Delete some items of a removed run that has no open ones, with all that belongs to them; 0: the run is gone."""
+    if tx.value("run_state", no) != "removed":
+        return 0
+    items = tx.value("purge_pick", no, STEP)
+    tx.run("purge_results", no, items)
+    tx.run("purge_attempts", items)
+    tx.run("purge_outcomes", items)
+    if deleted := tx.run("purge_items", items):
+        return deleted
+    if deleted := tx.run("purge_lanes", no, STEP):
+        return deleted
+    for forget in ("forget_counts", "forget_minutes", "forget_queues", "forget_stages", "forget_notes", "forget_run"):
+        tx.run(forget, no)
+    return 0
+
+
+def empty_if_alone(tx: Transaction, no: int) -> None:
+    """When the run is the only one, its tables are emptied: without a WHERE, SQLite drops whole pages unread."""
+    if tx.value("other_runs", no):
+        return
+    for table in (
+        "item",
+        "ready",
+        "waiting",
+        "delayed",
+        "lease",
+        "outcome",
+        "attempt",
+        "result",
+        "queue_count",
+        "minute_count",
+    ):
+        tx.run(f"empty_{table}")
+    tx.run("reset_lanes")
 
 
 class SqliteBulk(BulkMoves):

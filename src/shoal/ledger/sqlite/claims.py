@@ -9,12 +9,11 @@ import msgspec
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.claiming import ClaimRow, QueueClaims
+from shoal.ledger.claims import ClaimRow, QueueClaims
 from shoal.ledger.fairness import QueueRow
-from shoal.ledger.sqlite.admit import admit
 from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.moves import admit, reconcile, unlease
 from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.ledger.sqlite.unlease import reconcile, unlease
 from shoal.model.item import Lease
 
 PROMOTE_AT_ONCE = 1_000

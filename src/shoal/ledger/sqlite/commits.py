@@ -10,11 +10,10 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import detail_text
 from shoal.ledger.commits import CheckedCommits
 from shoal.ledger.intake import placed_follow_ups
-from shoal.ledger.sqlite.admit import admit
-from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.database import Database
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
-from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.ledger.sqlite.moves import admit
+from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
 from shoal.model.outcome import DONE, Finished
 from shoal.model.views import CommitReport
 

@@ -20,12 +20,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from shoal.errors import BadLedgerUrl, LedgerCorrupt, LedgerReadOnly, LedgerUnreachable, UsageError
-from shoal.ledger.sqlite.clock import Clock, moment
-from shoal.ledger.sqlite.complaints import APPLICATION_ID, busy, damaged, is_busy, translated
+from shoal.ledger.schema import load_scripts
+from shoal.ledger.sqlite.errors import APPLICATION_ID, busy, damaged, is_busy, translated
 from shoal.ledger.sqlite.hand import Hand
 from shoal.ledger.sqlite.integrity import damage_of
-from shoal.ledger.sqlite.transaction import Transaction
-from shoal.ledger.sqltext import load_scripts
+from shoal.ledger.sqlite.transaction import Clock, Transaction, moment
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.05

@@ -11,10 +11,9 @@ import msgspec
 from shoal.errors import WrongState
 from shoal.ledger.catalog import Catalog, RunFacts
 from shoal.ledger.intake import ChunkedIntake, Placed
-from shoal.ledger.sqlite.admit import admit, ensure_lanes
-from shoal.ledger.sqlite.clock import micros
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.ledger.sqlite.moves import admit, ensure_lanes
+from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
 from shoal.model.item import PreparedItem
 
 # What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shoal.errors import InvalidItem
 from shoal.model.outcome import OutcomeClass
-from shoal.model.urlkey import key_hash, url_key
+from shoal.model.url_key import key_hash, url_key
 from shoal.model.views import Finding
 
 MOST_FINDINGS = 20

@@ -7,24 +7,24 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.errands import SqlErrands
-from shoal.ledger.health import SqlHealth
+from shoal.ledger.coordination import SqlErrands, SqlSettings
 from shoal.ledger.reads import SqlReads
-from shoal.ledger.settings import SqlSettings
+from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
 from shoal.ledger.sqlite.bulk import SqliteBulk
 from shoal.ledger.sqlite.claims import SqliteClaims
-from shoal.ledger.sqlite.clock import Clock
 from shoal.ledger.sqlite.commits import SqliteCommits
-from shoal.ledger.sqlite.complaints import space_complaint
 from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.errors import space_complaint
 from shoal.ledger.sqlite.intake import SqliteIntake
+from shoal.ledger.sqlite.lanes import SqliteLanes
 from shoal.ledger.sqlite.runs import SqliteRuns
 from shoal.ledger.sqlite.schema import SqliteSchema
-from shoal.ledger.sqlite.steering import SqliteLanes, SqliteSteering
+from shoal.ledger.sqlite.steering import SqliteSteering
+from shoal.ledger.sqlite.transaction import Clock
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
 from shoal.ledger.sqlite.workers import SqliteWorkers
-from shoal.ledger.sqltext import load_queries
+from shoal.ledger.upkeep import SqlHealth
 from shoal.model.views import Vitals
 
 DEFAULT_BUSY_TIMEOUT = 30.0

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.errors import InvalidSetting
-from shoal.ledger.bulk import BulkMoves
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.runs import FoundRuns, check_change
-from shoal.ledger.sqlite.clock import moment
+from shoal.ledger.runs import BulkMoves, FoundRuns, check_change
+from shoal.ledger.sqlite.bulk import empty_if_alone
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.removal import empty_if_alone
-from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.model.jsontext import PAYLOAD_BYTES
-from shoal.model.jsontext import json_text as checked_json
+from shoal.ledger.sqlite.transaction import Transaction, json_text, moment
+from shoal.model.json_text import PAYLOAD_BYTES
+from shoal.model.json_text import json_text as checked_json
 from shoal.model.run import Run, RunSpec, RunState, run_id_at
-from shoal.model.urlkey import KEY_VERSION
+from shoal.model.url_key import KEY_VERSION
 
 _LANE_WORK = {RunState.PAUSED: "give", RunState.ACTIVE: "ask"}
 

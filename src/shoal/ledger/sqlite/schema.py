@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 
-from shoal.ledger.sqlite.complaints import APPLICATION_ID
+from shoal.ledger.schema import check_version, load_migrations, refuse_newer
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.versions import check_version, load_migrations, refuse_newer
+from shoal.ledger.sqlite.errors import APPLICATION_ID
 
 
 @cache

@@ -1,14 +1,92 @@
-"""What an operation sees of the database while it holds the write lock."""
+"""A write transaction and the clock that it reads.
+
+The ledger's clock (law 3): one clock for all processes on the file, and no jumps when somebody sets the wall clock.
+
+It is the kernel's count of time since boot (CLOCK_BOOTTIME, which goes on during suspend) plus an offset that is kept
+in the ledger for each boot. The first process after a boot sets the offset so that time goes on at the wall clock, or
+at the last moment the ledger has noted when the wall clock is behind that. So ledger time never goes back; when the
+wall clock is set, it follows only after the next boot.
+
+What an operation sees of the database while it holds the write lock.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import sqlite3
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+MICRO = 1_000_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_KERNEL_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 decoded = msgspec.json.Decoder().decode
+
+
+class Clock:
+    """Ledger time in microseconds since 1970. Given `source` (seconds since 1970), it is that and nothing else."""
+
+    def __init__(self, queries: Mapping[str, str], source: Callable[[], float] | None = None) -> None:
+        self._sql = queries
+        self._source = source
+        self._offset: int | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self._source is not None or self._offset is not None
+
+    def now(self) -> int:
+        if self._source is not None:
+            return round(self._source() * MICRO)
+        if self._offset is None:
+            raise RuntimeError("the ledger's clock was asked before it was settled")
+        return since_boot() + self._offset
+
+    def find(self, connection: sqlite3.Connection) -> bool:
+        """Settle by the offset that is stored for this boot. False: there is none that would do."""
+        known = connection.execute(self._sql["clock_offset"], (boot_id(),)).fetchone()
+        if known is None or since_boot() + known[0] < self._last_seen(connection):
+            return False
+        self._offset = known[0]
+        return True
+
+    def settle(self, connection: sqlite3.Connection) -> None:
+        """Find the offset of this boot, or set it. Called within a write transaction, so that all agree."""
+        if not self.find(connection):
+            # A new boot; or the file was elsewhere meanwhile, with a clock that is ahead of ours.
+            offset = max(self._last_seen(connection), time.time_ns() // 1000) - since_boot()
+            connection.execute(self._sql["set_clock_offset"], (boot_id(), offset))
+            self._offset = offset
+
+    def _last_seen(self, connection: sqlite3.Connection) -> int:
+        seen: int = connection.execute(self._sql["last_seen"]).fetchone()[0]
+        return seen
+
+
+def since_boot() -> int:
+    return time.clock_gettime_ns(_KERNEL_CLOCK) // 1000
+
+
+def boot_id() -> str:
+    """What tells one boot from another. Without the kernel's id, the approximate moment of the boot stands in for it:
+    setting the wall clock then looks like a new boot, and time goes on without going back."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return f"about-{round((time.time() - time.monotonic()) / 60)}"
+
+
+def moment(microseconds: int) -> dt.datetime:
+    return _EPOCH + dt.timedelta(microseconds=microseconds)
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * MICRO)
 
 
 class Transaction:

@@ -11,16 +11,14 @@ from functools import partial
 
 import msgspec
 
-from shoal.ledger.bulk import BulkMoves
-from shoal.ledger.sqlite.admit import admit_to
+from shoal.ledger.runs import BulkMoves
+from shoal.ledger.sqlite.bulk import settle_idle
 from shoal.ledger.sqlite.claims import PROMOTE_AT_ONCE, promote_due
-from shoal.ledger.sqlite.clock import MICRO
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.idle import settle_idle
 from shoal.ledger.sqlite.integrity import examine
+from shoal.ledger.sqlite.moves import admit_to, declare_lost, rescue
 from shoal.ledger.sqlite.schema import made_schema
-from shoal.ledger.sqlite.transaction import Transaction, json_text
-from shoal.ledger.sqlite.unlease import declare_lost, rescue
+from shoal.ledger.sqlite.transaction import MICRO, Transaction, json_text
 from shoal.ledger.upkeep import AuditedUpkeep, Round
 from shoal.model.run import RunState
 from shoal.model.views import Finding, Tending

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.sqlite.bulk import settle_idle
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.idle import settle_idle
+from shoal.ledger.sqlite.moves import declare_lost, rescue, stop_worker
 from shoal.ledger.sqlite.transaction import Transaction
-from shoal.ledger.sqlite.unlease import declare_lost, rescue, stop_worker
 from shoal.ledger.workers import RegisteredWorkers
 from shoal.model.views import Tending
 from shoal.model.worker import WorkerSpec

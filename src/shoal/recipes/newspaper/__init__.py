@@ -12,22 +12,18 @@ from typing import Any
 
 import msgspec
 
-from shoal.define.declared import Declared
-from shoal.define.http import Http
-from shoal.define.item import Item
+from shoal.define.context import Http, Item
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
+from shoal.define.yaml_scraper import Declared
 from shoal.errors import AttemptEnded, Permanent, Throttled
 from shoal.model.item import NewItem
 from shoal.model.log import Log
-from shoal.recipes.newspaper.access import Access
+from shoal.recipes.newspaper.articles import ListingPage, Reader, check_selectors
 from shoal.recipes.newspaper.cleaning import Cleaner
-from shoal.recipes.newspaper.fields import check_selectors
 from shoal.recipes.newspaper.known import Known
-from shoal.recipes.newspaper.paging import Paging
-from shoal.recipes.newspaper.places import Places
-from shoal.recipes.newspaper.reading import ListingPage, Reader
-from shoal.recipes.newspaper.settings import read_newspaper
+from shoal.recipes.newspaper.paging import Paging, Places
+from shoal.recipes.newspaper.settings import Access, read_newspaper
 
 # The listing first: what there is to do is known early, and sites move their articles from page to page meanwhile.
 FIRST = -1

@@ -11,10 +11,9 @@ from typing import TextIO
 
 import msgspec
 
-from shoal.define.declared import Declared
-from shoal.define.typed import wrong
+from shoal.define.yaml_scraper import Declared, wrong
 from shoal.errors import InvalidItem, InvalidScraper
-from shoal.model.urlkey import key_hash, url_key
+from shoal.model.url_key import key_hash, url_key
 from shoal.recipes.newspaper.settings import Newspaper, many
 
 SUFFIXES = (".csv", ".jsonl", ".txt")

@@ -1,18 +1,27 @@
-"""What a newspaper's YAML file may say, beside the keys that every declared scraper has."""
+"""What a newspaper's YAML file may contain; its headers and login.
+
+What a newspaper's YAML file may say, beside the keys that every declared scraper has.
+
+What goes with the requests: headers, and a login that only the newspaper's own hosts get.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
+from base64 import b64encode
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from shoal.define.declared import Declared
-from shoal.define.typed import typed_settings, wrong
-from shoal.errors import InvalidItem
-from shoal.model.urlkey import url_key
+from shoal.define.context import Http
+from shoal.define.yaml_scraper import Declared, typed_settings, wrong
+from shoal.errors import Blocked, InvalidItem, Permanent, Transient
+from shoal.fetch.page import Page
+from shoal.model.url_key import host_or_none, url_key
 
 OneOrMore = str | tuple[str, ...]
 BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
@@ -207,3 +216,44 @@ def _check_url(declared: Declared, keys: list[str], url: str) -> None:
         url_key(url)
     except InvalidItem as problem:
         raise wrong(declared, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write a whole address.") from None
+
+
+class Access:
+    def __init__(self, declared: Declared, paper: Newspaper) -> None:
+        self._headers = paper.headers
+        self._retry_seconds = paper.retry_seconds
+        self._login = _login(declared, paper)
+        self._hosts = {host_or_none(url) for url in (paper.base_url, *many(paper.listing.url_template))} - {None}
+
+    async def get(self, http: Http, url: str | None) -> Page:
+        """The page; one that fails is not asked for again before the time that the file asks for."""
+        if url is None:
+            raise Permanent("the item has no URL")
+        try:
+            return await http.get(url, headers={**self._headers, **self._login_for(url)})
+        except (Transient, Blocked) as ended:
+            wait = max(ended.retry_after or 0.0, self._retry_seconds)
+            raise type(ended)(ended.message, retry_after=wait) from None
+
+    def _login_for(self, url: str) -> Mapping[str, str]:
+        return self._login if self._login and host_or_none(url) in self._hosts else {}
+
+
+def _login(declared: Declared, paper: Newspaper) -> dict[str, str]:
+    if paper.auth is None:
+        return {}
+    if isinstance(paper.auth, HeaderAuth):
+        return {paper.auth.header: _secret(declared, "variable", paper.auth.variable)}
+    user = _secret(declared, "user_variable", paper.auth.user_variable)
+    password = _secret(declared, "password_variable", paper.auth.password_variable)
+    return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def _secret(declared: Declared, key: str, variable: str) -> str:
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        message = f"auth.{key} is {variable}, but there is no such environment variable, or it is empty."
+        raise wrong(declared, ["auth", key], message, remedy=f"Set it: export {variable}=...")
+    if not value.isprintable():
+        raise wrong(declared, ["auth", key], f"the environment variable {variable} cannot be sent as a header.")
+    return value

@@ -1,1 +1,0 @@
-"""Many small scrapers run together: singles side by side, the members of a group one after another."""

@@ -1,0 +1,198 @@
+"""A PostgreSQL named by its parts, and the password, which is always looked up apart."""
+
+from __future__ import annotations
+
+import configparser
+import getpass
+from collections.abc import Container, Mapping
+from pathlib import Path
+
+import msgspec
+
+from shoal.config.sources import Given, Origin, Variables, reason
+from shoal.errors import BadLedgerUrl, InvalidSetting
+from shoal.model.ledger_url import PostgresAddress, postgres_address, shown_address
+from shoal.model.redaction import HIDDEN
+
+PART_VARIABLES = {
+    "db_host": ("PGHOST", "DB_HOST"),
+    "db_port": ("PGPORT", "DB_PORT"),
+    "db_name": ("PGDATABASE", "DB_NAME"),
+    "db_user": ("PGUSER", "DB_USER"),
+}
+PASSWORD_VARIABLES = ("PGPASSWORD", "DB_PASSWORD")
+PASSWORD_FILE_VARIABLES = ("DB_PASSWORD_FILE",)
+# The driver reads these from the environment by itself, but not from `.env`: there they would be ignored in silence.
+OPTION_VARIABLES = {
+    "passfile": "PGPASSFILE",
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "sslcert": "PGSSLCERT",
+    "sslkey": "PGSSLKEY",
+    "target_session_attrs": "PGTARGETSESSIONATTRS",
+}
+SERVICE_FILE = "~/.pg_service.conf"
+
+
+class Parts:
+    """What flags and variables say about a PostgreSQL server."""
+
+    def __init__(self, flags: Mapping[str, str], variables: Variables, folder: Path) -> None:
+        self._variables = variables
+        self._folder = folder
+        self._flags = [name for name in PART_VARIABLES if name in flags]
+        self._given = {
+            part: Given(flags[part], Origin("flag", flag_of(part))) if part in flags else variables.first(names)
+            for part, names in PART_VARIABLES.items()
+        }
+
+    def ledger(self) -> Given | None:
+        """The address that the parts make, if they name a host or a database."""
+        deciding = self._given["db_host"] or self._given["db_name"]
+        if deciding is None:
+            return None
+        texts = {part: given.text(part) if given else "" for part, given in self._given.items()}
+        address = PostgresAddress(
+            user=texts["db_user"],
+            hosts=tuple((texts["db_host"] or "localhost").split(",")),
+            ports=self._ports(),
+            database=texts["db_name"],
+        )
+        return Given(self._with_password(self._with_options(address)).url, deciding.origin)
+
+    def refuse_flags_beside(self, ledger: Given) -> None:
+        """Ignoring a flag because the ledger is named elsewhere could mean to write to the wrong database."""
+        if self._flags:
+            raise InvalidSetting(
+                f"{flag_of(self._flags[0])} is given, but the ledger is already named by {ledger.origin}.",
+                remedy="Give one of the two.",
+            )
+
+    def completed(self, ledger: str) -> str:
+        """A PostgreSQL address in its one spelling; what it leaves out is taken from a service or the variables, as
+        PostgreSQL's own tools do. Raises InvalidSetting when it names no server even then."""
+        try:
+            address = postgres_address(ledger)
+        except BadLedgerUrl:
+            return ledger  # whoever opens it says what is wrong with it
+        if address is None:
+            return ledger
+        if HIDDEN in (address.password, address.options.get("sslpassword")):
+            raise InvalidSetting(
+                f"The password in {shown_address(ledger)} is {HIDDEN}, which stands for one that was not printed.",
+                remedy="Leave it out of the address, and set PGPASSWORD or DB_PASSWORD_FILE.",
+            )
+        address = self._from_variables(self._from_service(address))
+        if not address.hosts and not address.database:
+            raise InvalidSetting(
+                f"{shown_address(ledger)} names neither a host nor a database, and PGHOST and PGDATABASE are not set.",
+                remedy="Write postgresql://user@host:5432/database; a variable in it may have been empty.",
+            )
+        return self._with_password(self._with_options(address)).url
+
+    def _from_service(self, address: PostgresAddress) -> PostgresAddress:
+        """Filled up with what the service that it names says in libpq's file of services."""
+        options = dict(address.options)
+        variable = self._variables.first(("PGSERVICE",))
+        name = options.pop("service", "") or (str(variable.value) if variable else "")
+        if not name:
+            return address
+        place = self._variables.first(("PGSERVICEFILE",))
+        file = Path(str(place.value) if place else SERVICE_FILE).expanduser()
+        services = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            services.read_string((self._folder / file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSetting(
+                f"The service {name!r} of the ledger's address cannot be looked up: {file}: {reason(error)}.",
+                remedy="Name the file of services with PGSERVICEFILE, or write the address in full.",
+            ) from None
+        except configparser.Error:
+            raise InvalidSetting(f"{file} is not a file of services.", remedy="Correct it, or PGSERVICEFILE.") from None
+        if name not in services:
+            raise InvalidSetting(
+                f"{file} has no service {name!r}.", remedy="Add it there, or name the file with PGSERVICEFILE."
+            )
+        given = dict(services[name])
+        merged = {key: value for key, value in given.items() if key not in _PARTS_OF_SERVICE}
+        found = PostgresAddress(
+            user=address.user or given.get("user", ""),
+            password=address.password or given.get("password", ""),
+            hosts=address.hosts or tuple(filter(None, given.get("host", "").split(","))),
+            ports=address.ports or tuple(filter(None, given.get("port", "").split(","))),
+            database=address.database or given.get("dbname", ""),
+            options={**merged, **options},
+        )
+        try:
+            return found.checked(f"The service {name!r}")
+        except BadLedgerUrl as error:
+            raise InvalidSetting(error.message, remedy=f"Correct {file}.") from None
+
+    def _from_variables(self, address: PostgresAddress) -> PostgresAddress:
+        """Filled up with PGHOST, PGPORT, PGDATABASE and PGUSER."""
+        given = {name: self._variables.first((name,)) for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER")}
+        text = {name: str(found.value) if found else "" for name, found in given.items()}
+        hosts = address.hosts or tuple(filter(None, text["PGHOST"].split(",")))
+        ports = address.ports
+        if not ports and given["PGPORT"] is not None:
+            ports = _ports(given["PGPORT"], "PGPORT")
+        return msgspec.structs.replace(
+            address,
+            hosts=hosts,
+            ports=ports,
+            database=address.database or text["PGDATABASE"],
+            user=address.user or text["PGUSER"],
+        )
+
+    def _with_password(self, address: PostgresAddress) -> PostgresAddress:
+        """The driver takes a password only beside a user: that of the system, as PostgreSQL's tools do."""
+        password = address.password or self.password()
+        user = address.user or (getpass.getuser() if password else "")
+        return msgspec.structs.replace(address, user=user, password=password)
+
+    def _with_options(self, address: PostgresAddress) -> PostgresAddress:
+        """With what variables say about TLS and the like, unless the address says so itself."""
+        found = {name: self._variables.first((variable,)) for name, variable in OPTION_VARIABLES.items()}
+        given = {name: str(value.value) for name, value in found.items() if value is not None}
+        return msgspec.structs.replace(address, options={**address.options, **_missing(given, address.options)})
+
+    def password(self) -> str:
+        given = self._variables.first(PASSWORD_VARIABLES)
+        if given is not None:
+            return str(given.value)
+        file = self._variables.first(PASSWORD_FILE_VARIABLES)
+        if file is None:
+            return ""
+        try:
+            return (self._folder / str(file.value)).read_text(encoding="utf-8").strip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSetting(
+                f"The password file {file.value} (from {file.origin}) cannot be read: {reason(error)}.",
+                remedy="Correct DB_PASSWORD_FILE or the file's permissions.",
+            ) from None
+
+    def _ports(self) -> tuple[str, ...]:
+        given = self._given["db_port"]
+        return () if given is None else _ports(given, "db_port")
+
+
+_PARTS_OF_SERVICE = ("user", "password", "host", "port", "dbname")
+
+
+def _ports(given: Given, name: str) -> tuple[str, ...]:
+    """One port, or several with commas between them."""
+    ports = tuple(given.text(name).split(","))
+    if not all(port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535 for port in ports):
+        raise given.wrong(name, "a port number from 1 to 65535")
+    return ports
+
+
+def _missing(given: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name not in there}
+
+
+def flag_of(name: str, own_options: Container[str] = ()) -> str:
+    """How a setting is given on the command line: by an option that every command has, by one of the command's own, or
+    by its name."""
+    named = name == "ledger" or name in PART_VARIABLES or name in own_options
+    return "--" + name.replace("_", "-") if named else f"--set {name}"

@@ -1,0 +1,123 @@
+"""Importing an author's code, and which of its lines an error came from.
+
+Importing an author's code, by the path of a file or the name of a module.
+
+Whose line it was: an error of the author's code, told in one sentence.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shoal.errors import InvalidScraper, NotFound, ShoalError
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def load_object(target: str, folder: Path, *, fresh: bool = False) -> Any:
+    """What `file.py:name` or `module:name` names. With `fresh`, a module that was imported before is run again.
+
+    Raises NotFound or InvalidScraper.
+    """
+    place, _, name = target.partition(":")
+    module = import_module(place, folder, fresh=fresh)
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, vars(module), 1)
+        hint = f"Did you mean {near[0]}?" if near else "Check the name after the colon."
+        raise NotFound(f"{place} has no {name!r}.", remedy=hint)
+    return getattr(module, name)
+
+
+def import_module(place: str, folder: Path, *, fresh: bool = False) -> ModuleType:
+    """The module of `file.py`, a path from `folder`, or of `package.module`. Raises NotFound or InvalidScraper."""
+    return _file_module(folder / place) if is_file(place) else _named_module(place, folder, fresh=fresh)
+
+
+def is_file(target: str) -> bool:
+    """Whether this names a Python file."""
+    return target.partition(":")[0].endswith(".py")
+
+
+def _file_module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise NotFound(f"There is no file {path}.", remedy="Check the path.")
+    if path.stem in sys.stdlib_module_names:
+        raise InvalidScraper(f"{path.name} has the name of a module of Python's own.", remedy="Rename the file.")
+    _import_from(path.resolve().parent)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidScraper(f"{path} cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up by name.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[path.stem]
+        raise _broken(str(path), path, error) from error
+    return module
+
+
+def _named_module(name: str, folder: Path, *, fresh: bool = False) -> ModuleType:
+    _import_from(folder)
+    try:
+        if fresh and name in sys.modules and (spec := importlib.util.find_spec(name)) and spec.loader:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise NotFound(f"There is no module {name!r}.", remedy="Check the name; start Shoal beside it.") from None
+        raise _broken(name, None, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, None, error) from error
+
+
+def _import_from(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _broken(what: str, file: Path | None, error: BaseException) -> InvalidScraper:
+    """One sentence with the place in the author's own code, not a page of import machinery."""
+    if isinstance(error, SyntaxError):
+        return InvalidScraper(f"{what} is not valid Python: {error.msg} (line {error.lineno}).")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if file is not None and Path(frame.filename) == file] or frames[-1:]
+    line = f" (line {own[-1].lineno})" if own else ""
+    if isinstance(error, ShoalError):
+        return InvalidScraper(f"{what}{line}: {error.message}", remedy=error.remedy)
+    return InvalidScraper(f"{what} fails when it is loaded{line}: {type(error).__name__}: {error}.")
+
+
+def sentence(error: BaseException) -> str:
+    """`KeyError: 'price' (books.py:12)`: the innermost line of the author's own code."""
+    text = error.message if isinstance(error, ShoalError) else str(error)
+    place = own_line(traceback.extract_tb(error.__traceback__))
+    name = type(error).__name__
+    return f"{name}: {text}{place}" if text else f"{name}{place}"
+
+
+def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    """` (books.py:12)` for the innermost frame that is neither Python's, nor a library's, nor Shoal's; else nothing."""
+    own = [frame for frame in frames if not is_machinery(frame.filename)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def is_machinery(filename: str) -> bool:
+    path = Path(filename)
+    return (
+        filename.startswith("<")
+        or path.is_relative_to(_PACKAGE)
+        or "site-packages" in path.parts
+        or any(part.startswith("python3") for part in path.parts)
+    )

@@ -1,0 +1,187 @@
+"""What a handler may ask for about its attempt: its item, and HTTP requests of its own.
+
+The item a handler works on, as its author sees it.
+
+Requests that a handler makes itself. They keep to the same politeness as the page that Shoal fetches for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from shoal.errors import Throttled
+from shoal.fetch.classify import verdict_on
+from shoal.fetch.page import Page
+from shoal.fetch.protocols import Fetcher, Gate, Request
+from shoal.model.item import Claimed
+from shoal.model.redaction import redacted
+
+DEPTH = "depth"
+
+
+class Item:
+    """Ask for it with a parameter `item: Item`. In a test, make one: `Item(key="octocat", payload={"page": 2})`."""
+
+    __slots__ = ("_claimed", "_payload")
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        partition: str = "",
+        stage: str = "",
+        run_id: str = "",
+    ) -> None:
+        self._claimed = Claimed(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1)
+        self._payload: Mapping[str, Any] | None = payload or {}
+
+    @classmethod
+    def of(cls, claimed: Claimed) -> Item:
+        """The item behind a lease."""
+        item = cls.__new__(cls)
+        item._claimed = claimed
+        item._payload = None
+        return item
+
+    @property
+    def id(self) -> int:
+        """Its number in the ledger."""
+        return self._claimed.item
+
+    @property
+    def run_id(self) -> str:
+        return self._claimed.run_id
+
+    @property
+    def stage(self) -> str:
+        return self._claimed.stage
+
+    @property
+    def url(self) -> str | None:
+        return self._claimed.url
+
+    @property
+    def key(self) -> str:
+        """What makes it unique within run and stage: the key it was given, else its URL."""
+        return self._claimed.name
+
+    @property
+    def own_key(self) -> str | None:
+        """The key it was given, None when its URL is its key."""
+        return self._claimed.key
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        if self._payload is None:
+            self._payload = self._claimed.payload
+        return self._payload
+
+    @property
+    def partition(self) -> str:
+        return self._claimed.partition
+
+    @property
+    def priority(self) -> int:
+        return self._claimed.priority
+
+    @property
+    def tries(self) -> int:
+        """How many attempts were made before this one."""
+        return self._claimed.tries
+
+    @property
+    def depth(self) -> int:
+        """How many links away from where the run started, when links are followed."""
+        depth = self.payload.get(DEPTH, 0)
+        return depth if isinstance(depth, int) else 0
+
+    def __repr__(self) -> str:
+        return f"Item({self.key!r}, stage={self.stage!r})"
+
+
+class Http:
+    """Ask for it with a parameter `http: Http`.
+
+    An answer that is no success ends the attempt as it would for a page: 404 is permanent, 429 makes everybody wait
+    who would visit that host.
+    With `check=False` the answer is handed out whatever it is. Requests of one handler go one after another: an item
+    has one place in its lane.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        *,
+        gate: Gate | None = None,
+        jar: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._fetcher = fetcher
+        self._gate = gate
+        self._jar = jar
+        self._headers = headers or {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def get(
+        self,
+        url: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Page:
+        return await self.request("GET", url, params=params, headers=headers, check=check)
+
+    async def post(
+        self,
+        url: str,
+        *,
+        json: Any = None,
+        data: Mapping[str, Any] | bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Page:
+        return await self.request("POST", url, json=json, data=data, params=params, headers=headers, check=check)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        json: Any = None,
+        data: Mapping[str, Any] | bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Page:
+        sent = {**self._headers, **(headers or {})}
+        body: bytes | None = None
+        if json is not None:
+            body = msgspec.json.encode(json)
+            sent.setdefault("Content-Type", "application/json")
+        elif isinstance(data, bytes):
+            body = data
+        elif data is not None:
+            body = urlencode(data, doseq=True).encode()
+            sent.setdefault("Content-Type", "application/x-www-form-urlencoded")
+        if params:
+            url += ("&" if "?" in url else "?") + urlencode(params, doseq=True)
+        request = Request(url=url, method=method, headers=sent, body=body)
+        async with self._one_at_a_time:
+            page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+        ended = verdict_on(page)
+        if isinstance(ended, Throttled) and self._gate is not None:
+            await self._gate.throttled(ended)
+        if check and ended is not None:
+            # An item may make many requests: the message says which one it was.
+            ended.message = f"{method} {redacted(url)}: {ended.message}"
+            raise ended
+        return page

@@ -1,0 +1,202 @@
+"""Lines of text from a file or a stream: decompressed, decoded, split.
+
+From the bytes of a file or a stream to the bytes of its text: gzip is inflated, a byte order mark dropped.
+
+From blocks of bytes to lines of text, whatever the blocks cut apart.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from shoal.errors import UsageError
+
+BLOCK = 256 << 10
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_HEAD = 4
+_GZIP_HEADER = 31  # to zlib: the largest window, with the header and the checksum of gzip
+# Room for the largest payload and URL that the ledger takes, in JSON with every character escaped.
+MAX_LINE = 8 << 20
+
+
+class Unpacker:
+    """Fed with blocks of bytes, gives blocks of text bytes of bounded size. `name` is the source's, for messages."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._head: bytes | None = b""
+        self._gzip: Gunzip | None = None
+        self._at_start = b""
+        self._started = False
+
+    def feed(self, block: bytes) -> Iterator[bytes]:
+        if self._head is not None:
+            # A pipe may hand over its first bytes one by one.
+            self._head += block
+            if len(self._head) < _HEAD:
+                return
+            block = self._begin()
+        yield from self._unpacked(block)
+
+    def finish(self) -> Iterator[bytes]:
+        """The rest. Raises UsageError when compressed data ends too early."""
+        if self._head is not None:
+            yield from self._unpacked(self._begin())
+        if self._gzip is not None and self._gzip.is_open:
+            raise self._damaged("its compressed data ends too early")
+        if not self._started and self._at_start:
+            yield self._at_start
+
+    def _begin(self) -> bytes:
+        head, self._head = self._head or b"", None
+        if head.startswith(_GZIP):
+            self._gzip = Gunzip()
+        elif len(head) >= _HEAD and head[:2] in (b"\xff\xfe", b"\xfe\xff") and 0 in head[2:4]:
+            raise UsageError(f"{self._name} is UTF-16 text.", remedy="Save it as UTF-8, one URL a line.")
+        return head
+
+    def _unpacked(self, block: bytes) -> Iterator[bytes]:
+        if self._gzip is None:
+            yield from self._without_mark(block)
+            return
+        try:
+            for part in self._gzip.feed(block):
+                yield from self._without_mark(part)
+        except zlib.error:
+            raise self._damaged("its compressed data is broken") from None
+
+    def _without_mark(self, block: bytes) -> Iterator[bytes]:
+        if not self._started:
+            block = self._at_start + block
+            if len(block) < len(_BOM) and _BOM.startswith(block):
+                self._at_start = block
+                return
+            self._started = True
+            block = block.removeprefix(_BOM)
+        if block:
+            yield block
+
+    def _damaged(self, why: str) -> UsageError:
+        return UsageError(
+            f"{self._name} is damaged: {why}.",
+            remedy="Get the file again. Part of it may be stored already; reading it again stores nothing twice.",
+        )
+
+
+class Gunzip:
+    """Inflates a stream of gzip members piece by piece, so that no input can make it hold much at once."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_GZIP_HEADER)
+        self._between = b""
+        self._over = False
+        self.is_open = True
+
+    def feed(self, block: bytes) -> Iterator[bytes]:
+        while block and not self._over:
+            if not self.is_open:
+                block = self._next_member(block)
+                continue
+            part = self._member.decompress(block, BLOCK)
+            block = self._member.unconsumed_tail
+            if self._member.eof:
+                block, self.is_open = self._member.unused_data, False
+            if part:
+                yield part
+
+    def _next_member(self, block: bytes) -> bytes:
+        """Members follow one another directly; anything else behind one is padding and ends the file."""
+        block = self._between + block
+        if len(block) < len(_GZIP):
+            self._between = block
+            return b""
+        self._between = b""
+        self._over = not block.startswith(_GZIP)
+        self._member, self.is_open = zlib.decompressobj(_GZIP_HEADER), not self._over
+        return block
+
+
+class LineSplitter:
+    """Fed with blocks, gives lists of lines without their ends.
+
+    Lines end with LF, CRLF or CR, as editors count them. A line that is no text for an item is given as the reason:
+    a `BadLine` instead of a str.
+    """
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._rest_size = 0
+        self._held = b""
+
+    def feed(self, block: bytes) -> list[str | BadLine]:
+        block = self._held + block
+        # A CR at the end may be the first half of a CRLF.
+        self._held = b"\r" if block.endswith(b"\r") else b""
+        if b"\r" in block:
+            block = block[: len(block) - len(self._held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        whole, end, rest = block.rpartition(b"\n")
+        if not end:
+            self._keep(rest)
+            return []
+        first, more, others = whole.partition(b"\n")
+        self._keep(first)
+        lines = self._take()
+        if more:
+            lines += _decoded(others)
+        self._keep(rest)
+        return lines
+
+    def finish(self) -> list[str | BadLine]:
+        """The last line, if it had no end."""
+        held, self._held = self._held, b""
+        if held or self._rest_size:
+            return self._take()
+        return []
+
+    def _keep(self, part: bytes) -> None:
+        """Remember a part of an unfinished line, but never more of it than a line may have."""
+        if part and self._rest_size <= MAX_LINE:
+            self._rest.append(part)
+        self._rest_size += len(part)
+
+    def _take(self) -> list[str | BadLine]:
+        parts, size = self._rest, self._rest_size
+        self._rest, self._rest_size = [], 0
+        if size > MAX_LINE:
+            return [BadLine(f"The line is longer than {MAX_LINE >> 20} MiB.")]
+        return _decoded(b"".join(parts))
+
+
+class BadLine:
+    """A line that cannot be read, and why."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def _decoded(lines: bytes) -> list[str | BadLine]:
+    """Nearly always the whole block is clean, so it is decoded at once."""
+    try:
+        text = lines.decode()
+    except UnicodeDecodeError:
+        return [_one(line) for line in lines.split(b"\n")]
+    if "\0" in text:
+        return [_one(line) for line in lines.split(b"\n")]
+    return [*text.split("\n")]
+
+
+def _one(line: bytes) -> str | BadLine:
+    if b"\0" in line:
+        return BadLine(f"{_shown(line)} contains a NUL byte.")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return BadLine(f"{_shown(line)} is not valid UTF-8.")
+
+
+def _shown(line: bytes) -> str:
+    return f"{line[:60]!a}"[1:]

@@ -1,0 +1,173 @@
+"""The requests of one fetch through its redirects, and cookie jars.
+
+The way of one fetch through its redirects, by the rules of browsers.
+
+Cookies by jar name: made when the first cookie arrives, the least used jar forgotten first.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import CookieJar, hdrs
+from multidict import CIMultiDict
+from yarl import URL
+
+from shoal.errors import Permanent
+from shoal.fetch import urls
+from shoal.model.url_key import shown
+
+if TYPE_CHECKING:
+    import can_ada
+
+    from shoal.fetch.protocols import Request
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CREDENTIALS = (hdrs.AUTHORIZATION, hdrs.COOKIE, hdrs.PROXY_AUTHORIZATION)
+_ABOUT_THE_BODY = (
+    hdrs.CONTENT_TYPE,
+    hdrs.CONTENT_LENGTH,
+    hdrs.CONTENT_ENCODING,
+    hdrs.CONTENT_LANGUAGE,
+    hdrs.CONTENT_LOCATION,
+)
+MAX_JARS = 1_000
+
+
+class Trip:
+    """What to ask next, and where we have been. `target` is `url` as it goes on the wire."""
+
+    __slots__ = ("_been", "body", "headers", "history", "hop", "method", "redirects", "target", "url")
+
+    def __init__(self, request: Request) -> None:
+        self.url = request.url
+        self.method = request.method.upper()
+        self.headers = request.headers
+        self.body = request.body
+        self.hop = 0
+        self.redirects = 0
+        self.history: list[str] = []
+        self._been: set[tuple[str, str]] = set()
+        self.target, self.headers = wire_form(request.url, request.headers)
+
+    def redirect(self, status: int, location: str, *, limit: int, new_cookies: bool) -> None:
+        """Turn to where the answer points. Raises Permanent if that leads nowhere."""
+        source = urls.parsed(self.url)
+        assert source is not None, "it was fetched"
+        target = _pointed_at(source, location)
+        self._been.add((self.method, self.url))
+        if new_cookies:
+            # The same URL may answer otherwise now; sites bounce a visitor like this to see whether it keeps cookies.
+            self._been.clear()
+        self.history.append(self.url)
+        self.redirects += 1
+        self._change_method(status)
+        if not urls.may_carry_credentials(source, target):
+            self._drop_headers(_CREDENTIALS)
+        self.url = target.href
+        if (self.method, self.url) in self._been:
+            again = urls.without_credentials(self.url)
+            raise Permanent(f"{self._shown_start()} redirects in a loop: {again} comes round again")
+        if self.redirects > limit:
+            raise Permanent(f"{self._shown_start()} redirects more than {limit} times")
+        self.hop += 1
+        self.target, self.headers = wire_form(self.url, self.headers)
+
+    def _shown_start(self) -> str:
+        return urls.without_credentials(self.history[0])
+
+    def _change_method(self, status: int) -> None:
+        becomes_get = self.method == "POST" if status in (301, 302) else status == 303 and self.method != "HEAD"
+        if becomes_get:
+            self.method = "GET"
+            self.body = None
+            self._drop_headers(_ABOUT_THE_BODY)
+
+    def _drop_headers(self, names: tuple[str, ...]) -> None:
+        kept = CIMultiDict(self.headers)
+        for name in names:
+            kept.popall(name, None)
+        self.headers = kept
+
+
+def wire_form(url: str, headers: Mapping[str, str]) -> tuple[URL, Mapping[str, str]]:
+    """The URL to ask for, byte for byte where it can be sent so, and the headers with its credentials.
+
+    Raises Permanent for what cannot be fetched over HTTP.
+    """
+    text = url.partition("#")[0]
+    if not urls.is_clean(text):
+        parsed = urls.parsed(text)
+        if parsed is None:
+            raise Permanent(f"{shown(url)} is not a valid absolute URL")
+        if not urls.is_fetched(parsed):
+            named, scheme = shown(urls.without_credentials(url)), parsed.protocol[:-1]
+            raise Permanent(f"{named} has the scheme {scheme!r}; only http and https are fetched")
+        if parsed.username or parsed.password:
+            headers = _with_credentials(headers, parsed)
+            parsed.username = parsed.password = ""
+        text = parsed.href
+    try:
+        return _encoded(text), headers
+    except ValueError:
+        raise Permanent(f"{shown(url)} is not a URL that can be fetched") from None
+
+
+def _encoded(text: str) -> URL:
+    url = URL(text, encoded=True)
+    if text.endswith("?") and not url.raw_query_string:
+        # yarl drops an empty query. As the end of the path it stays.
+        return URL.build(scheme=url.scheme, authority=url.raw_authority, path=f"{url.raw_path}?", encoded=True)
+    return url
+
+
+def _with_credentials(headers: Mapping[str, str], url: can_ada.URL) -> Mapping[str, str]:
+    secret = unquote_to_bytes(url.username) + b":" + unquote_to_bytes(url.password)
+    complete = CIMultiDict(headers)
+    complete.setdefault(hdrs.AUTHORIZATION, "Basic " + b64encode(secret).decode())
+    return complete
+
+
+def _pointed_at(source: can_ada.URL, location: str) -> can_ada.URL:
+    try:
+        target = source + urls.header_text(location.strip(urls.HTML_WHITESPACE))
+    except (ValueError, TypeError):
+        start = urls.without_credentials(source.href)
+        raise Permanent(f"{start} redirects to {shown(location)}, which is no valid URL") from None
+    if not urls.is_fetched(target):
+        start = urls.without_credentials(source.href)
+        scheme = target.protocol[:-1]
+        raise Permanent(f"{start} redirects to the scheme {scheme!r}; only http and https are fetched")
+    target.hash = ""
+    return target
+
+
+class Jars:
+    """The cookies of every session; which host and path gets which is decided by the rules of RFC 6265."""
+
+    def __init__(self, limit: int = MAX_JARS) -> None:
+        self._limit = limit
+        self._jars: OrderedDict[str, CookieJar] = OrderedDict()
+
+    def header(self, name: str, url: URL) -> str:
+        """The Cookie header for a request to this URL; empty if there is nothing to send."""
+        jar = self._jars.get(name)
+        if jar is None:
+            return ""
+        self._jars.move_to_end(name)
+        return "; ".join(f"{morsel.key}={morsel.coded_value}" for morsel in jar.filter_cookies(url).values())
+
+    def keep(self, name: str, url: URL, set_cookies: Sequence[str]) -> None:
+        """Store what an answer from this URL asked to keep."""
+        jar = self._jars.get(name)
+        if jar is None:
+            # "unsafe" allows cookies of hosts named by an address. Browsers do so too, for that address alone.
+            jar = self._jars[name] = CookieJar(unsafe=True, quote_cookie=False)
+            if len(self._jars) > self._limit:
+                self._jars.popitem(last=False)
+        self._jars.move_to_end(name)
+        jar.update_cookies_from_headers(set_cookies, url)

@@ -1,0 +1,62 @@
+"""A collection as a scraper of its own: its items are the members, its ordered lanes are the groups.
+
+So a collection has all that a run has: leases, retries, several machines, progress, why, a summary from the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from shoal.define.context import Item
+from shoal.define.policy import LONGEST_TIMEOUT
+from shoal.define.scraper import Scraper
+from shoal.errors import AttemptEnded, Permanent
+from shoal.fleet.collection.member_runner import Office
+from shoal.fleet.collection.members import Member, Plan
+from shoal.model.item import NewItem
+from shoal.model.log import Log
+from shoal.model.run import COLLECTION
+
+STAGE = "member"
+
+
+def collection_scraper(name: str, everyone: Iterable[Member], chosen: Plan, office: Office, *, retries: int) -> Scraper:
+    """`name` is the collection's own; its runs are those of `collection.NAME`.
+
+    A new run begins with the chosen members; one that goes on may have others of the folder.
+    """
+    scraper = Scraper(COLLECTION + name, robots=False)
+    members = {member.key: member for member in [*everyone, *chosen.members]}
+
+    followed = {member.key for group in chosen.groups.values() for member in group[:-1]}
+
+    async def pause_after(member: Member) -> None:
+        if member.key in followed:
+            await office.pause()
+
+    @scraper.stage(name=STAGE, ordered=True, lane=_group, timeout=LONGEST_TIMEOUT, retries=retries)
+    async def work(item: Item, log: Log) -> AsyncIterator[dict[str, Any]]:
+        member = members.get(item.key)
+        if member is None:
+            raise Permanent(f"{item.key} is no longer in the folder")
+        try:
+            report = await office.work_on(member, item.run_id, log)
+        except AttemptEnded:
+            await pause_after(member)
+            raise
+        yield report
+        await pause_after(member)
+
+    scraper.start(
+        [
+            # No partitions: the claim keeps this order within one of them only.
+            work.item(key=member.key, payload={"group": member.group}, priority=member.priority)
+            for member in chosen.members
+        ]
+    )
+    return scraper
+
+
+def _group(new: NewItem) -> str | None:
+    return (new.payload or {}).get("group")

@@ -1,0 +1,111 @@
+"""Partition assignment: which partitions each worker of a pool prefers."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UsageError
+
+MOST_NAMED = 5
+Shares = tuple[tuple[str, ...], ...]
+
+
+def deal(waiting: Mapping[str, int], workers: int) -> Shares:
+    """Every partition to one worker: as many for each, give or take one, and about as much to do.
+
+    `waiting` is what each partition has to do. The largest are dealt first, back and forth, so that who got the
+    largest of one round gets the smallest of the next.
+    """
+    hands: list[list[str]] = [[] for _ in range(workers)]
+    largest_first = sorted((name for name in waiting if name), key=lambda name: (-waiting[name], name))
+    for position, name in enumerate(largest_first):
+        turn, seat = divmod(position, workers)
+        hands[seat if turn % 2 == 0 else workers - 1 - seat].append(name)
+    return tuple(tuple(sorted(hand)) for hand in hands)
+
+
+def fitted(assigned: Shares, workers: int) -> Shares:
+    """An assignment for another number of workers: further ones own nothing, and what missing ones had is dealt out."""
+    kept = [list(share) for share in assigned[:workers]] + [[] for _ in range(workers - len(assigned))]
+    for position, name in enumerate(name for share in assigned[workers:] for name in share):
+        kept[position % workers].append(name)
+    return tuple(tuple(share) for share in kept)
+
+
+def read_assignment(path: Path) -> Shares:
+    """`[0] CA, MT, RI` a line, with # comments; or, in a file named .toml, `0 = ["CA", "MT", "RI"]`.
+
+    Raises UsageError when it cannot be read, when a worker's number is missing or there twice, and when a partition is
+    assigned twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"The assignment {path} cannot be read: {why}.", remedy="Check the path.") from None
+    pairs = _from_toml(path, text) if path.suffix == ".toml" else _from_lines(path, text)
+    numbers = Counter(number for number, _ in pairs)
+    wrong = [number for number in range(len(numbers)) if numbers[number] != 1]
+    if not pairs or wrong:
+        what = f"worker {wrong[0]} stands there {numbers[wrong[0]]} times" if wrong else "it is empty"
+        raise _refused(path, what, "Give one line for each worker, with numbers from 0 on.")
+    shares = tuple(share for _, share in sorted(pairs))
+    twice = [name for name, times in Counter(name for share in shares for name in share).items() if times > 1]
+    if twice:
+        raise _refused(path, f"{_named(twice)} assigned more than once", "Leave each partition to one worker.")
+    return shares
+
+
+def check_covers(assigned: Shares, partitions: Iterable[str]) -> list[str]:
+    """Returns the codes that the run does not know. Raises UsageError when a partition of the run is not assigned."""
+    known = {name for name in partitions if name}
+    codes = [name for share in assigned for name in share]
+    unknown = sorted(set(codes) - known)
+    if missing := sorted(known.difference(codes)):
+        hint = f" The run knows no {', '.join(unknown[:MOST_NAMED])}." if unknown else ""
+        raise UsageError(
+            f"{_named(missing)} assigned to nobody.{hint}", remedy="Add the missing partitions to the assignment."
+        )
+    return unknown
+
+
+def _from_lines(path: Path, text: str) -> list[tuple[int, tuple[str, ...]]]:
+    pairs = []
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        head, bracket, codes = said.partition("]")
+        worker = head.removeprefix("[").strip()
+        if not bracket or not head.startswith("[") or not worker.isdecimal():
+            raise _refused(path, f"line {number} cannot be understood", "Write lines such as: [0] CA, MT, RI")
+        pairs.append((int(worker), _codes(codes.split(","))))
+    return pairs
+
+
+def _from_toml(path: Path, text: str) -> list[tuple[int, tuple[str, ...]]]:
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _refused(path, f"it is not valid TOML: {error}", "Correct the file.") from None
+    for worker, codes in table.items():
+        if not worker.isdecimal() or not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
+            raise _refused(path, f"{worker} cannot be understood", 'Write lines such as: 0 = ["CA", "MT", "RI"]')
+    return [(int(worker), _codes(codes)) for worker, codes in table.items()]
+
+
+def _codes(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(code for text in texts if (code := text.strip()))
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return f"{shown} {'is' if len(names) == 1 else 'are'}"
+
+
+def _refused(path: Path, what: str, remedy: str) -> UsageError:
+    return UsageError(f"The assignment {path} is not valid: {what}.", remedy=remedy)

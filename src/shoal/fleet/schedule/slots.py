@@ -1,0 +1,155 @@
+"""Slots of a schedule, the locks that stand for them, and when a schedule was first seen.
+
+When a schedule was first seen: nothing from before that moment is missed, and intervals count from it.
+
+The ledger keeps it with the rule it belongs to, so that a schedule that was changed begins anew.
+
+Slots: a schedule's single moments, the errands that stand for them in the ledger, and what to do about them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from shoal.config.schedules import Overlap, ScheduleConfig
+from shoal.errors import LedgerError
+from shoal.ledger.protocols import Errands, Ledger
+from shoal.model.views import Errand
+
+WRITING_SECONDS = 10.0
+_STAMP = "%Y-%m-%dT%H:%M:%SZ"
+_BY_HAND = "+now"
+MOST_LISTED = 50
+
+
+async def known_sight(ledger: Ledger, name: str, config: ScheduleConfig) -> dt.datetime | None:
+    """None when nobody has seen this schedule as it is now."""
+    found = await ledger.settings.get(_scope(name))
+    return None if found is None or found[1].get("rule") != config.rule else _moment(found[1])
+
+
+async def first_sight(
+    ledger: Ledger, name: str, config: ScheduleConfig, now: dt.datetime, *, by: str
+) -> dt.datetime | None:
+    """When it was first seen: by somebody before, or by us now. None while another node is writing it down.
+
+    Only one node writes at a time, or two that see a new schedule together would count its intervals differently.
+    """
+    errand = f"schedule-sight:{name}"
+    if not await ledger.errands.take(errand, by, WRITING_SECONDS):
+        return None
+    try:
+        seen = await known_sight(ledger, name, config)
+        if seen is None:
+            seen = now.replace(microsecond=0)
+            await ledger.settings.put(_scope(name), {"rule": config.rule, "since": seen.isoformat()}, by=by)
+        return seen
+    finally:
+        with suppress(LedgerError):  # then its time runs out
+            await ledger.errands.drop(errand, by)
+
+
+def _moment(value: dict[str, Any]) -> dt.datetime:
+    return dt.datetime.fromisoformat(value["since"])
+
+
+def _scope(name: str) -> str:
+    return f"schedule:{name}"
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One moment of a schedule. `by_hand`: somebody asked for it, the schedule did not."""
+
+    schedule: str
+    at: dt.datetime
+    by_hand: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.at.astimezone(dt.UTC).strftime(_STAMP) + (_BY_HAND if self.by_hand else "")
+
+    @property
+    def errand(self) -> str:
+        return prefix_of(self.schedule) + self.name
+
+    @property
+    def occasion(self) -> str:
+        """What its run is made for."""
+        return f"schedule {self.schedule} {self.name}"
+
+    @property
+    def log_name(self) -> str:
+        return self.at.astimezone(dt.UTC).strftime("%Y%m%d_%H%M%S") + ".log"
+
+
+def prefix_of(schedule: str) -> str:
+    """How the names of a schedule's errands begin; in the order of their names they are in the order of time."""
+    return f"schedule:{schedule}:"
+
+
+def slot_of(schedule: str, errand: str) -> Slot:
+    name = errand.removeprefix(prefix_of(schedule))
+    at = dt.datetime.strptime(name.removesuffix(_BY_HAND), _STAMP).replace(tzinfo=dt.UTC)
+    return Slot(schedule, at, name.endswith(_BY_HAND))
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the ledger knows of a schedule's slots, the last one first."""
+
+    slots: tuple[tuple[Slot, Errand], ...] = ()
+
+    @property
+    def behind(self) -> dt.datetime | None:
+        """The last slot that was taken, whatever became of it."""
+        return next((slot.at for slot, _ in self.slots if not slot.by_hand), None)
+
+    @property
+    def going(self) -> list[tuple[Slot, Errand]]:
+        """Those that have not ended, the oldest first."""
+        return [(slot, errand) for slot, errand in reversed(self.slots) if errand.finished_at is None]
+
+
+async def look_up(errands: Errands, schedule: str) -> Known:
+    """The newest slots, and the one that they were skipped for if that lies further back."""
+    found = await errands.list(prefix_of(schedule), limit=MOST_LISTED)
+    behind = found[0].value.get("behind") if found else None
+    if behind is not None and all(errand.name != behind for errand in found):
+        earlier = await errands.get(behind)
+        found += [earlier] if earlier is not None else []
+    return Known(tuple((slot_of(schedule, errand.name), errand) for errand in found))
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What to try, in this order.
+
+    `resume`: somebody had this slot and has it no longer. `begin`: the first of these that can be taken. `skip`: these
+    come while another is going, `behind` that one.
+    """
+
+    resume: Slot | None = None
+    begin: tuple[Slot, ...] = ()
+    skip: tuple[Slot, ...] = ()
+    behind: Slot | None = None
+
+
+def decide(
+    schedule: str, known: Known, due: Sequence[dt.datetime], overlap: Overlap, now: dt.datetime
+) -> Decision | None:
+    """None when there is nothing to do."""
+    going = known.going
+    left = next((slot for slot, errand in going if errand.until <= now), None)
+    if left is not None:
+        return Decision(resume=left)
+    new = tuple(_slots(schedule, due))
+    if not new or (going and overlap == "wait"):
+        return None
+    return Decision(skip=new, behind=going[0][0]) if going else Decision(begin=new)
+
+
+def _slots(schedule: str, moments: Iterable[dt.datetime]) -> Iterable[Slot]:
+    return (Slot(schedule, moment) for moment in moments)

@@ -1,0 +1,55 @@
+"""Runs on PostgreSQL."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from shoal.errors import InvalidSetting
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.postgres.database import Database
+from shoal.ledger.runs import BulkMoves, FoundRuns, check_change
+from shoal.model.json_text import PAYLOAD_BYTES, json_text
+from shoal.model.run import Run, RunSpec, RunState
+from shoal.model.url_key import KEY_VERSION
+
+
+class PostgresRuns(FoundRuns):
+    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
+        super().__init__(db, queries, catalog, bulk)
+        self._db = db
+
+    async def create(self, spec: RunSpec) -> Run:
+        spec.checked()
+        lanes = [stage.lane for stage in spec.stages]
+        run_id = await self._db.value(
+            self._sql["create_run"],
+            uuid.uuid4(),
+            spec.scraper,
+            json_text(spec.stored_settings, "settings", PAYLOAD_BYTES, InvalidSetting),
+            spec.occasion,
+            spec.code_version,
+            KEY_VERSION,
+            spec.max_attempts,
+            spec.max_rescues,
+            [stage.name for stage in spec.stages],
+            [stage.max_attempts for stage in spec.stages],
+            [lane.limit for lane in lanes],
+            [lane.delay_min for lane in lanes],
+            [lane.delay_max for lane in lanes],
+            [lane.ordered for lane in lanes],
+            [lane.shared for lane in lanes],
+        )
+        return await self.get(run_id)
+
+    async def seal(self, run_id: str, *, by: str = "") -> None:
+        await self._db.fetch(self._sql["seal_run"], (await self._catalog.run(run_id)).no, by)
+
+    async def _empty_if_alone(self, no: int) -> None:
+        await self._db.fetch(self._sql["truncate_if_alone"], no)
+
+    async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
+        no = (await self._catalog.run(run_id)).no
+        was = await self._db.value(self._sql["set_run_state"], no, wanted.value, [s.value for s in allowed], by)
+        check_change(run_id, was, wanted, allowed)
+        return no

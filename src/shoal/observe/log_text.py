@@ -1,0 +1,156 @@
+"""One event of the log as a line of text. Facts are made plain and blotted out first, then shown."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import MutableMapping
+from contextlib import suppress
+from io import TextIOBase
+from typing import Any, TextIO
+
+import msgspec
+
+from shoal.model.redaction import HIDDEN, is_secret_field, redacted, redacted_value
+from shoal.observe.formatting import printable
+
+_RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
+_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[1;31m"}
+# Facts of these names would hide the line's own.
+_OURS = ("time", "level")
+# What the level says in JSON.
+_ERROR = "Error:"
+_PLAIN = (int, float, bool, type(None))
+_encode = msgspec.json.Encoder().encode
+
+
+class Cleaner:
+    """Facts as plain values (text, numbers, lists, dicts) without secrets. Never raises, whatever it is given."""
+
+    def __init__(self, secrets: tuple[str, ...]) -> None:
+        self._secrets = secrets
+
+    def clean(self, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        return {
+            f"{name}_" if name in _OURS else name: HIDDEN if is_secret_field(name, value) else self._value(value)
+            for name, value in event.items()
+        }
+
+    def _value(self, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
+        if isinstance(value, str):
+            return self._text(str(value))
+        if isinstance(value, BaseException):
+            return self._text(f"{type(value).__name__}: {value}")
+        try:
+            return redacted_value(
+                self._writable(msgspec.to_builtins(value, enc_hook=str, str_keys=True)), self._secrets
+            )
+        except Exception:
+            return self._text(_described(value))
+
+    def _writable(self, value: Any) -> Any:
+        """Lone surrogates cannot be written."""
+        if isinstance(value, dict):
+            return {self._writable(name): self._writable(inner) for name, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._writable(inner) for inner in value]
+        if isinstance(value, str) and not value.isascii():
+            return value.encode(errors="backslashreplace").decode()
+        return value
+
+    def _text(self, text: str) -> str:
+        return redacted(self._writable(text), self._secrets)
+
+
+def json_line(level: str, facts: dict[str, Any]) -> str:
+    return _encode({"time": _now(), "level": level, "event": "", **facts}).decode() + "\n"
+
+
+class JsonStream(TextIOBase):
+    """A text stream on which every line is a JSON object: a line that is none becomes the event of one.
+
+    With JSON logs it stands for stderr, so that whatever somebody else prints there (a library's warning, an author's
+    `print`) can be read by the same program as the log. Each thread has its own line under way.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._cleaner = Cleaner(())
+        self._begun = threading.local()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        """Never: colours and moving bars are for people."""
+        return False
+
+    def write(self, text: str) -> int:
+        *lines, self._begun.line = (getattr(self._begun, "line", "") + text).split("\n")
+        if whole := "".join(self._as_json(line) for line in lines if line.strip()):
+            self._stream.write(whole)
+        return len(text)
+
+    def event(self, level: str, text: str) -> None:
+        """One line for the whole text, however many lines it has."""
+        self._stream.write(self._line(level, text))
+        self._stream.flush()
+
+    def flush(self) -> None:
+        if getattr(self._begun, "line", ""):
+            self.write("\n")
+        self._stream.flush()
+
+    def _as_json(self, line: str) -> str:
+        if line.startswith("{"):
+            with suppress(msgspec.DecodeError):
+                msgspec.json.decode(line, type=dict)
+                return line + "\n"
+        return self._line("error" if line.startswith(_ERROR) else "warning", line)
+
+    def _line(self, level: str, text: str) -> str:
+        return json_line(level, self._cleaner.clean({"event": text.removeprefix(_ERROR).strip()}))
+
+
+def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:
+    """`2026-01-31T12:00:00.123Z info    the event  name=value other="two words"`"""
+    others = {name: value for name, value in facts.items() if name not in ("event", "exception")}
+    event = printable(str(facts.get("event", "")))
+    if colour:
+        shown = "".join(f" {_DIM}{name}={_RESET}{_shown(value)}" for name, value in others.items())
+        line = f"{_DIM}{_now()}{_RESET} {_COLOURS[level]}{level:<7}{_RESET} {_BOLD}{event}{_RESET}{shown}\n"
+    else:
+        line = f"{_now()} {level:<7} {event}{''.join(f' {n}={_shown(v)}' for n, v in others.items())}\n"
+    return line + "".join(f"    {printable(text)}\n" for text in str(facts.get("exception", "")).splitlines())
+
+
+def has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _shown(value: Any) -> str:
+    """A word as it is, anything else as JSON."""
+    if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" \"'="):
+        return value
+    return printable(_encode(value).decode())
+
+
+def _described(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,228 @@
+"""Reads listing pages and articles with the selectors of the YAML file.
+
+Selectors: one or several, of which the first that finds something counts.
+
+From pages to what they hold: the articles of a listing page, the text of an article.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shoal.define.yaml_scraper import Declared, wrong
+from shoal.errors import Permanent
+from shoal.fetch import urls
+from shoal.fetch.page import Page
+from shoal.recipes.newspaper.cleaning import Cleaner
+from shoal.recipes.newspaper.settings import Api, Newspaper, OneOrMore, many
+
+if TYPE_CHECKING:
+    from parsel import Selector
+
+_PSEUDO = re.compile(r"::(text|attr\([^)]*\))\s*$")
+# fmt: off
+_BLOCKS = frozenset({
+    "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "figure", "footer", "h1",
+    "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
+})
+# fmt: on
+_UNREAD = frozenset({"script", "style", "noscript", "template"})
+
+
+def check_selectors(declared: Declared, paper: Newspaper) -> None:
+    """Raises InvalidScraper for a selector that cannot be understood."""
+    from parsel import Selector
+
+    empty = Selector(text="<html></html>")
+    for table in ("thumbnail", "article"):
+        given = getattr(paper.selectors, table)
+        for field in given.__struct_fields__ if given is not None else ():
+            for selector in many(getattr(given, field)):
+                try:
+                    empty.css(selector)
+                except Exception as problem:  # the library has errors of several families for this
+                    where = f"selectors.{table}.{field}"
+                    message = f"{where} is {selector!r}, which is no CSS selector: {' '.join(str(problem).split())}."
+                    raise wrong(declared, ["selectors", table, field], message) from None
+
+
+def elements(scope: Selector, selectors: OneOrMore) -> list[Selector]:
+    """What the first selector that finds anything finds."""
+    return next((found for selector in many(selectors) if (found := scope.css(selector))), [])
+
+
+def texts(scope: Selector, selectors: OneOrMore) -> list[str]:
+    """The texts of the first selector that finds any. Without ::text or ::attr they are all that an element says."""
+    for selector in many(selectors):
+        matches = scope.css(selector)
+        values = matches.getall() if _PSEUDO.search(selector) else [text_in(match.root) for match in matches]
+        if found := [stripped for value in values if (stripped := value.strip())]:
+            return found
+    return []
+
+
+def text(scope: Selector, selectors: OneOrMore) -> str | None:
+    """The first of the texts, in one line."""
+    found = texts(scope, selectors)
+    return " ".join(found[0].split()) if found else None
+
+
+def link(scope: Selector, selectors: OneOrMore) -> str | None:
+    """The same for an address: an element stands for its href."""
+    return text(scope, tuple(each if _PSEUDO.search(each) else f"{each}::attr(href)" for each in many(selectors)))
+
+
+def text_in(root: Any) -> str:
+    """What a reader sees of an element: a line for each block, nothing of its scripts."""
+    lines = "".join(_pieces(root)).split("\n")
+    return "\n".join(line for each in lines if (line := " ".join(each.split())))
+
+
+def _pieces(root: Any) -> Iterator[str]:
+    """The texts below an element, with a line break around blocks. Without recursion: pages nest deeper than calls."""
+    left = [(root, False)]
+    while left:
+        node, closing = left.pop()
+        shown = isinstance(node.tag, str) and node.tag not in _UNREAD  # comments have no name
+        if shown and node.tag in _BLOCKS:
+            yield "\n"
+        if not closing and shown:
+            yield _spaced(node.text)
+            left.append((node, True))
+            left += [(child, False) for child in reversed(node)]
+        elif node is not root:
+            yield _spaced(node.tail)
+
+
+def _spaced(text: str | None) -> str:
+    """A line break in the source is only a space to its reader."""
+    return re.sub(r"\s+", " ", text or "")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An article as a listing shows it. `fields` are the further ones of an API."""
+
+    url: str
+    title: str | None = None
+    date: str | None = None
+    fields: Mapping[str, Any] = {}
+
+    def payload(self) -> dict[str, Any]:
+        given = {"title": self.title, "date": self.date, "fields": self.fields}
+        return {name: value for name, value in given.items() if value}
+
+
+class ListingPage(msgspec.Struct, frozen=True):
+    """The articles of a page, each once, without those that are excluded. `urls` are all that it lists.
+
+    `total`: how many the site says there are in all.
+    """
+
+    entries: tuple[Entry, ...]
+    urls: tuple[str, ...]
+    total: int | None = None
+
+
+class Reader:
+    """Reads the pages of one newspaper."""
+
+    def __init__(self, paper: Newspaper, cleaner: Cleaner, *, source: str, country: str) -> None:
+        self._paper = paper
+        self._cleaner = cleaner
+        self._source = source
+        self._country = country
+        self._excluded = [re.compile(pattern) for pattern in many(paper.listing.exclude)]
+
+    def listing(self, page: Page) -> ListingPage:
+        """What the page lists. Raises Permanent if it is not what the file says it is."""
+        listing = self._paper.listing
+        total = None
+        if isinstance(listing, Api):
+            answer = page.json()
+            found = self._listed_in_json(listing, answer)
+            count = at(answer, listing.json_paths.total) if listing.json_paths.total else None
+            total = int(count) if isinstance(count, int | str) and str(count).isdigit() else None
+        else:
+            found = self._listed_in_html(page)
+        entries = {entry.url: entry for entry in found}
+        wanted = tuple(entry for url, entry in entries.items() if self._is_article(url))
+        return ListingPage(wanted, tuple(entries), total)
+
+    def article(self, page: Page, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The record of an article; None if the filter does not keep it. `given` is what the listing said of it."""
+        selectors = self._paper.selectors.article
+        clean = self._cleaner.clean
+        body = clean("body", "\n".join(texts(page.selector, selectors.body)))
+        if not body:
+            raise Permanent("selectors.article.body finds no text on the page")
+        title = given.get("title") or clean("title", text(page.selector, selectors.title))
+        record = {
+            "url": page.requested_url,
+            "title": title,
+            "date": self._day(page.selector, selectors.date) or given.get("date"),
+            "body": body,
+            "tags": clean("tags", list(dict.fromkeys(texts(page.selector, selectors.tags)))),
+            "source": self._source,
+            "country": self._country,
+        }
+        return record if self._cleaner.keeps({**given.get("fields", {}), **record}) else None
+
+    def _listed_in_html(self, page: Page) -> Iterator[Entry]:
+        selectors = self._paper.selectors.thumbnail
+        assert selectors is not None, "the settings were checked"
+        for box in elements(page.selector, selectors.container):
+            href = link(box, selectors.url)
+            if href:
+                title = self._cleaner.clean("title", text(box, selectors.title))
+                yield Entry(self._url(page.join(href)), title, self._day(box, selectors.date))
+
+    def _listed_in_json(self, listing: Api, answer: Any) -> Iterator[Entry]:
+        paths = listing.json_paths
+        found = at(answer, paths.collection)
+        if not isinstance(found, list | None):
+            raise Permanent(f"json_paths.collection is {paths.collection!r}, where the answer has no list")
+        base = urls.parsed(self._paper.base_url)
+        for each in found or ():
+            href = at(each, paths.url)
+            if base is not None and isinstance(href, str) and href.strip():
+                title = self._cleaner.clean("title", _scalar(at(each, paths.title)))
+                day = self._cleaner.day(_scalar(at(each, paths.date)))
+                fields = {name: at(each, path) for name, path in paths.fields.items()}
+                yield Entry(self._url(urls.resolve(base, href.strip()) or href), title, day, fields)
+
+    def _url(self, url: str) -> str:
+        return str(self._cleaner.clean("url", url))
+
+    def _day(self, scope: Selector, selectors: OneOrMore) -> str | None:
+        """The first day that any of the selectors finds: a text that is none counts as not found."""
+        found = (each for selector in many(selectors) for each in texts(scope, selector))
+        return next((day for each in found if (day := self._cleaner.day(each))), None)
+
+    def _is_article(self, url: str) -> bool:
+        if not url.startswith(("http://", "https://")):
+            return False
+        return not any(pattern.search(url) for pattern in self._excluded)
+
+
+def at(value: Any, path: str | None) -> Any:
+    """What stands at `data.items.0.url`; None if there is nothing."""
+    if path is None:
+        return None
+    for name in path.removeprefix("$").strip(".").split(".") if path.strip("$.") else ():
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
+
+
+def _scalar(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return " ".join(str(value).split()) or None

@@ -1,1 +1,0 @@
-"""Schedules: runs that begin by themselves, each slot once, whichever node is there to see it."""

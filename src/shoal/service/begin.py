@@ -1,0 +1,295 @@
+"""Begins a run: a new one, an unfinished one, or the one of an idempotency key; then adds and seals its items.
+
+Beginning a run: a new one, or the one that was left unfinished; then its items, then its seal.
+
+Runs that are made for an occasion, once: taken up again as long as they are unfinished, never made a second time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shlex
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from shoal.define.scraper import Scraper
+from shoal.errors import InvalidScraper, NotFound, UsageError
+from shoal.feeds.url_file import UrlFile
+from shoal.ledger.protocols import Entry, Ledger
+from shoal.model.item import NewItem
+from shoal.model.run import Run, RunSpec, RunState
+from shoal.model.views import IntakeReport
+from shoal.model.worker import WorkerView
+
+LIST = "list"
+UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
+MOST_RUNS = 200
+YOUNG = dt.timedelta(seconds=10)
+
+
+class Choice(StrEnum):
+    """Which run is meant: the unfinished one if there is one, the last one whatever became of it, or a new one."""
+
+    AUTO = "auto"
+    RESUME = "resume"
+    FRESH = "fresh"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be done. `run` is the run to go on with; None means a new one. `left` is what it still has to do."""
+
+    run: Run | None
+    left: int = 0
+    unfinished: Run | None = None
+
+
+async def plan_run(ledger: Ledger, scraper: Scraper, choice: Choice, *, place: str = "the ledger") -> Plan:
+    """Look, and change nothing. Raises NotFound when a run is to be resumed and there is none; `place` names where."""
+    latest = await ledger.runs.latest(scraper.name)
+    if latest is None and choice is Choice.RESUME:
+        raise nothing_to_resume(scraper, place)
+    unfinished = latest if latest is not None and latest.state in UNFINISHED else None
+    run = {Choice.AUTO: unfinished, Choice.RESUME: latest, Choice.FRESH: None}[choice]
+    if run is not None:
+        check_stages(scraper, run)
+    left = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
+    return Plan(run=run, left=left, unfinished=unfinished)
+
+
+def nothing_to_resume(scraper: Scraper, place: str) -> NotFound:
+    return NotFound(
+        f"There is no run of {scraper.name} to resume in {place}.", remedy="Leave --resume out to start one."
+    )
+
+
+async def open_run(ledger: Ledger, scraper: Scraper, plan: Plan, spec: RunSpec, *, by: str) -> Run:
+    """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane."""
+    if plan.run is None:
+        if plan.unfinished is not None and plan.unfinished.state is RunState.ACTIVE:
+            await ledger.runs.pause(plan.unfinished.id, by=by)
+        return await ledger.runs.create(spec)
+    if plan.run.state is not RunState.ACTIVE:
+        await ledger.runs.resume(plan.run.id, by=by)
+    return await ledger.runs.get(plan.run.id)
+
+
+class Filled(msgspec.Struct):
+    """What has been stored so far: of the list of URLs, and of what the scraper starts from."""
+
+    listed: IntakeReport | None = None
+    seeds: IntakeReport | None = None
+
+    def list_is_stored(self) -> bool:
+        return self.listed is not None
+
+    @property
+    def enqueued(self) -> int:
+        return sum(report.enqueued for report in (self.listed, self.seeds) if report is not None)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(report.duplicates for report in (self.listed, self.seeds) if report is not None)
+
+    @property
+    def invalid(self) -> int:
+        return sum(report.invalid for report in (self.listed, self.seeds) if report is not None)
+
+    @property
+    def nothing_was_valid(self) -> bool:
+        return bool(self.invalid and not self.enqueued and not self.duplicates)
+
+    def first_complaint(self, urls: UrlFile | None) -> str:
+        """What is wrong with the first item that was refused, and which one that is."""
+        if urls is not None and self.listed is not None and self.listed.complaints:
+            return urls.complaint(*self.listed.complaints[0])
+        return self.seeds.complaints[0][1] if self.seeds is not None and self.seeds.complaints else ""
+
+
+async def fill_run(
+    ledger: Ledger,
+    run: Run,
+    scraper: Scraper,
+    urls: UrlFile | None,
+    filled: Filled,
+    *,
+    by: str,
+    in_lanes: bool = True,
+    seal: bool = True,
+) -> None:
+    """Store the URLs, then what the scraper starts from, then (with `seal`) say that this was all.
+
+    A run that was sealed before has its starting items; only the URLs are new to it. What is handed in twice is stored
+    once. The list comes first: a person may not have it a second time, the scraper's own sources are there again.
+    `filled` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
+    """
+    if urls is not None:
+        await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": False})
+        filled.listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
+        await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": True})
+    if not run.sealed:
+        filled.seeds = await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
+    if filled.nothing_was_valid:
+        which = "The only item" if filled.invalid == 1 else f"None of the {filled.invalid} items"
+        valid = "not valid" if filled.invalid == 1 else "valid"
+        raise UsageError(
+            f"{which} to start from is {valid}: {filled.first_complaint(urls)}",
+            remedy="Correct what to start from; nothing was stored.",
+        )
+    if seal:
+        await ledger.runs.seal(run.id, by=by)
+
+
+async def remove_empty(ledger: Ledger, plan: Plan, run: Run, filled: Filled, *, by: str) -> None:
+    """Forget a new run that got nothing because nothing was valid: there is nothing to go on with."""
+    if plan.run is None and filled.nothing_was_valid:
+        await ledger.runs.remove(run.id, by=by)
+
+
+async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | None) -> None:
+    """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
+    if plan.run is None or plan.run.sealed or urls is not None:
+        return
+    noted = await ledger.runs.noted(plan.run.id, LIST)
+    if noted is not None and not noted["complete"]:
+        name = noted["name"]
+        raise UsageError(
+            f"The run {plan.run.id} was stopped before all of {name} was stored.",
+            remedy=f"Hand it in again with --urls-file {shlex.quote(name)} (duplicates are dropped), or use --fresh.",
+        )
+
+
+async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str], bool], *, by: str) -> list[Run]:
+    """Pause unfinished runs that were left by who worked on them: their items keep places in lanes this run needs.
+
+    `was_left` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first worker,
+    and those that a worker serves, are let alone.
+    """
+    workers = [worker for worker in await ledger.workers.list() if worker.alive]
+    served = {run_id for worker in workers for run_id in worker.scope.run_ids}
+    scrapers = {worker.scope.scraper for worker in workers if not worker.scope.run_ids}
+    aside = []
+    for run in (await ledger.runs.list(limit=200)).rows:
+        if run.state is not RunState.ACTIVE or run.id == keep or run.id in served:
+            continue
+        if run.scraper in scrapers or None in scrapers or not was_left(run.scraper):
+            continue
+        await ledger.runs.pause(run.id, by=by)
+        aside.append(run)
+    return aside
+
+
+async def bury_dead_neighbours(ledger: Ledger) -> list[str]:
+    """Workers of this machine whose process is gone: their items need not wait for the lease to end.
+
+    Only for a ledger that lies on this machine: elsewhere another machine may have the same name.
+    """
+    buried = []
+    for worker in await ledger.workers.list():
+        if worker.node == socket.gethostname() and not _is_alive(worker.pid):
+            await ledger.workers.bury(worker.id)
+            buried.append(worker.id)
+    return buried
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's process
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state not in "ZX"  # dead, only nobody has asked after it yet
+
+
+def check_there_is_a_start(scraper: Scraper, urls: object | None, plan: Plan) -> None:
+    if not scraper.has_sources and urls is None and (plan.run is None or not plan.run.sealed):
+        raise UsageError(
+            f"{scraper.name} has nothing to start from.",
+            remedy=f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
+        )
+
+
+def check_stages(scraper: Scraper, run: Run) -> None:
+    missing = [name for name in scraper.stages if name not in run.stages]
+    if missing:
+        raise InvalidScraper(
+            f"The run {run.id} was made when {scraper.name} had no stage {missing[0]!r}.",
+            remedy="Start a new run with --fresh.",
+        )
+
+
+async def _placed(seeds: AsyncIterator[NewItem], *, in_lanes: bool) -> AsyncIterator[Entry]:
+    async for seed in seeds:
+        yield seed if in_lanes else _unlaned(seed)
+
+
+def _unlaned(entry: Entry) -> Entry:
+    """Without a lane: nobody is visited, so nobody needs to be spared."""
+    return msgspec.structs.replace(entry, lane=None) if isinstance(entry, NewItem) else entry
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How things stand for an occasion.
+
+    `own`: the run that was made for it. `going`: while there is none, another run that must not be disturbed. `left`:
+    one that nobody works on.
+    """
+
+    own: Run | None = None
+    going: Run | None = None
+    left: Run | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.own is not None and self.own.state not in UNFINISHED
+
+
+async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: bool, owned: bool) -> Standing:
+    """Look, and change nothing.
+
+    A run is going when a live worker serves it. `for_workers`: what is active waits for workers that come when they
+    come, so it is going without any. `owned`: nobody else can be about to work on the scraper, so what was made
+    a moment ago and has no worker is left. Raises UsageError when the occasion is another scraper's.
+    """
+    own = await ledger.runs.of_occasion(occasion)
+    if own is not None:
+        if own.scraper != scraper:
+            raise UsageError(
+                f"The run {own.id}, made for {occasion!r}, belongs to {own.scraper}, not to {scraper}.",
+                remedy="Name another occasion.",
+            )
+        return Standing(own=own)
+    runs = (await ledger.runs.list(scraper=scraper, limit=MOST_RUNS)).rows
+    active = [run for run in runs if run.state is RunState.ACTIVE]
+    workers = await ledger.workers.list() if active else []
+    now = (await ledger.health.examine()).clock
+    going = next(
+        (run for run in active if for_workers or _is_served(run, workers) or (not owned and _is_young(run, now))), None
+    )
+    return Standing(going=going, left=active[0] if active and going is None else None)
+
+
+async def plan_for(ledger: Ledger, scraper: Scraper, found: Standing) -> Plan:
+    """The occasion's own run, or a new one, for which a run that nobody works on is set aside."""
+    if found.own is not None:
+        check_stages(scraper, found.own)
+    left = (await ledger.reads.stats(found.own.id)).remaining if found.own is not None else 0
+    return Plan(run=found.own, left=left, unfinished=found.left)
+
+
+def _is_young(run: Run, now: dt.datetime) -> bool:
+    """Whoever made it may not have come to work on it yet."""
+    return now - run.created_at < YOUNG
+
+
+def _is_served(run: Run, workers: Sequence[WorkerView]) -> bool:
+    return any(worker.alive and worker.scope.takes_from(run.id, run.scraper) for worker in workers)

@@ -1,0 +1,84 @@
+"""How many items a worker works on at once, when it may choose: it looks now and then, and the elastic rule decides."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from shoal.autoscale.machine import Machine
+from shoal.autoscale.rules import Bounds, Pace, Signs
+from shoal.autoscale.scaler import Backlog, Ends, Scaler, backlog_of
+from shoal.errors import LedgerError, NotFound
+from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
+from shoal.model.outcome import OutcomeClass, Verdict
+from shoal.worker.lease_buffer import Hold
+from shoal.worker.registration import Membership
+from shoal.worker.slots import Slots
+
+GLANCE_SECONDS = 0.1
+GLANCES = 10
+# Places are cheap: they come within seconds and go within half a minute.
+PACE = Pace(grow=1.0, settle=10.0, hot=3.0, quiet=20.0, remember=60.0)
+# What fewer attempts at once may cure. A page that is not there is not among it.
+_FAILED = {OutcomeClass.TRANSIENT, OutcomeClass.BLOCKED}
+
+
+class Governor:
+    """Moves the slots between `least` and `concurrency` of the worker's options."""
+
+    def __init__(self, ledger: Ledger, membership: Membership, hold: Hold, slots: Slots, log: Log) -> None:
+        self._ledger = ledger
+        self._membership = membership
+        self._hold = hold
+        self._slots = slots
+        self._log = log
+        self._ends = Ends()
+
+    def saw(self, verdict: Verdict) -> None:
+        """An attempt was committed."""
+        ends = self._ends
+        self._ends = Ends(
+            ends.all + 1,
+            ends.failed + (verdict.outcome in _FAILED),
+            ends.throttled + (verdict.outcome is OutcomeClass.THROTTLED),
+        )
+
+    async def run(self) -> None:
+        """Until it is cancelled. While the ledger is away everything stays as it is."""
+        options = self._membership.options
+        bounds = Bounds(options.first, options.concurrency)
+        scaler = Scaler(bounds, PACE, options.limits, what="items at once", log=self._log, machine=Machine())
+        while self._membership.signs.ending is None:
+            began, used = time.monotonic(), time.process_time()
+            running = await self._glance()
+            process = (time.process_time() - used) / (time.monotonic() - began)
+            with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
+                backlog = await backlog_of(self._ledger, options.scope)
+                await self._follow(scaler, self._signs(backlog, running, process), backlog.run_ids)
+
+    async def _glance(self) -> float:
+        """How many slots were busy in the last second, on average: between two items each is free for a moment."""
+        seen = 0
+        for _ in range(GLANCES):
+            await asyncio.sleep(GLANCE_SECONDS)
+            seen += len(self._slots.running)
+        return seen / GLANCES
+
+    async def _follow(self, scaler: Scaler, signs: Signs, run_ids: Sequence[str]) -> None:
+        now = self._slots.capacity
+        decision = scaler.judge(now, signs, self._ends)
+        if decision.target != now:
+            self._slots.resize(decision.target)
+        await scaler.tell(self._ledger.runs, run_ids, f"worker {self._membership.id}", now, decision)
+
+    def _signs(self, backlog: Backlog, running: float, process: float) -> Signs:
+        return Signs(
+            at=time.monotonic(),
+            backlog=backlog.ready + self._hold.buffered,
+            behind_lanes=backlog.behind_lanes,
+            idle=max(0, round(self._slots.capacity - running)),
+            process=process,
+        )
