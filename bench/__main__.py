@@ -30,8 +30,8 @@ from bench.plots import draw
 from bench.session import Session
 from bench.summary import write_summary
 from bench.table import print_report, print_summary
-from tests.parts import MissingPartError
-from tests.parts.postgres import PostgresServer
+from tests.support import MissingPartError
+from tests.support.postgres import PostgresServer
 
 BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "throughput": throughput.run,

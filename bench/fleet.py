@@ -16,8 +16,8 @@ from bench.fleet_site import LateSite
 from bench.places import PostgresPlace
 from bench.rounds import Contender, alternate, paired_ratio
 from bench.session import Effort, Session
-from tests.parts import MissingPartError
-from tests.parts.pgbouncer import PgBouncer
+from tests.support import MissingPartError
+from tests.support.pgbouncer import PgBouncer
 
 PERCENTS = (50, 95, 99)
 POOLED = ", PgBouncer"

@@ -16,7 +16,7 @@ import asyncpg
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.ledger.sqlite.ledger import open_sqlite
-from tests.parts.postgres import PostgresServer, unique_name
+from tests.support.postgres import PostgresServer, unique_name
 
 # Room for the data and no checkpoint in the middle of a measurement; everything else is PostgreSQL's default.
 SERVER_SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}

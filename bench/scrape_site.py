@@ -16,9 +16,9 @@ from typing import Self
 
 import psutil
 
-from tests.parts import MissingPartError
-from tests.parts.account import Account
-from tests.parts.server import ServerProcess, free_port
+from tests.support import MissingPartError
+from tests.support.account import Account
+from tests.support.server import ServerProcess, free_port
 
 # One worker process, free to run on any core: on loopback it needs a fraction of what its visitors need. Of every
 # connection only the first request is logged, so that the log costs nothing and still tells when a visitor came.

@@ -1,6 +1,7 @@
-"""Real databases for every test that asks for one: started on first use, once per test process."""
+"""Fixtures for all tests: real databases, started on first use, once per test process; projects; the command line."""
 
 import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -8,9 +9,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.parts import MissingPartError, missing
-from tests.parts.pgbouncer import PgBouncer
-from tests.parts.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
+from tests.support import MissingPartError, missing
+from tests.support.pgbouncer import PgBouncer
+from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
+from tests.support.project import COMMAND, Finished, Project, Shoal, clean_environment
 
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
@@ -101,6 +103,65 @@ def pgbouncer_url(pgbouncer: PgBouncer, postgres_url: str) -> str:
 def sqlite_path(tmp_path: Path) -> Path:
     """Where a SQLite ledger may be created; nothing is there yet."""
     return tmp_path / "ledger.sqlite3"
+
+
+@pytest.fixture
+def shoal(tmp_path: Path) -> Shoal:
+    """Run `shoal` with these arguments in `tmp_path`; keywords are environment variables."""
+
+    def run(*arguments: str, **variables: str) -> Finished:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env=clean_environment(tmp_path, **variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: PostgresDatabases) -> Iterator[str]:
+    """A database with Shoal's schema, to be copied."""
+    name = unique_name()
+    postgres_server.create_database(name)
+    subprocess.run([*COMMAND, "db", "migrate", "-q", "--ledger", postgres_server.url(name)], check=True)
+    yield name
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def migrated_postgres(postgres_server: PostgresDatabases, migrated_template: str) -> Iterator[str]:
+    """The URL of a fresh ledger on PostgreSQL."""
+    name = unique_name()
+    postgres_server.create_database(name, migrated_template)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A folder with a scraper and a SQLite ledger."""
+    with Project(tmp_path) as project:
+        yield project
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, migrated_postgres: str) -> Iterator[Project]:
+    """A folder with a scraper and a ledger on PostgreSQL."""
+    with Project(tmp_path, ledger=migrated_postgres) as project:
+        yield project
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request: pytest.FixtureRequest) -> Project:
+    """A project on either ledger, one after the other."""
+    found: Project = request.getfixturevalue("project" if request.param == "sqlite" else "fleet")
+    return found
 
 
 def _fresh_database(server: PostgresDatabases, template: str | None) -> Iterator[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from shoal.model.outcome import OutcomeClass
 from shoal.model.run import RunState
-from tests.acceptance.project import Command, Project
-from tests.chaos.scene import LONG
-from tests.parts.site import Site
+from tests.support.kills import LONG
+from tests.support.project import Command, Project
+from tests.support.site import Site
 
 QUICK_TO_GIVE_UP = ("--set", "lease=1", "--set", "drain=1")
 HANGING = """

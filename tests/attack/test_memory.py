@@ -17,7 +17,7 @@ from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, opened
 from shoal.worker.options import WorkerOptions
-from tests.fetch.site import Seen, Site, reply
+from tests.support.raw_site import Seen, Site, reply
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
 SIZE = 100_000

@@ -11,7 +11,7 @@ from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
 from shoal.fetch.robots import Robots
 from shoal.fetch.urls import PrivateAddress, is_public, public_socket
-from tests.fetch.site import Site, redirect, reply
+from tests.support.raw_site import Site, redirect, reply
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.robots import LARGEST_FILE, LONGEST_DELAY, MAX_WILDCARDS, Robots, Rules
 from shoal.model.lane import LanePolicy
-from tests.attack.growth import growth
-from tests.fetch.site import Site, reply
+from tests.support.memory_growth import growth
+from tests.support.raw_site import Site, reply
 
 URL = "http://a.test/some/page.html?x=1"
 

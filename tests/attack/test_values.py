@@ -9,7 +9,7 @@ from shoal.fetch.classify import read_date, read_decimal, verdict_on
 from shoal.fetch.page import Page
 from shoal.fetch.sitemap import read_sitemap
 from shoal.recipes.newspaper.cleaning import read_day
-from tests.attack.growth import growth
+from tests.support.memory_growth import growth
 
 NOW = dt.datetime(2024, 5, 6, tzinfo=dt.UTC)
 ABSURD_DATES = (

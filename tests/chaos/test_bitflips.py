@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.scene import LONG
+from tests.support.kills import LONG
 
 REPOSITORY = Path(__file__).parents[2]
 LEDGERS = 300 if LONG else 6
@@ -22,7 +22,7 @@ def test_damage_is_never_taken_for_a_bug(tmp_path: Path, record_property: Callab
     log = tmp_path / "calls.jsonl"
     with log.open("w") as out, (tmp_path / "stderr").open("w") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.bitflips", str(tmp_path), str(first_seed), str(LEDGERS)],
+            [sys.executable, "-m", "tests.support.bitflips", str(tmp_path), str(first_seed), str(LEDGERS)],
             cwd=REPOSITORY,
             stdout=out,
             stderr=err,

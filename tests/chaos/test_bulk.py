@@ -16,8 +16,8 @@ from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from tests.chaos.scene import LONG, ROOT
-from tests.chaos.worker import open_any
+from tests.support.chaos_worker import open_any
+from tests.support.kills import LONG, ROOT
 
 ITEMS = 200_000 if LONG else 20_000
 LANES = 500

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.project import Project
-from tests.chaos.scene import LONG
-from tests.parts.site import HOSTS, Site, most_at_once, of_host
+from tests.support.kills import LONG
+from tests.support.project import Project
+from tests.support.site import HOSTS, Site, most_at_once, of_host
 
 WORKERS = 6 if LONG else 2
 ITEMS = 400 if LONG else 24

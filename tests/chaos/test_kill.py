@@ -15,9 +15,9 @@ import pytest
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
-from tests.chaos.scene import LONG, WorkerProcess, chaos_run, prove, until_finished, until_holding, until_progress
-from tests.chaos.worker import open_any
-from tests.parts.postgres import PostgresServer
+from tests.support.chaos_worker import open_any
+from tests.support.kills import LONG, WorkerProcess, chaos_run, prove, until_finished, until_holding, until_progress
+from tests.support.postgres import PostgresServer
 
 ITEMS = 6_000 if LONG else 800
 CRASHES = 10 if LONG else 2

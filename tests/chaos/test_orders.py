@@ -23,8 +23,8 @@ from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import ItemFilter
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 from shoal.testing.lab import dead, done, retry, throttled
-from tests.chaos.scene import LONG
-from tests.chaos.worker import open_any
+from tests.support.chaos_worker import open_any
+from tests.support.kills import LONG
 
 SECONDS = 40.0 if LONG else 4.0
 STAGES = (

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from shoal.cli.main import app
-from tests.deploy.described import ROOT
+from tests.support.deployments import ROOT
 
 TEXT = (ROOT / "docs" / "coming-from.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

@@ -10,7 +10,7 @@ import typer
 from shoal.cli.main import app
 from shoal.config import Settings
 from shoal.define.load import load_scraper
-from tests.deploy.described import DEPLOY, ShoalCommand, compose, documents, ecs, shoal_commands, unit, units
+from tests.support.deployments import DEPLOY, ShoalCommand, compose, documents, ecs, shoal_commands, unit, units
 
 COMMANDS = list(shoal_commands())
 LEAST_SPARE_SECONDS = 10

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.acceptance.project import Command, Project, clean_environment
-from tests.deploy.described import DB_VARIABLES, DEPLOY, ROOT, compose, shoal_services
-from tests.parts import MissingPartError, missing
-from tests.parts.account import Account
-from tests.parts.binaries import pgbouncer_program
-from tests.parts.server import ServerProcess, free_port
-from tests.parts.site import Site
+from tests.support import MissingPartError, missing
+from tests.support.account import Account
+from tests.support.binaries import pgbouncer_program
+from tests.support.deployments import DB_VARIABLES, DEPLOY, ROOT, compose, shoal_services
+from tests.support.project import Command, Project, clean_environment
+from tests.support.server import ServerProcess, free_port
+from tests.support.site import Site
 
 BIN = Path(sys.executable).parent
 IMAGES = sorted(DEPLOY.rglob("Dockerfile"))

@@ -8,7 +8,7 @@ import botocore.session  # type: ignore[import-untyped]
 import pytest
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 
-from tests.deploy.described import DB_VARIABLES, ecs
+from tests.support.deployments import DB_VARIABLES, ecs
 
 CALLS = {
     "task-definition.json": "RegisterTaskDefinition",

@@ -14,7 +14,7 @@ import yaml
 from shoal.config import Settings
 from shoal.define.load import load_scraper
 from shoal.wiring import opened
-from tests.deploy.described import DB_VARIABLES, DEPLOY, containers, documents, manifests
+from tests.support.deployments import DB_VARIABLES, DEPLOY, containers, documents, manifests
 
 # Kinds that come from extensions, which have no schema here.
 FOREIGN = {"Kustomization", "ScaledObject", "TriggerAuthentication"}

@@ -17,8 +17,8 @@ from shoal.define.load import load_scraper
 from shoal.errors import NotFound, UnknownStage, UsageError
 from shoal.service.begin import Choice, Filled, fill_run, open_run, plan_run
 from shoal.wiring import opened
-from tests.acceptance.project import Project
-from tests.parts.site import Site
+from tests.support.project import Project
+from tests.support.site import Site
 
 CODE = """
 shop = Scraper("shop")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.working import INTERRUPTED
-from tests.deploy.described import unit, units
+from tests.support.deployments import unit, units
 
 SERVICES = units("*.service")
 

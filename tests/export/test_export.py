@@ -16,7 +16,7 @@ import pytest
 from shoal.errors import InvalidRecord, NotFound, UnknownStage, UsageError
 from shoal.export import Layout, coverage_of, export_run, first_results
 from shoal.testing.lab import Lab, done
-from tests.export.shop import REVIEW, add, read_jsonl, read_parquet, stored
+from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 
 FORMATS = ["jsonl", "csv", "parquet"]
 BOOKS = [{"title": f"Book {n}", "price": n / 2, "tags": ["new"] if n % 2 else []} for n in range(250)]

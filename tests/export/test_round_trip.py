@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shoal.export import export_run
 from shoal.export.tables import cell_text
 from shoal.model.json_text import record_text
-from tests.export.shop import read_parquet, stored
-from tests.ledger.labs import sqlite_lab
+from tests.support.export_shop import read_parquet, stored
+from tests.support.ledgers import sqlite_lab
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALAR = st.one_of(

@@ -16,9 +16,9 @@ from shoal.errors import ShoalError, UsageError
 from shoal.export import Format, check_target, export_run
 from shoal.export.targets import open_target
 from shoal.testing.lab import Lab
-from tests.export.shop import stored
-from tests.ledger.labs import sqlite_lab
-from tests.parts import missing
+from tests.support import missing
+from tests.support.export_shop import stored
+from tests.support.ledgers import sqlite_lab
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "what was there before\n"

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal.fetch.http import HttpFetcher
-from tests.fetch.site import Site
-from tests.parts import missing
+from tests.support import missing
+from tests.support.raw_site import Site
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from shoal.errors import Permanent, Transient
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
-from tests.fetch.site import Seen, Site, reply
+from tests.support.raw_site import Seen, Site, reply
 
 TEXT = b"<p>page</p>" * 500
 

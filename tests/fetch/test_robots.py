@@ -7,7 +7,7 @@ import pytest
 from shoal.errors import Throttled, Transient
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.robots import Robots, product_token
-from tests.fetch.site import Seen, Site, redirect, reply
+from tests.support.raw_site import Seen, Site, redirect, reply
 
 FILE = """
 User-agent: *

@@ -11,7 +11,7 @@ from shoal.fetch.http import HttpFetcher
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Request
 from shoal.fetch.store import FileStore, StoreOnlyFetcher, StoringFetcher
-from tests.fetch.site import Seen, Site, redirect, reply
+from tests.support.raw_site import Seen, Site, redirect, reply
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import signal
 from collections import Counter
 
 from shoal.demo.shop import Shop
-from tests.acceptance.project import Project
-from tests.fleet.scene import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
+from tests.support.pools import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
+from tests.support.project import Project
 
 KEEPING = ("pool", "gated.py", "--workers", "2", "--stagger", "0", "--yes", "--only", "--partition")
 

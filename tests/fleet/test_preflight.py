@@ -7,8 +7,8 @@ import json
 import pytest
 
 from shoal.fleet.plan import Dealer, Outlook
-from tests.acceptance.project import Project
-from tests.fleet.scene import GATED
+from tests.support.pools import GATED
+from tests.support.project import Project
 
 
 def test_a_dry_run_shows_the_plan_and_stores_nothing(project: Project) -> None:

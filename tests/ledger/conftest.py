@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.testing.lab import Lab
-from tests.ledger.labs import postgres_lab, prepare_template, sqlite_lab
-from tests.parts.postgres import PostgresDatabases, unique_name
+from tests.support.ledgers import postgres_lab, prepare_template, sqlite_lab
+from tests.support.postgres import PostgresDatabases, unique_name
 
 
 @pytest.fixture(scope="session")

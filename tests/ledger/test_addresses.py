@@ -11,7 +11,7 @@ from shoal.config import load_settings
 from shoal.errors import LedgerError, ShoalError
 from shoal.ledger.postgres.ledger import PostgresLedger
 from shoal.wiring import connect_ledger
-from tests.parts.server import free_port
+from tests.support.server import free_port
 
 
 class Server:

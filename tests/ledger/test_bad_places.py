@@ -27,7 +27,7 @@ from shoal.model.item import NewItem
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.lab import done
-from tests.parts import missing
+from tests.support import missing
 
 SPEC = RunSpec(scraper="s", stages=(StageSpec("a"),))
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.testing.conformance import LedgerConformance
 from shoal.testing.lab import Lab
-from tests.ledger.labs import postgres_lab, sqlite_lab
+from tests.support.ledgers import postgres_lab, sqlite_lab
 
 
 class TestSqlite(LedgerConformance):

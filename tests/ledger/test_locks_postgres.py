@@ -11,7 +11,7 @@ import pytest
 from shoal.model.lane import LanePolicy, StartWish
 from shoal.model.worker import WorkerState
 from shoal.testing.lab import Lab, done
-from tests.ledger.labs import postgres_lab
+from tests.support.ledgers import postgres_lab
 
 
 @pytest.fixture

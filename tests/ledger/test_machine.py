@@ -14,8 +14,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from shoal.testing.lab import Lab
 from shoal.testing.machine import LedgerMachine
-from tests.ledger.labs import postgres_lab, sqlite_lab
-from tests.parts.postgres import PostgresDatabases, unique_name
+from tests.support.ledgers import postgres_lab, sqlite_lab
+from tests.support.postgres import PostgresDatabases, unique_name
 
 SHRINK = os.environ.get("SHOAL_CHAOS") == "shrink"
 LONG = os.environ.get("SHOAL_CHAOS") == "long"

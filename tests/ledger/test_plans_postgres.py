@@ -19,7 +19,7 @@ from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.lab import done
-from tests.ledger.fill import fill_done, fill_ready, fill_results, fill_waiting, settle
+from tests.support.fill import fill_done, fill_ready, fill_results, fill_waiting, settle
 
 BATCH = 50
 BACKLOG = 300_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import Fleet, Lab
-from tests.nodes.scene import LONG
-from tests.parts import MissingPartError, missing
+from tests.support import MissingPartError, missing
+from tests.support.node_lab import Fleet, Lab
+from tests.support.node_runs import LONG
 
 _RECOVERY = "recovery"
 _SEEN: list[tuple[str, float, float]] = []

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.nodes.conftest import Recovered
-from tests.nodes.lab import Fleet
-from tests.nodes.scene import (
+from tests.support.node_lab import Fleet
+from tests.support.node_runs import (
     LONG,
     MARGIN,
     PATIENCE,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.project import Project
-from tests.nodes.lab import Fleet
-from tests.nodes.scene import LIMIT, PATIENCE, SHOP, SLOTS, answered, pages_of, prove, start_worker, until_seen
-from tests.parts.site import Site
+from tests.support.node_lab import Fleet
+from tests.support.node_runs import LIMIT, PATIENCE, SHOP, SLOTS, answered, pages_of, prove, start_worker, until_seen
+from tests.support.project import Project
+from tests.support.site import Site
 
 PAGES = 40
 # Pages large enough for a full disk to be noticed at once, and no second try: whatever is held against an item shows.

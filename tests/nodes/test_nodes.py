@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import MissingPartError, missing
-from tests.parts.nodes import Node, Switch
-from tests.parts.site import Site
+from tests.support import MissingPartError, missing
+from tests.support.nodes import Node, Switch
+from tests.support.site import Site
 
 REPOSITORY = Path(__file__).parents[2]
 GET = """
@@ -71,7 +71,7 @@ def test_a_node_has_a_name_and_a_disk_of_its_own(pair: tuple[Node, Node], tmp_pa
 
 def test_nothing_is_left_when_the_owner_is_killed(pair: tuple[Node, Node]) -> None:
     code = (
-        "import sys, time\nfrom tests.parts.nodes import Switch\n"
+        "import sys, time\nfrom tests.support.nodes import Switch\n"
         "with Switch() as switch:\n    print(switch.node('here').pid, flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as owner:

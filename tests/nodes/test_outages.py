@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from tests.nodes.conftest import Recovered
-from tests.nodes.lab import Fleet, Lab
-from tests.nodes.scene import (
+from tests.support.node_lab import Fleet, Lab
+from tests.support.node_runs import (
     LONG,
     MARGIN,
     PATIENCE,
@@ -26,7 +26,7 @@ from tests.nodes.scene import (
     visits_from,
     workers,
 )
-from tests.parts.site import Site, Visit
+from tests.support.site import Site, Visit
 
 PAGES = 1_500 if LONG else 120
 CUT_PAGES = 900 if LONG else 160

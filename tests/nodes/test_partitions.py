@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import Fleet
-from tests.nodes.scene import LONG, PATIENCE
-from tests.parts.site import per_path
+from tests.support.node_lab import Fleet
+from tests.support.node_runs import LONG, PATIENCE
+from tests.support.site import per_path
 
 # Five states for each of ten workers, and six for the fifth: DC is among them.
 ASSIGNMENT = """\

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from tests.nodes.lab import Fleet
-from tests.nodes.scene import LONG, PATIENCE, pages_of, prove, start_workers, visits_from
-from tests.parts.site import most_at_once
+from tests.support.node_lab import Fleet
+from tests.support.node_runs import LONG, PATIENCE, pages_of, prove, start_workers, visits_from
+from tests.support.site import most_at_once
 
 STEADY_PAGES, SLOW_PAGES = (300, 60) if LONG else (32, 9)
 DELAY = 0.08

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from tests.acceptance.project import COMMAND, Project, clean_environment
-from tests.nodes.lab import Fleet
-from tests.nodes.scene import PATIENCE, pages_of, prove, visits_from
+from tests.support.node_lab import Fleet
+from tests.support.node_runs import PATIENCE, pages_of, prove, visits_from
+from tests.support.project import COMMAND, Project, clean_environment
 
 PAGES = 40
 INDIA = """

@@ -4,20 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.conftest import either, fleet, migrated_postgres, migrated_template, project
 from tests.ledger.conftest import either_lab, place, postgres_template
-from tests.notify.sinks import Mailbox, Webhook
+from tests.support.alert_sinks import Mailbox, Webhook
 
-__all__ = [
-    "either",
-    "either_lab",
-    "fleet",
-    "migrated_postgres",
-    "migrated_template",
-    "place",
-    "postgres_template",
-    "project",
-]
+__all__ = ["either_lab", "place", "postgres_template"]
 
 
 @pytest.fixture

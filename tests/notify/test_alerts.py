@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.project import Command, Project, clean_environment
-from tests.notify.sinks import PASSWORD, PATIENCE, TOKEN, Mailbox, Webhook
-from tests.parts.site import Site
+from tests.support.alert_sinks import PASSWORD, PATIENCE, TOKEN, Mailbox, Webhook
+from tests.support.project import Command, Project, clean_environment
+from tests.support.site import Site
 
 QUICK = ("--set", "stall_after=1")
 PAGES = """

@@ -12,7 +12,7 @@ from shoal.config import DeadLimit
 from shoal.model.run import RunState
 from shoal.model.views import Counts, Gate, Recent
 from shoal.notify.conditions import Kind, Rules, end_sign, has_just_ended, is_excused, signs_under_way
-from tests.observe.moments import NOON, run_like
+from tests.support.snapshots import NOON, run_like
 
 RULES = Rules(stall_after=600, error_share=DeadLimit(Decimal(50), True), max_dead=DeadLimit(Decimal(10), True))
 LATER = NOON + dt.timedelta(hours=2)

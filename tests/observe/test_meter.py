@@ -7,7 +7,7 @@ import pytest
 from shoal.model.run import RunState
 from shoal.model.views import Gate
 from shoal.observe.meter import GROWING_TEXT, Meter
-from tests.observe.moments import NOON, moment
+from tests.support.snapshots import NOON, moment
 
 
 def test_the_line_of_the_interface() -> None:

@@ -1,4 +1,4 @@
-"""Following a real run, off a terminal. On one: tests/acceptance/test_cli_look.py."""
+"""Following a real run, off a terminal. On one: tests/cli/test_cli_look.py."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,8 +16,8 @@ from shoal.observe.progress import Lines, follow, showing
 from shoal.observe.snapshot import look
 from shoal.testing.lab import done
 from shoal.wiring import opened
-from tests.observe.moments import moment
-from tests.observe.scene import WORKER, Scene, claim, prepare
+from tests.support.live_run import WORKER, Scene, claim, prepare
+from tests.support.snapshots import moment
 
 
 @pytest.fixture

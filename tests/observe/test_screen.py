@@ -10,7 +10,7 @@ from shoal.observe.logs import open_logs
 from shoal.observe.meter import Meter
 from shoal.observe.screen import MOST_PARTS, on_screen
 from shoal.observe.snapshot import Moment
-from tests.observe.moments import moment, parted
+from tests.support.snapshots import moment, parted
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

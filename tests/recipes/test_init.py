@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from shoal.demo.shop import Shop
-from tests.acceptance.project import Project, clean_environment
+from tests.support.project import Project, clean_environment
 
 
 def test_a_project_with_a_newspaper(project: Project) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.define.load import load_scraper
 from shoal.errors import InvalidScraper
-from tests.acceptance.project import Project
+from tests.support.project import Project
 
 GOOD = """\
 base_url: https://paper.example

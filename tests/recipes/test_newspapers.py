@@ -15,9 +15,9 @@ from shoal.define.yaml_scraper import read_declared
 from shoal.errors import Transient
 from shoal.fetch.page import Page
 from shoal.recipes.newspaper import Press
-from tests.acceptance.project import Project
-from tests.parts.site import Site, closest_starts
-from tests.recipes.papers import SELECTORS, cards, paged, paths, story, write_paper
+from tests.support.newspapers import SELECTORS, cards, paged, paths, story, write_paper
+from tests.support.project import Project
+from tests.support.site import Site, closest_starts
 
 PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from shoal.model.item import ItemState
-from tests.acceptance.project import Project
-from tests.parts.site import Site
-from tests.recipes.papers import cards, paged, paths, story, write_paper
+from tests.support.newspapers import cards, paged, paths, story, write_paper
+from tests.support.project import Project
+from tests.support.site import Site
 
 PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
 

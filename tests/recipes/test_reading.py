@@ -14,7 +14,7 @@ from shoal.fetch.page import Page
 from shoal.recipes.newspaper import Press
 from shoal.recipes.newspaper.articles import link, text, text_in, texts
 from shoal.recipes.newspaper.cleaning import read_day
-from tests.recipes.papers import SELECTORS, story, write_paper
+from tests.support.newspapers import SELECTORS, story, write_paper
 
 NOW = dt.datetime(2024, 6, 5, 1, 30, tzinfo=dt.UTC)
 

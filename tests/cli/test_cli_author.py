@@ -1,0 +1,448 @@
+"""What an author types before there is anything to run in earnest: init, try, shell, bench."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from shoal.cli.main import VERBS, app, main
+from shoal.config.settings import Settings
+from shoal.demo.shop import Shop
+from shoal.demo.shop.serving import OpenShop
+from shoal.recipes.catalogue import RECIPES
+from tests.support.project import COMMAND, Finished, Shoal, clean_environment
+from tests.support.site import Site
+
+Told = Callable[..., tuple[int, str, str]]
+LISTING = """<title>Garden</title><h1>Garden</h1>
+<a class="product" href="/p/1">One</a> <a class="product" href="/p/2">Two</a> <a href="/secret/plans">Plans</a>"""
+SCRAPER = """
+import asyncio
+from shoal import Http, Item, Page, Scraper
+
+garden = Scraper("garden", headers={"X-Garden": "yes"})
+
+@garden.stage
+async def listing(page: Page):
+    yield {"title": page.css("h1::text").get()}
+    for link in page.css("a.product"):
+        yield product.item(page.join(link.attrib["href"]), payload={"name": link.css("::text").get()}, priority=5)
+
+@garden.stage
+def product(page: Page):
+    return {"price": 1 / 0}
+
+@garden.stage
+async def named(item: Item, http: Http):
+    yield {"key": item.key, "payload": dict(item.payload)}
+"""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    robots = "User-agent: *\nDisallow: /secret/\n"
+    pages = {"/garden": LISTING, "/secret/plans": "<title>Plans</title>", "/p/1": "<title>One</title>"}
+    with Site(robots=robots, extra=pages) as site:
+        yield site
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """As `shoal`, but within this process: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setitem(sys.modules, "garden", None)  # loading a file puts it there
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def scraper(tmp_path: Path) -> Path:
+    file = tmp_path / "garden.py"
+    file.write_text(SCRAPER)
+    return file
+
+
+def test_help_every_verb_of_the_list_has_a_command() -> None:
+    group = typer.main.get_command(app)
+    assert hasattr(group, "commands")
+    assert list(group.commands) == list(VERBS)
+    for name, command in group.commands.items():
+        assert command.name == name or hasattr(command, "commands")
+        assert command.help
+
+
+def test_help_the_list_shows_each_verb_on_one_line(shoal: Shoal) -> None:
+    lines = shoal("--help").stdout.splitlines()
+    for name, verb in VERBS.items():
+        assert f"  {name.ljust(10)}  {verb.help}" in lines
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[OpenShop]:
+    with Shop(per_category=21, latency=(0, 0)).serving() as shop:
+        yield shop
+
+
+def make_project(told: Told, folder: Path, recipe: str, **addresses: str) -> None:
+    """The recipe's project, its local addresses changed to where the stand-in listens here. Its own test passes."""
+    assert told("init", str(folder), "--recipe", recipe)[0] == 0
+    for file in [*folder.glob("*.py"), *folder.glob("*.toml"), *folder.glob("*.txt")]:
+        text = file.read_text()
+        for port, address in addresses.items():
+            text = text.replace(f"http://127.0.0.1:{port.removeprefix('port_')}", address)
+        file.write_text(text)
+    pass_own_test(folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+def pass_own_test(folder: Path, *arguments: str, **variables: str) -> None:
+    tested = subprocess.run(
+        [Path(sys.executable).with_name("pytest"), "-q", *arguments],
+        cwd=folder,
+        env=clean_environment(folder, **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+    assert "Warning" not in tested.stdout + tested.stderr
+
+
+def records_of(folder: Path, *arguments: str) -> list[dict[str, object]]:
+    """The records of a run in this folder."""
+    done = in_folder(folder, "run", *arguments, "-o", "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def test_init_shop(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+    make_project(told, tmp_path / "p", "shop", port_8001=shop.url)
+    records = records_of(tmp_path / "p", "shop")
+    expected = {sku: truth for sku, truth in shop.facts().products.items() if truth.category == "Garden"}
+    assert {record["sku"]: record["price"] for record in records} == {
+        sku: truth.price for sku, truth in expected.items()
+    }
+    assert len(records) == len(expected) > 15
+
+
+def test_init_pages(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+    make_project(told, tmp_path / "p", "pages", port_8001=shop.url)
+    records = records_of(tmp_path / "p", "pages", "--urls-file", "urls.txt")
+    assert len(records) == 7
+    assert {record["title"] for record in records} >= {"About | Driftwood Supply", "Garden | Driftwood Supply"}
+
+
+def test_init_crawl(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+    # From one shelf: the whole shop would take longer and show no more.
+    make_project(told, tmp_path / "p", "crawl", port_8001=shop.url)
+    code = tmp_path / "p" / "crawl.py"
+    code.write_text(code.read_text().replace(f'"{shop.url}/"', f'"{shop.url}/category/tools"'))
+    depths = {str(record["url"]): record["depth"] for record in records_of(tmp_path / "p", "crawl")}
+    assert depths[f"{shop.url}/category/tools"] == 0
+    assert depths[f"{shop.url}/about"] == 1
+    assert depths[f"{shop.url}/category/garden"] == 2
+    assert set(depths.values()) == {0, 1, 2}
+    assert not [url for url in depths if "/private/" in url or "page=" in url]
+    # A link of the shop redirects to the outlet's front page; what that links to is another host's.
+    assert {url for url in depths if not url.startswith(shop.url)} <= {f"{shop.outlet_url}/"}
+
+
+def test_init_api(told: Told, tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    assert told("init", str(folder), "--recipe", "api")[0] == 0
+    with subprocess.Popen([sys.executable, "stand_in.py", "0"], cwd=folder, stdout=subprocess.PIPE, text=True) as api:
+        try:
+            assert api.stdout is not None
+            found = re.search(r"http://127\.0\.0\.1:\d+", api.stdout.readline())
+            assert found
+            other = tmp_path / "other"
+            make_project(told, other, "api", port_8002=found.group())
+            records = records_of(other, "rivers")
+        finally:
+            api.terminate()
+    assert {record["name"]: record["length_km"] for record in records}["danube"] == 2850
+    assert len(records) == 7
+    assert "nobody has measured it" in in_folder(other, "items", "ls", "latest", "--state", "dead", "--json").stdout
+
+
+def test_init_its_test_passes_beside_pytest_asyncio_without_a_warning(told: Told, tmp_path: Path) -> None:
+    assert told("init", str(tmp_path / "p"))[0] == 0
+    pass_own_test(tmp_path / "p", "-p", "pytest_asyncio.plugin", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+def test_init_it_overwrites_nothing(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text("concurrency = 3\n")
+    refused = shoal("init")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "shoal.toml already; nothing was written" in refused.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["shoal.toml"]
+    assert (tmp_path / "shoal.toml").read_text() == "concurrency = 3\n"
+
+
+def test_init_it_says_what_it_made_and_what_to_type_next(shoal: Shoal, tmp_path: Path) -> None:
+    said = json.loads(shoal("init", "my shop", "--json").stdout)
+    made = sorted(str(file.relative_to(tmp_path / "my shop")) for file in (tmp_path / "my shop").rglob("*.*"))
+    assert sorted(said["files"]) == made
+    assert ".gitignore" in made
+    assert said["next"][0] == "cd 'my shop'"
+    assert [command for command in said["next"] if command.endswith("shoal run shop")]
+    spoken = shoal("init", "other").stderr
+    assert "cd other" in spoken
+    assert "# one item, nothing stored" in spoken
+
+
+def test_init_an_unknown_recipe_and_a_folder_that_cannot_be(shoal: Shoal, tmp_path: Path) -> None:
+    unknown = shoal("init", "--recipe", "soup")
+    assert unknown.returncode == 2
+    for recipe in RECIPES.values():
+        assert f"{recipe.name} ({recipe.about})" in unknown.stderr
+    (tmp_path / "file").write_text("")
+    blocked = shoal("init", "file")
+    assert blocked.returncode == 2
+    assert "cannot be written" in blocked.stderr
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_init_the_commented_settings_are_the_defaults(told: Told, tmp_path: Path, recipe: str) -> None:
+    assert told("init", "--recipe", recipe)[0] == 0
+    file = tmp_path / "shoal.toml"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(re.sub(r"^# (?=\w+ = |\[)", "", line) for line in lines))
+    _, said, _ = told("config", "show", "--json", "--origin")
+    rows = {row["name"]: row for row in map(json.loads, said.splitlines())}
+    own = [name for name, row in rows.items() if row["origin"].endswith("shoal.toml") and "." not in name]
+    assert len(own) == 10
+    for name in own:
+        assert rows[name]["value"] == Settings().shown()[name]
+    scraper = RECIPES[recipe].scraper
+    assert rows[f"scrapers.{scraper}.stages.{RECIPES[recipe].stage}.rate"]["value"] == "30/min"
+
+
+def test_try_records_are_data_and_items_are_told(shoal: Shoal, scraper: Path, site: Site, tmp_path: Path) -> None:
+    said = shoal("try", "garden.py", f"{site.url}/garden")
+    assert said.returncode == 0
+    assert [json.loads(line) for line in said.stdout.splitlines()] == [{"title": "Garden"}]
+    assert f"-> product  {site.url}/p/1  payload=" in said.stderr
+    assert "listing: 1 record, 2 items in " in said.stderr
+    assert sorted(file.name for file in tmp_path.iterdir() if file.name[0] != "_") == ["garden.py"]
+    visit = next(visit for visit in site.visits() if visit.path == "/garden")
+    assert visit.headers["x-garden"] == "yes"
+
+
+def test_try_json_tells_all_by_kind(shoal: Shoal, scraper: Path, site: Site) -> None:
+    said = shoal("try", "garden.py:garden", f"{site.url}/garden", "--json")
+    lines = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["record", "item", "item", "outcome"]
+    assert lines[0]["record"] == {"title": "Garden"}
+    assert lines[1] == {
+        "kind": "item",
+        "stage": "product",
+        "url": f"{site.url}/p/1",
+        "payload": {"name": "One"},
+        "priority": 5,
+    }
+    assert (lines[3]["outcome"], lines[3]["stage"]) == ("done", "listing")
+
+
+MANY = """
+from shoal import Item, Scraper
+
+garden = Scraper("garden")
+
+@garden.stage(lane=None)
+async def listing(item: Item):
+    yield {"key": item.key}
+    for number in range(40):
+        yield product.item(key=str(number))
+    yield listing.item(key="next page")
+
+@garden.stage(lane=None)
+async def product(item: Item): ...
+"""
+
+
+def test_try_of_many_items_each_stage_is_shown(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "garden.py").write_text(MANY)
+    code, out, err = told("try", "garden.py", "--key", "k")
+    lines = err.splitlines()
+    shown = [line for line in lines if line.startswith("-> ")]
+    assert (code, len(shown)) == (0, 20)
+    assert [line.split()[1] for line in shown] == ["product"] * 19 + ["listing"]
+    assert "key=next page" in shown[-1]
+    assert "and 21 more; -v shows all." in err
+    assert told("try", "garden.py", "--key", "k", "-q") == (0, out, "")
+    assert json.loads(out) == {"key": "k"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["garden.py:named"], ["garden:named"], ["garden.py", "--stage", "named"], ["known:named"]]
+)
+def test_try_a_stage_by_name_and_an_item_without_a_url(
+    shoal: Shoal, scraper: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "known.py").write_text("from garden import garden\n")
+    said = shoal("try", *arguments, "--key", "elm", "--payload", '{"page": 2}')
+    assert json.loads(said.stdout) == {"key": "elm", "payload": {"page": 2}}
+
+
+def test_try_a_handler_that_fails(shoal: Shoal, scraper: Path, site: Site) -> None:
+    failed = shoal("try", "garden.py:product", f"{site.url}/p/1")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "product: transient after " in failed.stderr
+    assert "ZeroDivisionError: division by zero (garden.py:15)" in failed.stderr
+    assert "Traceback" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/status/404", "listing: permanent after"),
+        ("/status/403", "listing: blocked after"),
+        ("/status/429", "listing: throttled after"),
+        ("/secret/plans", "forbids it"),
+    ],
+)
+def test_try_answers_that_are_no_success(told: Told, scraper: Path, site: Site, path: str, words: str) -> None:
+    code, out, err = told("try", "garden.py", f"{site.url}{path}")
+    assert (code, out) == (1, "")
+    assert words in err
+    assert "Exceeded retries" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["garden.py:nope", "http://127.0.0.1/"], 5, "has no scraper 'nope'; it has garden"),
+        (["garden.py", "http://127.0.0.1/", "--stage", "nope"], 2, "Name one of listing, product, named."),
+        (["garden.py"], 2, "Give a URL, or a --key."),
+        (["garden.py", "not a url"], 2, "is not a valid absolute URL"),
+        (["garden.py", "--key", "k", "--payload", "[1]"], 2, "--payload is no JSON object"),
+        (["none.py", "http://127.0.0.1/"], 5, "There is no file"),
+    ],
+)
+def test_try_what_cannot_be_tried(told: Told, scraper: Path, arguments: list[str], code: int, words: str) -> None:
+    ended, out, err = told("try", *arguments)
+    assert (ended, out) == (code, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_shell_lines_from_a_pipe(tmp_path: Path, scraper: Path, site: Site) -> None:
+    lines = [
+        'css("h1::text").get()',
+        "len(links), page.status, 'Garden' in text",
+        "for link in links[:1]:",
+        "    print(link)",
+        "",
+        'fetch("/p/1")',
+        'xpath("//title/text()").get()',
+        'fetch("/secret/plans")',
+        "page.url == links",
+        "view()",
+        "scraper.name, product.name",
+    ]
+    said = in_folder(tmp_path, "shell", f"{site.url}/garden", "garden.py", stdin="\n".join(lines))
+    assert said.returncode == 0, said.stderr
+    *answers, file, names = said.stdout.splitlines()
+    assert answers == ["'Garden'", "(3, 200, True)", f"{site.url}/p/1", "'One'", "False"]
+    assert names == "('garden', 'product')"
+    assert Path(file).read_text() == "<title>One</title>"
+    assert f"200 OK  {site.url}/garden  text/html  " in said.stderr
+    assert "\nGarden\n" in said.stderr
+    assert "/secret/plans cannot be fetched: robots.txt of" in said.stderr
+    assert next(visit for visit in site.visits() if visit.path == "/p/1").headers["x-garden"] == "yes"
+
+
+def test_shell_a_line_that_fails_is_told_by_the_exit_code(tmp_path: Path, site: Site) -> None:
+    said = in_folder(tmp_path, "shell", f"{site.url}/garden", stdin="1/0\npage.status\n")
+    assert (said.returncode, said.stdout) == (1, "200\n")
+    assert "ZeroDivisionError" in said.stderr
+
+
+def test_shell_robots_are_obeyed_unless_told(tmp_path: Path, site: Site) -> None:
+    refused = in_folder(tmp_path, "shell", f"{site.url}/secret/plans", stdin="page")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "Add --set robots=false to look at it anyway." in refused.stderr
+    obtained = in_folder(tmp_path, "shell", f"{site.url}/secret/plans", "--set", "robots=false", stdin="page")
+    assert obtained.stdout.startswith("<Page 200 ")
+
+
+def test_shell_a_page_that_cannot_be_had(tmp_path: Path) -> None:
+    refused = in_folder(tmp_path, "shell", "http://127.0.0.1:1/", "--set", "robots=false", stdin="page")
+    assert refused.returncode == 1
+    assert "connection refused" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_shell_a_prompt_on_a_terminal_completes(tmp_path: Path, site: Site) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "shell", f"{site.url}/garden"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, TERM="dumb"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        try:
+            assert b"Leave with Ctrl-D." in read_until(ours, b">>> ")
+            os.write(ours, b"page.stat\t\n")
+            assert b"page.status\r\n200\r\n" in read_until(ours, b"200\r\n>>> ")
+            os.write(ours, b"\x04")
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+    os.close(ours)
+
+
+def test_bench_it_measures_and_leaves_nothing_behind(shoal: Shoal, tmp_path: Path) -> None:
+    done = shoal("bench", "--pages", "200", "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["ratio"] == pytest.approx(facts["shoal_pages_per_second"] / facts["bare_pages_per_second"], rel=0.01)
+    assert facts["ledger_items_per_second"] > 100
+    assert (facts["pages"], facts["concurrency"]) == (200, 16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_it_measures_a_postgresql(shoal: Shoal, postgres_url: str) -> None:
+    assert shoal("db", "migrate", SHOAL_LEDGER=postgres_url).returncode == 0
+    done = shoal("bench", "--pages", "100", SHOAL_LEDGER=postgres_url)
+    assert done.returncode == 0, done.stderr
+    assert "claims and commits on postgresql://" in done.stdout
+    assert shoal("db", "show", "--json", SHOAL_LEDGER=postgres_url).stdout == ""
+
+
+def in_folder(folder: Path, *arguments: str, stdin: str = "") -> Finished:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=clean_environment(folder),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def read_until(terminal: int, end: bytes) -> bytes:
+    heard = b""
+    while end not in heard:
+        assert select.select([terminal], [], [], 20)[0], heard
+        heard += os.read(terminal, 4096)
+    return heard

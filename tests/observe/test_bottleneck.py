@@ -1,0 +1,130 @@
+"""The one thing to name when somebody asks what a run waits for."""
+
+import pytest
+
+from shoal.model.views import Counts, FailedItem, Gate
+from shoal.observe.failures import grouped, shape
+from shoal.observe.formatting import counted, per_minute, percent, span
+from shoal.observe.meter import Meter
+from shoal.observe.snapshot import holdup
+from tests.support.snapshots import NOON, moment
+
+
+def gate(code: str, items: int | None = None) -> Gate:
+    return Gate(code=code, text=f"About {code}.", items=items)
+
+
+@pytest.mark.parametrize(
+    ("counts", "gates", "cause", "share", "about"),
+    [
+        (Counts(ready=5), [gate("run_paused"), gate("ready", 5)], "the run is paused", None, "run_paused"),
+        (Counts(ready=5), [gate("no_worker"), gate("ready", 5)], "a live worker", None, "no_worker"),
+        (
+            Counts(ready=5, leased=1),
+            [gate("no_worker"), gate("held_by_dead", 1), gate("ready", 5)],
+            "a live worker",
+            None,
+            "no_worker. About held_by_dead",
+        ),
+        (
+            Counts(ready=1, leased=4),
+            [gate("held_by_dead", 3), gate("leased", 1), gate("ready", 1)],
+            "items of dead workers",
+            0.6,
+            "held_by_dead",
+        ),
+        (Counts(leased=5), [gate("ledger_full"), gate("leased", 5)], "space on the ledger's disk", None, "ledger_full"),
+        (Counts(ready=5, leased=1), [gate("no_worker"), gate("ready", 5)], "free workers", 5 / 6, "no_worker"),
+        (Counts(done=5), [gate("unsealed")], "more items", None, "unsealed"),
+        (Counts(leased=4, ready=1), [gate("leased", 4), gate("ready", 1)], "nothing", None, "leased"),
+        (Counts(waiting=6, leased=4), [gate("waiting", 6), gate("lane_limit", 6)], "host limit", 0.6, "lane_limit"),
+        (
+            Counts(waiting=6, leased=4),
+            [gate("waiting", 6), gate("lane_blocked")],
+            "rate limit of the site",
+            0.6,
+            "lane_blocked",
+        ),
+        (
+            Counts(delayed=3),
+            [gate("lane_blocked"), gate("delayed_blocked", 3)],
+            "rate limit of the site",
+            1.0,
+            "lane_blocked",
+        ),
+        (
+            Counts(waiting=6, leased=4),
+            [gate("waiting", 6), gate("lane_order", 6)],
+            "earlier items of their groups",
+            0.6,
+            "lane_order",
+        ),
+        (Counts(delayed=2), [gate("delayed_order", 2)], "earlier items of their groups", 1.0, "delayed_order"),
+        (Counts(waiting=6, leased=4), [], "their lanes", 0.6, None),
+        (Counts(waiting=6), [gate("waiting", 6), gate("lane_paused")], "paused lane", 1.0, "lane_paused"),
+        (
+            Counts(waiting=2, delayed=2, leased=3),
+            [gate("waiting", 2), gate("lane_delay"), gate("delayed_lane", 2)],
+            "host delay",
+            4 / 7,
+            "lane_delay",
+        ),
+        (Counts(delayed=8, ready=2), [gate("delayed_retry", 8)], "retries", 0.8, "delayed_retry"),
+        (Counts(delayed=8), [gate("delayed_throttled", 8)], "rate limit of the site", 1.0, "delayed_throttled"),
+    ],
+)
+def test_what_holds_it_back(
+    counts: Counts, gates: list[Gate], cause: str, share: float | None, about: str | None
+) -> None:
+    found = holdup(counts, gates)
+    assert found.cause == cause
+    assert found.share == pytest.approx(share)
+    if about is not None:
+        assert found.text == f"About {about}."
+
+
+@pytest.mark.parametrize("gates", [[gate("no_worker")], [gate("run_paused")], [gate("ledger_full")]])
+def test_nobody_can_tell_when_a_run_ends_that_nothing_moves(gates: list[Gate]) -> None:
+    """The rate of the last minutes says nothing about it."""
+    assert Meter(600.0).read(moment(*gates, ready=10, done=5), 0.0).eta_text == "-"
+    assert Meter(600.0).read(moment(ready=10, done=5), 0.0).eta_text != "-"
+
+
+def test_figures() -> None:
+    assert [span(s) for s in (0, 0.44, 9, 45, 119, 120, 3_599, 13_200, 93_600, 187_200)] == [
+        *("0s", "0.4s", "9s", "45s", "119s", "2m", "1h00", "3h40", "26h00", "2d4h")
+    ]
+    assert [percent(s) for s in (0, 0.001, 0.29, 0.9999, 1)] == ["0%", "<1%", "29%", "99%", "100%"]
+    assert [per_minute(r) for r in (None, 0.0, 4.24, 312.4)] == ["-/min", "0/min", "4.2/min", "312/min"]
+    assert [counted(n, "item") for n in (0, 1, "9 or more")] == ["0 items", "1 item", "9 or more items"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("404 Not Found", "404 Not Found"),
+        ("HTTP 503", "HTTP 503"),
+        ("no answer from https://a.example/x?y=1 after 30.5 s", "no answer from URL after N s"),
+        ("cannot parse 'abc'", "cannot parse '...'"),
+        ("item 12345 has 7 faults", "item N has N faults"),
+        ("first\nsecond", "first"),
+    ],
+)
+def test_failures_of_a_kind_have_one_shape(message: str, expected: str) -> None:
+    assert shape(message) == expected
+
+
+def test_a_group_shows_one_real_message() -> None:
+    def failed(item: int, message: str) -> FailedItem:
+        return FailedItem(
+            item=item, stage="page", url="", outcome="transient", error_message=message, retry_count=0, failed_at=NOON
+        )
+
+    several, one = grouped([failed(1, "cannot parse 'a'"), failed(2, "cannot parse 'b'"), failed(3, "no 'c'\x1b")])
+    assert (several.message, several.sample, several.items, several.example) == (
+        "cannot parse '...'",
+        "cannot parse 'a'",
+        2,
+        1,
+    )
+    assert (several.told, one.told) == ("for example: cannot parse 'a'", "no 'c'?")

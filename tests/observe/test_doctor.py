@@ -1,0 +1,133 @@
+"""`shoal doctor`'s checks: each must be able to find something."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from shoal.config import Settings
+from shoal.model.views import Vitals
+from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
+from shoal.observe.doctor import (
+    check_code,
+    check_disk,
+    check_heartbeats,
+    check_ledger,
+    check_server,
+    check_trouble,
+    check_versions,
+)
+from shoal.wiring import connect_ledger, opened
+from tests.support.live_run import prepare
+from tests.support.snapshots import NOON
+
+
+def vitals(sessions: int = 5, waits: int = 0, longest: float | None = None) -> Vitals:
+    return Vitals(clock=NOON, sessions=sessions, most_sessions=100, lock_waits=waits, longest_transaction=longest)
+
+
+def worker(
+    version: str = "1.0",
+    silent: float = 1.0,
+    code: str | None = "abc",
+    scraper: str | None = "shop",
+    leased: int = 0,
+    report: WorkerReport | None = None,
+) -> WorkerView:
+    return WorkerView(
+        id="w",
+        node="n",
+        pid=1,
+        version=version,
+        code=code,
+        state=WorkerState.LIVE,
+        started_at=NOON,
+        silent_seconds=silent,
+        lease_seconds=30.0,
+        leased=leased,
+        scope=Scope(scraper=scraper),
+        report=report,
+    )
+
+
+@pytest.mark.parametrize(
+    ("samples", "wrong"),
+    [
+        ([vitals(), vitals(waits=9)], []),  # a passing wait
+        ([vitals(waits=2), vitals(waits=9)], ["locks"]),  # S0.20
+        ([vitals(sessions=90)], ["connections"]),
+        ([vitals(longest=7200.0)], ["transactions"]),
+    ],
+)
+def test_a_server(samples: list[Vitals], wrong: list[str]) -> None:
+    checks = check_server(samples)
+    assert [check.name for check in checks if not check.ok] == wrong
+    assert all(check.fix for check in checks if not check.ok)
+
+
+def test_a_server_that_is_too_small_for_its_workers() -> None:
+    (connections, *_) = check_server([vitals(sessions=60)], 20)
+    assert connections.ok
+    (connections, *_) = check_server([vitals(sessions=60)], 50)
+    assert not connections.ok
+    assert "50 workers, 3 each, make 150" in connections.text
+    assert "max_connections" in connections.fix
+
+
+def test_workers() -> None:
+    assert check_versions([worker()], "1.0").ok
+    assert "0.9" in check_versions([worker(), worker("0.9")], "1.0").text
+    assert not check_versions([worker("0.9")], "1.0").ok
+    assert check_heartbeats([worker()]).ok
+    check = check_heartbeats([worker(), worker(silent=31.0, leased=3)])
+    assert not check.ok
+    assert "1 of 2 are dead or cut off; w: no heartbeat for 31 s (its lease is 30 s); its 3 items return" in check.text
+    assert check_trouble([worker(), worker(report=WorkerReport())]).ok
+    check = check_trouble([worker(), worker(report=WorkerReport(trouble="There is no space left for x.db."))])
+    assert (check.ok, "w: There is no space left for x.db." in check.text) == (False, True)
+
+
+def test_code_that_differs() -> None:
+    """Only among the workers of one scraper: two scrapers always have different code."""
+    assert check_code([worker(), worker(code=None), worker(code="def", scraper="books")]).ok
+    check = check_code([worker(), worker(), worker(code="def")])
+    assert not check.ok
+    assert "shop has abc (2 workers), def (1 worker)" in check.text
+    assert "shoal workers stop" in check.fix
+
+
+def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_disk(tmp_path / "ledger.db").ok
+    monkeypatch.setattr("shoal.observe.doctor.LEAST_DISK", 1 << 60)
+    assert not check_disk(tmp_path / "ledger.db").ok
+    assert not check_disk(tmp_path / "gone" / "ledger.db").ok
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = request.getfixturevalue("sqlite_path" if kind == "sqlite" else "postgres_url")
+    settings = Settings(ledger=str(place))
+    raw = await connect_ledger(settings)
+    assert [check.name for check in await check_ledger(raw, version="1.0") if not check.ok] == ["schema"]
+    await raw.close()
+    async with opened(settings, migrate=True) as ledger:
+        await prepare(ledger, version="1.0")
+        checks = {check.name: check for check in await check_ledger(ledger, version="1.0")}
+        assert [check for check in checks.values() if not check.ok] == []
+        assert ("connections" in checks) == (kind == "postgres")
+        monkeypatch.setattr("shoal.observe.doctor.STALE_SECONDS", 0.0)
+        found = {check.name for check in await check_ledger(ledger, version="2.0") if not check.ok}
+        assert found == {"versions", "leases"}
+
+
+async def test_a_clock_that_is_wrong(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(Settings(ledger=str(sqlite_path))) as ledger:
+        real = await ledger.health.examine()
+
+        async def off() -> Vitals:
+            return Vitals(clock=real.clock - dt.timedelta(hours=2))
+
+        monkeypatch.setattr(ledger.health, "examine", off)
+        (clock,) = [check for check in await check_ledger(ledger, version="1") if check.name == "clock"]
+    assert not clock.ok
+    assert "2h00 ahead of" in clock.text

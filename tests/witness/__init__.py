@@ -1,4 +1,0 @@
-"""A website that misbehaves on demand and writes down what it saw, in a process of its own.
-
-Tests start it through tests/parts/site.py.
-"""

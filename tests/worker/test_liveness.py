@@ -1,0 +1,260 @@
+"""Workers stay alive for the ledger whatever maintenance has to do, and none of their parts ends unnoticed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from shoal.config import Settings
+from shoal.ledger import upkeep
+from shoal.ledger.postgres.ledger import open_postgres
+from shoal.ledger.workers import RegisteredWorkers
+from shoal.model.item import NewItem
+from shoal.model.run import RunState
+from shoal.model.worker import Orders, WorkerState
+from shoal.wiring import opened
+from shoal.worker.commit import Committer
+from shoal.worker.options import Ending
+from shoal.worker.registration import Maintenance
+from shoal.worker.slots import Slots
+from tests.support.kills import LONG
+from tests.worker.test_worker import ITEMS, Bench
+
+LEASE = 6.0 if LONG else 2.0
+SECONDS = 1_800 if LONG else 60
+DUE = 600_000 if LONG else 8_000
+LANES = 400_000 if LONG else 3_000
+
+
+@asynccontextmanager
+async def bench_at(place: str) -> AsyncIterator[Bench]:
+    settings = Settings(ledger=place, lease=2.0)
+    async with opened(settings, migrate=True) as ledger:
+        bench = Bench(ledger, settings)
+        bench.seconds = SECONDS
+        yield bench
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def bench(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncIterator[Bench]:
+    place = str(sqlite_path) if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    async with bench_at(place) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def server_bench(postgres_url: str) -> AsyncIterator[Bench]:
+    async with bench_at(postgres_url) as bench:
+        yield bench
+
+
+async def lost_workers(bench: Bench) -> list[str]:
+    return [worker.id for worker in await bench.ledger.workers.list(present=False) if worker.state is WorkerState.LOST]
+
+
+async def until_reaped(person: asyncpg.Connection) -> None:
+    """Until somebody has looked for silent workers from now on."""
+    now = await person.fetchval("select clock_timestamp()")
+    while await person.fetchval("select at from shoal.tick where name = 'reap'") < now:  # noqa: ASYNC110 - it is asked
+        await asyncio.sleep(0.02)
+    # The turn is taken just before the look itself.
+    await asyncio.sleep(0.1)
+
+
+# Maintenance that has to wait, or has much to do
+
+
+@pytest.mark.parametrize("table", ["delayed", "lane"] if LONG else ["delayed"])
+async def test_a_table_that_somebody_has_locked(server_bench: Bench, person: asyncpg.Connection, table: str) -> None:
+    """Claims, commits and maintenance wait; heartbeats do not, and nobody is declared lost."""
+    bench = server_bench
+    await bench.fill()
+    async with bench.working(lease=LEASE) as (first, one), bench.working(lease=LEASE) as (second, two):
+        await bench.until(lambda: len(bench.begun) == 8)
+        ids = {first.id, second.id}
+        # All slots are busy, so that no claim says for the heartbeat that its worker is alive.
+        async with person.transaction():
+            await person.execute(f"lock table shoal.{table}")
+            await asyncio.sleep(2 * LEASE)
+        await until_reaped(person)
+        bench.gate.set()
+        await asyncio.gather(one, two)
+    assert await lost_workers(bench) == []
+    assert {first.id, second.id} == ids
+    assert len(bench.begun) == ITEMS, "items were begun a second time"
+    await bench.check_all_stored_once()
+
+
+async def test_many_items_that_come_due_at_once_on_a_slow_server(
+    server_bench: Bench, person: asyncpg.Connection
+) -> None:
+    """Promoting them takes several leases; meanwhile the heartbeat goes on, and so does all other maintenance."""
+    if not LONG:  # as if it had much more to do
+        await person.execute(
+            "create function shoal.dawdle() returns trigger language plpgsql as "
+            "$$ begin perform pg_sleep(0.4); return null; end $$"
+        )
+        await person.execute(
+            "create trigger dawdle after delete on shoal.delayed for each statement execute function shoal.dawdle()"
+        )
+    async with busy_while_items_come_due(server_bench, DUE):
+        await until_reaped(person)
+
+
+async def test_many_items_that_come_due_at_once_in_a_file(sqlite_path: Path) -> None:
+    """There is one write lock: the heartbeat gets it between two steps."""
+    async with bench_at(str(sqlite_path)) as bench, busy_while_items_come_due(bench, DUE):
+        pass
+
+
+@asynccontextmanager
+async def busy_while_items_come_due(bench: Bench, count: int) -> AsyncIterator[None]:
+    """The block begins when all are promoted; after it, nobody must be lost."""
+    bench.held_up = {"0", "1", "2", "3"}  # all slots are busy: no claim says that the worker is alive
+    run = await bench.fill(4)
+    late = (NewItem(key=str(number), stage="work", delay=1.0) for number in range(4, count))
+    await bench.ledger.intake.enqueue(run.id, late)
+    async with bench.working(lease=LEASE) as (worker, _):
+        while (await bench.ledger.reads.stats(run.id)).delayed:  # noqa: ASYNC110 - ledgers are asked
+            await asyncio.sleep(0.05)
+        yield
+        worker.drain()
+        bench.gate.set()
+    assert await lost_workers(bench) == []
+    assert len(set(bench.begun)) == len(bench.begun), "items were begun a second time"
+
+
+async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench) -> None:
+    """Nobody serves the run with many lanes any more, because the only worker there is for another one."""
+    bench = server_bench
+    other = await bench.ledger.runs.create(msgspec.structs.replace(bench.scraper.run_spec(), scraper="other"))
+    await bench.ledger.intake.enqueue(other.id, (NewItem(key=str(n), lane=f"h{n}") for n in range(LANES)))
+    await bench.fill()
+    async with bench.working(lease=LEASE) as (_, task):
+        await bench.until(lambda: len(bench.begun) == 4)
+        await asyncio.sleep(LEASE)
+        bench.gate.set()
+    assert task.result().ending is Ending.NOTHING_LEFT
+    assert await lost_workers(bench) == []
+    assert len(bench.begun) == ITEMS
+
+
+async def test_a_round_of_maintenance_ends_in_time_and_the_next_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await bench.fill(1)
+    late = (NewItem(key=str(number), stage="work", delay=0.001) for number in range(1, 2_501))
+    await bench.ledger.intake.enqueue(run.id, late)
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.0)
+    rounds = [await bench.ledger.upkeep.tend() for _ in range(3)]
+    assert [(done.woken, done.more) for done in rounds] == [(1_000, True), (1_000, True), (500, False)]
+
+
+# Parts that fail
+
+
+async def test_a_heartbeat_that_fails_ends_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the failure is. What the worker holds goes back at once, so that others need not wait for the lease."""
+    run = await bench.fill()
+    beat = RegisteredWorkers.beat
+
+    async def fail_once_it_works(self: RegisteredWorkers, *about: Any) -> Orders:
+        if bench.begun:
+            raise ZeroDivisionError("no beat")
+        return await beat(self, *about)
+
+    monkeypatch.setattr(RegisteredWorkers, "beat", fail_once_it_works)
+    with pytest.raises(RuntimeError, match="heartbeat ended: ZeroDivisionError: no beat"):
+        async with bench.working():
+            pass
+    counts = await bench.ledger.reads.stats(run.id)
+    assert (counts.leased, counts.ready) == (0, ITEMS)
+
+
+@pytest.mark.parametrize("part", [Committer, Maintenance, Slots])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_part_that_ends_ends_the_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, part: type, fails: bool
+) -> None:
+    run = await bench.fill()
+
+    async def end(*_: Any) -> None:
+        await bench.until(lambda: bool(bench.begun))
+        if fails:
+            raise RuntimeError("a part of this worker ended")
+
+    monkeypatch.setattr(part, "replace_stubborn" if part is Slots else "run", end)
+    with pytest.raises(RuntimeError, match="a part of this worker ended"):
+        async with bench.working():
+            pass
+    counts = await bench.ledger.reads.stats(run.id)
+    assert (counts.leased, counts.ready) == (0, ITEMS)
+
+
+# Sharing
+
+
+async def test_long_items_are_shared(bench: Bench) -> None:
+    """Nobody knows yet how long they take: a worker claims what it can begin, and nothing ahead."""
+    run = await bench.fill(8)
+    async with bench.working() as (_, one), bench.working() as (_, two):
+        await bench.until(lambda: len(bench.begun) == 8)
+        bench.gate.set()
+        await asyncio.gather(one, two)
+    assert (one.result().done, two.result().done) == (4, 4)
+    assert (await bench.ledger.runs.get(run.id)).state is RunState.FINISHED
+
+
+async def test_what_was_claimed_ahead_goes_back_when_the_slots_are_stuck(bench: Bench) -> None:
+    """Quick items before them made it claim ahead; a worker that comes later gets what the first one cannot begin."""
+    bench.held_up = {str(number) for number in range(40, 48)}
+    await bench.fill(48)
+    async with bench.working() as (_, one):
+        await bench.until(lambda: len(bench.begun) == 44)
+        async with bench.working() as (_, two):
+            await bench.until(lambda: len(bench.begun) == 48)
+            bench.gate.set()
+            await asyncio.gather(one, two)
+    assert two.result().done >= 4
+    assert len(bench.begun) == 48
+    await bench.check_all_stored_once(48)
+
+
+# Waiting
+
+
+async def test_a_wait_that_is_cancelled_leaves_no_deaf_connection(
+    postgres_url: str, person: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_listener = asyncpg.Connection.add_listener
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def add_later(self: asyncpg.Connection, channel: str, callback: Any) -> None:
+        asked.set()
+        await go_on.wait()
+        await add_listener(self, channel, callback)
+
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", add_later)
+    ledger = await open_postgres(postgres_url)
+    try:
+        for _ in range(3):
+            waiting = asyncio.create_task(ledger.upkeep.wait(20))
+            await asked.wait()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        go_on.set()
+        waiting = asyncio.create_task(ledger.upkeep.wait(20))
+        async with asyncio.timeout(10):
+            while not waiting.done():
+                await person.execute("notify shoal_wake")
+                await asyncio.sleep(0.05)
+        backends = "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'"
+        assert await person.fetchval(backends) == 1
+    finally:
+        await ledger.close()

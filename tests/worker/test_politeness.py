@@ -1,0 +1,319 @@
+"""Every request keeps to the lane of the host it goes to, whoever sent it there. The site's own log is the witness."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from shoal import Http, Item, Page, Scraper
+from shoal.config import Settings
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import ItemState
+from shoal.model.run import Run
+from shoal.model.views import ItemView
+from shoal.model.worker import Scope, WorkerSpec
+from shoal.observe.logs import open_logs
+from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.worker import host_slots
+from shoal.worker.heartbeat import awake_and_asleep
+from shoal.worker.lane_starts import AllStarts, WorkerSide
+from shoal.worker.options import WorkerOptions
+from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
+
+LOG = open_logs(format="console", level="error", file=None, stream=None).log
+SENDERS, TARGET = HOSTS[:8], HOSTS[8]
+# The site writes a request down when it reads it, which on a busy machine is a little after it was sent.
+LEEWAY = 0.04
+SITE_LEEWAY = 0.06
+
+
+class Crew:
+    """Workers of one process, each with a ledger and a fetcher of its own, as workers of several processes have."""
+
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self.settings = settings
+        self.ledger = ledger
+        self.scraper = Scraper("crew")
+        self.run: Run | None = None
+
+    def pages(self, **options: object) -> None:
+        """A stage that fetches its items' pages."""
+
+        async def page(page: Page) -> AsyncIterator[dict[str, str]]:
+            yield {"url": page.url}
+
+        self.scraper.stage(**options)(page)  # type: ignore[call-overload]
+
+    def calls(self, *, check: bool = True, **options: object) -> None:
+        """A stage whose items have no URL: its handler asks for one."""
+
+        async def call(item: Item, http: Http) -> AsyncIterator[dict[str, int]]:
+            page = await http.get(item.payload["url"], check=check)
+            yield {"status": page.status}
+
+        self.scraper.stage(**options)(call)  # type: ignore[call-overload]
+
+    async def fill(self, urls: Sequence[str]) -> None:
+        stage = self.scraper.first_stage
+        self.run = await self.ledger.runs.create(self.scraper.run_spec())
+        if stage.fetches:
+            items = [stage.item(url, key=f"{n} {url}") for n, url in enumerate(urls)]
+        else:
+            items = [stage.item(key=str(n), payload={"url": url}) for n, url in enumerate(urls)]
+        await self.ledger.intake.enqueue(self.run.id, items)
+        await self.ledger.runs.seal(self.run.id, by="test")
+
+    async def work(self, workers: int = 1, *, concurrency: int = 16, **options: object) -> None:
+        async with AsyncExitStack() as stack:
+            tasks = []
+            for _ in range(workers):
+                ledger = await stack.enter_async_context(opened(self.settings))
+                fetcher = build_fetcher(self.settings)
+                stack.push_async_callback(fetcher.close)
+                chosen = WorkerOptions(scope=Scope(scraper="crew"), concurrency=concurrency, lease=10.0, **options)  # type: ignore[arg-type]
+                worker = build_worker(self.scraper, self.settings, ledger, fetcher, chosen, log=LOG)
+                tasks.append(asyncio.create_task(worker.work()))
+            try:
+                async with asyncio.timeout(30):
+                    await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def items(self) -> tuple[ItemView, ...]:
+        assert self.run is not None
+        return (await self.ledger.reads.items(self.run.id, limit=1_000)).rows
+
+    async def check_all_done(self, count: int) -> None:
+        items = await self.items()
+        assert [item.state for item in items] == [ItemState.DONE] * count, [item.error for item in items]
+        assert {item.tries for item in items} == {1}, "an item was charged for a host that was closed or full"
+        assert await self.ledger.upkeep.audit() == []
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def crew(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncIterator[Crew]:
+    place = str(sqlite_path) if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    settings = Settings(ledger=place, lease=10.0)
+    async with opened(settings, migrate=True) as ledger:
+        yield Crew(settings, ledger)
+
+
+def detours(site: Site, path: str, count: int) -> list[str]:
+    """Addresses at all other hosts that redirect to a path of the target."""
+    return [f"{site.url_of(SENDERS[n % len(SENDERS)])}/elsewhere/{TARGET}{path}?{n}" for n in range(count)]
+
+
+def fewest_seconds(starts: Sequence[float], delay: float) -> float:
+    """By how much any number of starts comes too fast, in seconds: two, three, or all of them."""
+    return max(
+        (
+            (last - first) * delay - (starts[last] - starts[first])
+            for first in range(len(starts))
+            for last in range(first + 1, len(starts))
+        ),
+        default=0.0,
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_host_that_only_redirects_lead_to_keeps_the_rate(crew: Crew, workers: int) -> None:
+    crew.pages(rate="20/s")
+    with Site() as site:
+        await crew.fill(detours(site, "/page/1", 24))
+        await crew.work(workers)
+        visits = of_host(site.visits(), TARGET)
+    starts = sorted(visit.start for visit in visits)
+    assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 24
+    assert fewest_seconds(starts, 0.05) <= SITE_LEEWAY, "no number of starts comes faster than asked"
+    await crew.check_all_done(24)
+
+
+async def test_the_limit_of_a_host_that_only_redirects_lead_to_holds_over_all_workers(crew: Crew) -> None:
+    crew.pages(concurrency=3)
+    with Site() as site:
+        await crew.fill(detours(site, "/slow/0.1/x", 30))
+        await crew.work(6, concurrency=8)
+        visits = site.visits()
+    assert most_at_once(visits, TARGET) == 3
+    await crew.check_all_done(30)
+
+
+async def test_visitors_and_the_items_of_a_host_share_its_limit(crew: Crew) -> None:
+    crew.pages(concurrency=3)
+    with Site() as site:
+        own = [f"{site.url_of(TARGET)}/slow/0.1/own/{n}" for n in range(12)]
+        await crew.fill([*own, *detours(site, "/slow/0.1/sent", 12)])
+        await crew.work(3, concurrency=8)
+        visits = site.visits()
+    assert most_at_once(visits, TARGET) == 3
+    await crew.check_all_done(24)
+
+
+async def test_a_429_closes_the_host_that_answered_and_not_the_one_that_sent_us(crew: Crew) -> None:
+    crew.pages()
+    with Site() as site:
+        pages = [f"{site.url_of(sender)}/slow/0.05/{n}" for sender in SENDERS for n in range(6)]
+        await crew.fill([*detours(site, "/throttle/2", 24), *pages])
+        await crew.work(3)
+        visits = site.visits()
+    refused = [visit for visit in of_host(visits, TARGET) if visit.status == 429]
+    first = refused[0]
+    assert len(refused) <= 3 * 8, "what was under way when it answered, no more"
+    heard = (first.end or first.start) + 0.6
+    assert [visit.path for visit in of_host(visits, TARGET) if heard < visit.start < first.start + 1.9] == []
+    meanwhile = [visit for visit in visits if visit.host in SENDERS and heard < visit.start < first.start + 1.9]
+    assert meanwhile or max(visit.start for visit in visits if "/slow/" in visit.path) < heard, (
+        "the senders were not blocked"
+    )
+    lanes = [await crew.ledger.lanes.get(f"{sender}:{site.port}") for sender in SENDERS]
+    assert {lane.blocked_why for lane in lanes} == {None}
+    await crew.check_all_done(24 + len(pages))
+
+
+@pytest.mark.parametrize("check", [True, False])
+async def test_an_api_that_answers_429_is_left_alone(crew: Crew, check: bool) -> None:
+    """60 items without a URL: those under way hear it, the others wait without asking and are not charged."""
+    crew.calls(check=check)
+    with Site() as site:
+        await crew.fill([f"{site.url_of(TARGET)}/throttle/2"] * 60)
+        await crew.work(2, concurrency=32)
+        visits = [visit for visit in site.visits() if "/throttle/" in visit.path]
+    refused = [visit for visit in visits if visit.status == 429]
+    assert 1 <= len(refused) <= 8, "the limit of a host, once"
+    between = [visit for visit in visits if (refused[-1].end or 0) < visit.start < refused[0].start + 1.9]
+    assert between == []
+    await crew.check_all_done(60)
+
+
+async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:
+    crew.calls()
+    with Site() as site:
+        await crew.fill([f"{site.url_of(TARGET)}/status/429?retry-after=600"] * 12)
+        await crew.work(leave_when_idle=True)
+        assert crew.run is not None
+        for item in await crew.items():
+            gates = await crew.ledger.reads.why_item(crew.run.id, item.id)
+            assert any(f"{TARGET}:{site.port}" in gate.text for gate in gates), gates
+    assert len([visit for visit in site.visits() if visit.path != "/robots.txt"]) <= 8
+
+
+async def test_hosts_that_send_their_visitors_to_each_other(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds the only place of one host and waits for that of the other: somebody gives up, and all get through."""
+    monkeypatch.setattr(host_slots, "STUCK_SECONDS", (0.1, 0.4))
+    monkeypatch.setattr(host_slots, "PUT_OFF_SECONDS", (0.05, 0.3))
+    crew.pages(concurrency=1)
+    one, two = HOSTS[:2]
+    with Site() as site:
+        crossing = [
+            f"{site.url_of(source)}/elsewhere/{target}/slow/0.05/{n}"
+            for n in range(4)
+            for source, target in ((one, two), (two, one))
+        ]
+        await crew.fill(crossing)
+        await crew.work(2, concurrency=4)
+        visits = site.visits()
+    assert max(most_at_once(visits, host) for host in (one, two)) == 1
+    await crew.check_all_done(len(crossing))
+
+
+async def test_a_worker_that_vanishes_gives_its_places_back(crew: Crew) -> None:
+    crew.pages(concurrency=1)
+    with Site() as site:
+        await crew.fill(detours(site, "/slow/0.05/x", 4))
+        assert crew.run is not None
+        key = f"{TARGET}:{site.port}"
+        await crew.ledger.workers.register(WorkerSpec(id="ghost", node="n", pid=1, lease_seconds=1.0))
+        answer = await crew.ledger.lanes.enter("ghost", key, 7, run_id=crew.run.id, stage="page")
+        assert answer.is_in
+        await crew.work()
+    await crew.check_all_done(4)
+
+
+def intervals(visits: Sequence[Visit]) -> list[float]:
+    starts = sorted(visit.start for visit in visits)
+    return sorted(later - earlier for earlier, later in itertools.pairwise(starts))
+
+
+@pytest.mark.parametrize("rate", [20, 50])
+async def test_the_rate_that_was_asked_for_is_reached_and_never_exceeded(crew: Crew, rate: int) -> None:
+    """Where the machine has time, starts are as far apart as asked, within 5 %. Where it has none, they are farther.
+
+    How much time it has is told by a loop beside it that only sleeps: each start waits for more than one such sleep.
+    """
+    crew.pages(rate=f"{rate}/s")
+    naps: list[float] = []
+
+    async def only_sleep() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(1 / rate)
+            naps.append(time.monotonic() - began)
+
+    with Site() as site:
+        await crew.fill([f"{site.url}/page/{n}" for n in range(1, 41)])
+        sleeper = asyncio.create_task(only_sleep())
+        await crew.work()
+        sleeper.cancel()
+        visits = [visit for visit in site.visits() if visit.path != "/robots.txt"]
+    assert fewest_seconds(sorted(visit.start for visit in visits), 1 / rate) <= SITE_LEEWAY
+    between = intervals(visits)
+    assert between[len(between) // 2] >= 1 / rate - 0.002
+    disturbed = max(0.0, sorted(naps)[len(naps) // 2] - 1 / rate - 0.002)
+    assert between[len(between) // 4] <= 1.05 / rate + 3 * disturbed
+    await crew.check_all_done(40)
+
+
+async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None:
+    """On one clock, at the moment that requests leave: here no site's log blurs it."""
+    crew.pages(delay=0.03)
+    await crew.fill([])
+    assert crew.run is not None
+    await crew.ledger.lanes.set("host", delay=(0.03, 0.03), limit=20)
+    left: list[float] = []
+
+    async def visit(starts: AllStarts, count: int) -> None:
+        for _ in range(count):
+            start = starts.on("host", None, None)
+            try:
+                await start.reserve(None, None)
+                await start.departing()
+                left.append(awake_and_asleep())
+                start.sent()
+            finally:
+                start.close()
+
+    async with AsyncExitStack() as stack:
+        visitors = []
+        for name in ("one", "two", "three"):
+            ledger = await stack.enter_async_context(opened(crew.settings))
+            await ledger.workers.register(WorkerSpec(id=name, node="n", pid=1))
+            side = WorkerSide(lambda name=name: name, lambda: None, lambda worker: None)  # type: ignore[misc]
+            starts = AllStarts(ledger.lanes, side)
+            visitors += [visit(starts, 5) for _ in range(2)]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*visitors)
+    between = sorted(later - earlier for earlier, later in itertools.pairwise(left))
+    assert len(left) == 30
+    assert between[3] >= 0.03 - 0.001
+    assert between[0] >= 0.03 - 0.01, "this process may be stopped between its last look at the clock and ours"
+
+
+async def test_a_limit_of_items_counts_those_that_were_worked_on(crew: Crew) -> None:
+    """What goes back because the site asks for a delay is not one of them."""
+    crew.pages()
+    with Site(robots="User-agent: *\nCrawl-delay: 0.3\n") as site:
+        await crew.fill([f"{site.url}/page/{n}" for n in range(1, 6)])
+        await crew.work(limit=1)
+        assert len([visit for visit in site.visits() if visit.path != "/robots.txt"]) == 1
+        await crew.work(limit=2)
+        visits = site.visits()
+    assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 3
+    assert closest_starts(visits[:2]) >= 0.3 - LEEWAY
