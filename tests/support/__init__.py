@@ -1,9 +1,7 @@
-"""Real parts for tests and benchmarks: a PostgreSQL and a PgBouncer that end with whoever started them."""
+"""Helpers of the tests: real servers that end with the process that started them, projects, a website that logs."""
 
 import os
 from typing import NoReturn
-
-import pytest
 
 __all__ = ["MissingPartError", "missing"]
 
@@ -14,6 +12,8 @@ class MissingPartError(Exception):
 
 def missing(reason: str) -> NoReturn:
     """Skip the test for want of a part; in CI, where nothing may go untested, fail it instead."""
+    import pytest  # the test website runs without site-packages
+
     if os.environ.get("CI"):
         pytest.fail(f"CI needs every part: {reason}", pytrace=False)
     pytest.skip(reason)
