@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from bench.loops import pipelined, sequential
 from bench.places import open_ledger
 from shoal.ledger.protocols import Entry, Ledger
-from shoal.model.item import Claimed
+from shoal.model.item import ClaimedItem
 from shoal.model.lane import LanePolicy
-from shoal.model.outcome import DONE, Finished
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 
@@ -37,7 +37,7 @@ async def fill(address: str, entries: Iterable[Entry], lane: LanePolicy | None =
     try:
         run_id = await new_run(ledger, lane)
         await ledger.intake.enqueue(run_id, entries)
-        await ledger.upkeep.tend()
+        await ledger.upkeep.run_once()
         return run_id
     finally:
         await ledger.close()
@@ -53,12 +53,12 @@ class Consumer:
     scope: Scope = field(default_factory=Scope)
     done: int = 0
 
-    async def claim(self) -> list[Claimed]:
+    async def claim(self) -> list[ClaimedItem]:
         return await self.ledger.claims.claim(self.worker, self.scope, self.batch)
 
-    async def commit(self, claimed: Sequence[Claimed]) -> None:
+    async def commit(self, claimed: Sequence[ClaimedItem]) -> None:
         report = await self.ledger.commits.commit(
-            self.worker, [Finished(lease=item.lease, verdict=DONE) for item in claimed]
+            self.worker, [FinishedAttempt(lease=item.lease, decision=DONE) for item in claimed]
         )
         if report.lost or report.committed != len(claimed):
             raise RuntimeError(f"{len(claimed)} items were handed in and {report.committed} taken")
@@ -72,12 +72,12 @@ async def consumer(address: str, batch: int = BATCH) -> AsyncIterator[Consumer]:
     worker = new_worker_id("bench")
     # A contender that waits for its turn must not be taken for dead.
     await ledger.workers.register(WorkerSpec(id=worker, node="bench", pid=1, lease_seconds=LEASE_SECONDS))
-    tending = asyncio.create_task(_tend(ledger))
+    upkeep_task = asyncio.create_task(_tend(ledger))
     try:
         yield Consumer(ledger, worker, batch)
     finally:
-        tending.cancel()
-        await asyncio.gather(tending, return_exceptions=True)
+        upkeep_task.cancel()
+        await asyncio.gather(upkeep_task, return_exceptions=True)
         await ledger.workers.stop(worker)
         await ledger.close()
 
@@ -91,5 +91,5 @@ async def consume(address: str, total: int, *, ahead: bool, batch: int = BATCH) 
 
 async def _tend(ledger: Ledger) -> None:
     while True:
-        await ledger.upkeep.tend()
+        await ledger.upkeep.run_once()
         await asyncio.sleep(TEND_SECONDS)

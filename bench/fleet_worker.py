@@ -17,8 +17,8 @@ from shoal import wiring
 from shoal.cli.main import main
 from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import Claimed
-from shoal.model.outcome import Finished
+from shoal.model.item import ClaimedItem
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.views import CommitReport
 from shoal.model.worker import Scope
 
@@ -83,15 +83,15 @@ class _Timed:
 
 
 class _TimedClaims(_Timed):
-    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
+    async def claim(self, worker: str, scope: Scope, limit: int) -> list[ClaimedItem]:
         began = time.monotonic()
-        claimed: list[Claimed] = await self._real.claim(worker, scope, limit)
+        claimed: list[ClaimedItem] = await self._real.claim(worker, scope, limit)
         self._calls.append(Call("claim", began, time.monotonic(), len(claimed)))
         return claimed
 
 
 class _TimedCommits(_Timed):
-    async def commit(self, worker: str, finished: Sequence[Finished]) -> CommitReport:
+    async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         began = time.monotonic()
         report: CommitReport = await self._real.commit(worker, finished)
         self._calls.append(Call("commit", began, time.monotonic(), len(finished)))
@@ -102,8 +102,10 @@ def work(notes: Path, arguments: Sequence[str]) -> int:
     calls: list[Call] = []
     connect = wiring.connect_ledger
 
-    async def connect_timed(settings: Settings, *, create: bool = True, waiting: wiring.Tell | None = None) -> Ledger:
-        return cast(Ledger, TimedLedger(await connect(settings, create=create, waiting=waiting), calls))
+    async def connect_timed(
+        settings: Settings, *, create: bool = True, on_waiting: wiring.OnWaiting | None = None
+    ) -> Ledger:
+        return cast(Ledger, TimedLedger(await connect(settings, create=create, on_waiting=on_waiting), calls))
 
     wiring.connect_ledger = connect_timed
     code = main(arguments)

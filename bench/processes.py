@@ -13,7 +13,7 @@ from bench.figures import Lines, Report
 from bench.places import Place
 from bench.rounds import Contender, alternate, paired_ratio
 from bench.session import Effort, Session
-from shoal.model.item import Claimed
+from shoal.model.item import ClaimedItem
 
 ITEMS: dict[Effort, int] = {"quick": 40_000, "full": 300_000}
 PROCESSES = (1, 2, 4, 8)
@@ -80,7 +80,7 @@ async def _consume_until_empty(address: str) -> tuple[float, float, int]:
 
 
 def _commit_beside(
-    worker: consumer.Consumer, batch: Sequence[Claimed], commits: set[asyncio.Task[None]]
+    worker: consumer.Consumer, batch: Sequence[ClaimedItem], commits: set[asyncio.Task[None]]
 ) -> asyncio.Task[None]:
     task = asyncio.create_task(worker.commit(batch))
     task.add_done_callback(commits.discard)

@@ -26,10 +26,10 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
-from shoal.worker.claim import anything_left
+from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
+from shoal.worker.claim import has_open_runs
 from shoal.worker.hooks import call_finish_hooks
-from shoal.worker.options import Ending, WorkReport
+from shoal.worker.options import StopReason, WorkSummary
 
 # Kept at the end of a call for giving back, storing and closing connections.
 RESERVE_SECONDS = 3.0
@@ -114,12 +114,12 @@ async def _work(scraper: Scraper, settings: Settings, order: Order, usable: floa
     )
     logs = open_logs(format="json", level=settings.log_level, file=None, stream=sys.stderr, secrets=settings.secrets())
     try:
-        async with opened(settings) as ledger:
+        async with ledger_context(settings) as ledger:
             if order.run_id is not None:
                 await ledger.runs.get(order.run_id)
             report = await _one_claim(scraper, settings, ledger, scope, order.limit, deadline, logs.log)
             await _call_finish_hooks(scraper, ledger, scope, logs.log)
-            left = await anything_left(ledger, scope)
+            left = await has_open_runs(ledger, scope)
     finally:
         logs.close()
     return {**msgspec.to_builtins(report), "left": left}
@@ -133,12 +133,12 @@ async def _one_claim(
     limit: int | None,
     deadline: float,
     log: Log,
-) -> WorkReport:
+) -> WorkSummary:
     most = settings.batch_size if limit is None else limit
-    options = worker_options(scraper, settings, scope, limit=most, leave_when_idle=True)
+    options = worker_options(scraper, settings, scope, limit=most, stop_when_idle=True)
     fetcher = build_fetcher(settings)
     worker = build_worker(scraper, settings, ledger, fetcher, options, log=log)
-    time_up = asyncio.get_running_loop().call_at(deadline, worker.drain, Ending.TIMED_OUT)
+    time_up = asyncio.get_running_loop().call_at(deadline, worker.drain, StopReason.TIMED_OUT)
     try:
         return await worker.work()
     finally:

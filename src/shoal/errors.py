@@ -21,7 +21,7 @@ ShoalError
 └── LedgerError                the database
     ├── BadLedgerUrl           the address cannot be understood
     ├── LedgerUnreachable      nobody answers there, or the password is wrong
-    │   └── LedgerAway         nobody answers at the moment; it may be a restart
+    │   └── LedgerUnavailable         nobody answers at the moment; it may be a restart
     ├── LedgerNotMigrated      the schema is missing or older than this code
     ├── LedgerTooNew           the schema is newer than this code
     ├── LedgerReadOnly         the file or the server refuses writes
@@ -164,7 +164,7 @@ class LedgerUnreachable(LedgerError):
     remedy = "Check that the database runs, the address is right and the password is valid."
 
 
-class LedgerAway(LedgerUnreachable):
+class LedgerUnavailable(LedgerUnreachable):
     """Nobody answers at the moment, as while a server restarts; it may be there again soon."""
 
 

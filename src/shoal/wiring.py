@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shoal.config import Settings
-from shoal.errors import LedgerAway, LedgerCorrupt, LedgerNotMigrated, LedgerUnreachable, UsageError
+from shoal.errors import LedgerCorrupt, LedgerNotMigrated, LedgerUnavailable, LedgerUnreachable, UsageError
 from shoal.ledger.protocols import Ledger
-from shoal.model.ledger_url import ledger_address, postgres_address, shown_address
+from shoal.model.ledger_url import ledger_address, postgres_address, redacted_address
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from shoal.model.log import Log
     from shoal.model.worker import Scope
     from shoal.notify.alert_thread import Tower
-    from shoal.worker.attempt import Attempts
+    from shoal.worker.attempt import AttemptRunner
     from shoal.worker.options import WorkerOptions
     from shoal.worker.worker import Worker
 
 # A server that accepts the connection and then says nothing is given at least this long.
-LEAST_CONNECT_SECONDS = 1.0
-FIRST_CONNECT_PAUSE, LONGEST_CONNECT_PAUSE = 0.1, 1.0
+MIN_CONNECT_SECONDS = 1.0
+MIN_CONNECT_BACKOFF, MAX_CONNECT_BACKOFF = 0.1, 1.0
 
-Tell = Callable[[str], None]
+OnWaiting = Callable[[str], None]
 
 
-async def connect_ledger(settings: Settings, *, create: bool = True, waiting: Tell | None = None) -> Ledger:
+async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting: OnWaiting | None = None) -> Ledger:
     """Connect without looking at the schema. With `create=False` a SQLite file must be there already.
 
-    With `waiting` a server that is away is waited for, as long as `patience` says; it is told so, once.
+    With `on_waiting` a server that is away is waited for, as long as `patience` says; it is told so, once.
     """
     path = sqlite_path(settings.ledger)
     if path is None:
-        return await _connect_postgres(settings, waiting)
+        return await _connect_postgres(settings, on_waiting)
     if not create and not path.exists():
         raise LedgerNotMigrated(
             f"There is no ledger at {path}.",
@@ -52,8 +52,10 @@ async def connect_ledger(settings: Settings, *, create: bool = True, waiting: Te
     return await open_sqlite(path, busy_timeout=settings.busy_timeout)
 
 
-async def open_ledger(settings: Settings, *, migrate: bool | None = None, waiting: Tell | None = None) -> Ledger:
-    """A ledger that is ready for work. `waiting` as for `connect_ledger`.
+async def open_ledger(
+    settings: Settings, *, migrate: bool | None = None, on_waiting: OnWaiting | None = None
+) -> Ledger:
+    """A ledger that is ready for work. `on_waiting` as for `connect_ledger`.
 
     A SQLite ledger is created and migrated on first use; a PostgreSQL one, which others may be working on, must have
     been migrated by `shoal db migrate`. `migrate` overrules that for both. With `migrate=False` a SQLite file must
@@ -61,7 +63,7 @@ async def open_ledger(settings: Settings, *, migrate: bool | None = None, waitin
     """
     if migrate is None:
         migrate = sqlite_path(settings.ledger) is not None
-    ledger = await connect_ledger(settings, create=migrate, waiting=waiting)
+    ledger = await connect_ledger(settings, create=migrate, on_waiting=on_waiting)
     try:
         if migrate:
             await ledger.schema.migrate()
@@ -73,11 +75,11 @@ async def open_ledger(settings: Settings, *, migrate: bool | None = None, waitin
 
 
 @asynccontextmanager
-async def opened(
-    settings: Settings, *, migrate: bool | None = None, waiting: Tell | None = None
+async def ledger_context(
+    settings: Settings, *, migrate: bool | None = None, on_waiting: OnWaiting | None = None
 ) -> AsyncIterator[Ledger]:
     """`open_ledger` for the length of a block."""
-    ledger = await open_ledger(settings, migrate=migrate, waiting=waiting)
+    ledger = await open_ledger(settings, migrate=migrate, on_waiting=on_waiting)
     try:
         yield ledger
     finally:
@@ -112,14 +114,14 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
-def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> Attempts:
+def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, nobody else needs to be spared."""
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import Attempts
+    from shoal.worker.attempt import AttemptRunner
     from shoal.worker.politeness import Politeness
 
     robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
-    return Attempts(scraper, fetcher, Politeness(None, robots), log=log)
+    return AttemptRunner(scraper, fetcher, Politeness(None, robots), log=log)
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
@@ -155,13 +157,13 @@ def build_worker(
     """A worker on this ledger. Its heart opens the ledger a second time, in its own thread, for heartbeats alone."""
     from shoal.fetch.memory import MemoryBudget
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import Attempts
+    from shoal.worker.attempt import AttemptRunner
     from shoal.worker.politeness import Politeness
     from shoal.worker.worker import Worker
 
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
-    attempts = Attempts(
+    attempts = AttemptRunner(
         scraper,
         fetcher,
         Politeness(ledger.lanes, robots),
@@ -170,25 +172,25 @@ def build_worker(
         memory=MemoryBudget(settings.memory_budget << 20),
     )
     # A beat that gets no answer is tried again on another connection before the lease has ended.
-    heart_settings = msgspec.structs.replace(
+    heartbeat_settings = msgspec.structs.replace(
         settings,
         pool_size=1,
         patience=options.lease / 5,
         command_timeout=min(settings.command_timeout, max(1.0, options.lease / 3)),
     )
-    ledger.health.report_to(log.warning)
+    ledger.health.set_warning_handler(log.warning)
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
         attempts,
         options,
-        open_heart=lambda: connect_ledger(heart_settings, create=False),
-        give_up=longest + settings.lease,
+        open_heartbeat_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
+        hang_timeout=longest + settings.lease,
         log=log,
     )
 
 
-def build_tower(settings: Settings, log: Log) -> Tower:
+def build_alert_thread(settings: Settings, log: Log) -> Tower:
     """The watch over a ledger's runs. It opens the ledger for itself, in its own thread, when it is its turn."""
     from shoal.notify.alert_thread import Tower
 
@@ -202,33 +204,33 @@ def sqlite_path(ledger: str) -> Path | None:
     return found if isinstance(found, Path) else None
 
 
-def damage_of_ledger(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt | None:
+def find_ledger_damage(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt | None:
     """The error that says what is wrong with a SQLite ledger's file; None when nothing is found in so many seconds, or
     it is no file."""
     path = sqlite_path(ledger)
     if path is None or not path.exists():
         return None
-    from shoal.ledger.sqlite.errors import damaged
-    from shoal.ledger.sqlite.integrity import damage_of
+    from shoal.ledger.sqlite.errors import corrupt_error
+    from shoal.ledger.sqlite.integrity import find_damage
 
-    finding = damage_of(path, seconds)
-    return None if finding is None else damaged(path, finding)
+    finding = find_damage(path, seconds)
+    return None if finding is None else corrupt_error(path, finding)
 
 
-async def _connect_postgres(settings: Settings, waiting: Tell | None) -> Ledger:
-    give_up_at = time.monotonic() + settings.patience
-    pause, told = FIRST_CONNECT_PAUSE, False
+async def _connect_postgres(settings: Settings, on_waiting: OnWaiting | None) -> Ledger:
+    deadline = time.monotonic() + settings.patience
+    pause, announced = MIN_CONNECT_BACKOFF, False
     while True:
         try:
             return await _connect_postgres_once(settings)
-        except LedgerAway as error:
-            if waiting is None or time.monotonic() + pause > give_up_at:
+        except LedgerUnavailable as error:
+            if on_waiting is None or time.monotonic() + pause > deadline:
                 raise
-            if not told:
-                waiting(f"{error.message} Waiting for it, up to {settings.patience:g} s.")
-                told = True
+            if not announced:
+                on_waiting(f"{error.message} Waiting for it, up to {settings.patience:g} s.")
+                announced = True
         await asyncio.sleep(pause * (0.5 + random.random()))
-        pause = min(2 * pause, LONGEST_CONNECT_PAUSE)
+        pause = min(2 * pause, MAX_CONNECT_BACKOFF)
 
 
 async def _connect_postgres_once(settings: Settings) -> Ledger:
@@ -237,7 +239,7 @@ async def _connect_postgres_once(settings: Settings) -> Ledger:
     address = postgres_address(settings.ledger)
     # Pairs become a URL; a URL is left as it was written.
     url = settings.ledger if address is None or "://" in settings.ledger else address.url
-    seconds = max(LEAST_CONNECT_SECONDS, settings.patience)
+    seconds = max(MIN_CONNECT_SECONDS, settings.patience)
     try:
         async with asyncio.timeout(seconds):
             return await open_postgres(
@@ -247,4 +249,4 @@ async def _connect_postgres_once(settings: Settings) -> Ledger:
                 command_timeout=settings.command_timeout,
             )
     except TimeoutError:
-        raise LedgerUnreachable(f"{shown_address(settings.ledger)} has not answered for {seconds:g} s.") from None
+        raise LedgerUnreachable(f"{redacted_address(settings.ledger)} has not answered for {seconds:g} s.") from None

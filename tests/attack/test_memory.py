@@ -15,7 +15,7 @@ from shoal.fetch.memory import MemoryBudget, reservation
 from shoal.fetch.protocols import Request
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker.options import WorkerOptions
 from tests.support.raw_site import Seen, Site, reply
 
@@ -129,7 +129,7 @@ async def _take(budget: MemoryBudget, size: int) -> None:
     held = reservation()
     assert held is not None
     try:
-        await held.cover(size, "image/png")
+        await held.reserve(size, "image/png")
     finally:
         share.close()
 
@@ -149,7 +149,7 @@ async def test_a_worker_keeps_to_its_budget(site: Site, tmp_path: Path) -> None:
         yield {"bytes": len(page.body)}
 
     settings = Settings(ledger=str(tmp_path / "ledger.db"), memory_budget=16)
-    async with opened(settings) as ledger:
+    async with ledger_context(settings) as ledger:
         run = await ledger.runs.create(big.run_spec())
         for number in range(6):
             site.answers[f"/{number}"] = reply(b"x" * (1 << 20))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.fetch.http import HttpFetcher
-from shoal.fetch.robots import LARGEST_FILE, LONGEST_DELAY, MAX_WILDCARDS, Robots, Rules
+from shoal.fetch.robots import MAX_CRAWL_DELAY, MAX_FILE_BYTES, MAX_WILDCARDS, Robots, RobotsRules
 from shoal.model.lane import LanePolicy
 from tests.support.memory_growth import growth
 from tests.support.raw_site import Site, reply
@@ -43,7 +43,7 @@ async def test_a_pause_without_end_is_clamped_and_told_once(asked: str, site: Si
     robots = Robots(fetcher, "shoal/0.1", log=log)
     for _ in range(3):
         rules = await robots.rules(site.url("/x"))
-    assert rules.crawl_delay == LONGEST_DELAY
+    assert rules.crawl_delay == MAX_CRAWL_DELAY
     LanePolicy(delay_min=rules.crawl_delay, delay_max=rules.crawl_delay).checked()
     assert len(log.said) == 1
     assert "86400 s are kept" in log.said[0]
@@ -52,9 +52,9 @@ async def test_a_pause_without_end_is_clamped_and_told_once(asked: str, site: Si
 
 @pytest.mark.parametrize("asked", ["nan", "inf", "-1", "-1e308", "x", "9" * 5_000, ""])
 async def test_a_pause_that_makes_no_sense_is_none(asked: str) -> None:
-    rules = Rules(f"User-agent: *\nCrawl-delay: {asked}\nRequest-rate: {asked}/0\n", "shoal")
-    assert rules.crawl_delay in (None, LONGEST_DELAY)
-    assert Rules("User-agent: *\nRequest-rate: 0/1\n", "shoal").crawl_delay is None
+    rules = RobotsRules(f"User-agent: *\nCrawl-delay: {asked}\nRequest-rate: {asked}/0\n", "shoal")
+    assert rules.crawl_delay in (None, MAX_CRAWL_DELAY)
+    assert RobotsRules("User-agent: *\nRequest-rate: 0/1\n", "shoal").crawl_delay is None
 
 
 WILDCARDS: dict[str, Callable[[int], str]] = {
@@ -66,25 +66,28 @@ WILDCARDS: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("name", WILDCARDS)
 def test_the_cost_of_a_url_is_bounded_whatever_the_file_holds(name: str) -> None:
-    files = {size: Rules(WILDCARDS[name](size)[:LARGEST_FILE], "shoal") for size in (MAX_WILDCARDS, 8 * MAX_WILDCARDS)}
+    files = {
+        size: RobotsRules(WILDCARDS[name](size)[:MAX_FILE_BYTES], "shoal")
+        for size in (MAX_WILDCARDS, 8 * MAX_WILDCARDS)
+    }
     url = f"http://a.test/{'a' * 300}"
     assert growth(lambda size: [files[size].allowed(url) for _ in range(5)], MAX_WILDCARDS, 8) < 3
 
 
 def test_rules_beyond_the_bound_forbid_more_and_never_less() -> None:
     many = "".join(f"Disallow: /*{number}z\n" for number in range(MAX_WILDCARDS))
-    rules = Rules(f"User-agent: *\n{many}Disallow: /shop/*/cart\nAllow: /*\nAllow: /shop/*open\n", "shoal")
+    rules = RobotsRules(f"User-agent: *\n{many}Disallow: /shop/*/cart\nAllow: /*\nAllow: /shop/*open\n", "shoal")
     assert not rules.allowed("http://a.test/x/1z")
     assert rules.allowed("http://a.test/x/1y")
     assert not rules.allowed("http://a.test/shop/1/cart")
     assert not rules.allowed("http://a.test/shop/1/open")
-    assert "cut" in rules.remarks[0]
+    assert "cut" in rules.warnings[0]
 
 
 def test_groups_of_others_cost_nothing() -> None:
-    def read(size: int) -> Rules:
+    def read(size: int) -> RobotsRules:
         agents = "".join(f"User-agent: bot{number}\n" for number in range(size))
-        return Rules(agents + "Disallow: /\n" * size + "User-agent: *\nDisallow: /private\n", "shoal")
+        return RobotsRules(agents + "Disallow: /\n" * size + "User-agent: *\nDisallow: /private\n", "shoal")
 
     assert growth(read, 2_000) < 10
     assert not read(10).allowed("http://a.test/private/1")
@@ -104,7 +107,7 @@ def test_the_own_group_is_found_among_others() -> None:
         User-agent: *
         Disallow: /
     """
-    rules = Rules(text, "shoal")
+    rules = RobotsRules(text, "shoal")
     assert [rules.allowed(f"http://a.test{path}") for path in ("/a", "/b", "/c")] == [False, False, True]
     assert (rules.crawl_delay, rules.sitemaps) == (3.0, ("http://a.test/s.xml",))
-    assert not Rules(text, "unknown").allowed("http://a.test/c")
+    assert not RobotsRules(text, "unknown").allowed("http://a.test/c")

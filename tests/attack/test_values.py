@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from shoal.errors import Permanent, Throttled
-from shoal.fetch.classify import read_date, read_decimal, verdict_on
+from shoal.fetch.classify import classify_page, read_date, read_decimal
 from shoal.fetch.page import Page
 from shoal.fetch.sitemap import read_sitemap
 from shoal.recipes.newspaper.cleaning import read_day
@@ -35,7 +35,7 @@ def test_an_absurd_date_is_absent(text: str) -> None:
 @pytest.mark.parametrize("text", ABSURD_DATES)
 def test_a_throttling_answer_with_an_absurd_wait_is_still_one(text: str) -> None:
     for headers in ({"Retry-After": text}, {"Retry-After": "Tue, 15 Nov 1994 08:12:31 GMT", "Date": text}):
-        ended = verdict_on(Page.of("http://shop.test/", status=429, headers=headers))
+        ended = classify_page(Page.of("http://shop.test/", status=429, headers=headers))
         assert isinstance(ended, Throttled)
 
 

@@ -14,7 +14,7 @@ from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import RunSpec, StageSpec
 from shoal.observe.logs import open_logs
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 NONE = Ends()
 PACE = Pace(grow=5, settle=30, hot=5, quiet=30, remember=300)
@@ -49,7 +49,7 @@ class Story:
 
 @pytest.fixture
 async def story(tmp_path: Path) -> AsyncIterator[Story]:
-    async with opened(Settings(ledger=str(tmp_path / "ledger.db")), migrate=True) as ledger:
+    async with ledger_context(Settings(ledger=str(tmp_path / "ledger.db")), migrate=True) as ledger:
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(StageSpec(name="one"),)))
         yield Story(ledger, run.id, tmp_path / "nothing")
 

@@ -74,7 +74,7 @@ async def test_a_cancel_is_killed_and_any_worker_goes_on_with_it(address: str) -
         while (counts := await ledger.reads.stats(run.id)).remaining:
             assert time.monotonic() < give_up_at, counts
             began = time.monotonic()
-            await ledger.upkeep.tend()
+            await ledger.upkeep.run_once()
             longest = max(longest, time.monotonic() - began)
         assert counts.cancelled == ITEMS
         assert longest < 10, "a round of upkeep is bounded, however much is left"
@@ -101,7 +101,7 @@ async def test_a_removal_is_killed_and_the_next_one_finds_nothing(address: str) 
         assert await ledger.db.value(rows) > 10, "it was killed in the middle"  # type: ignore[attr-defined]
         while await ledger.db.value(rows) > 10:  # type: ignore[attr-defined]
             assert time.monotonic() < give_up_at
-            await ledger.upkeep.tend()
+            await ledger.upkeep.run_once()
         assert await ledger.upkeep.audit() == []
     finally:
         await ledger.close()

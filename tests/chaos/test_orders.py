@@ -16,13 +16,13 @@ import pytest
 
 from shoal.errors import WorkerLost, WrongState
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import Claimed, ItemState, NewItem
+from shoal.model.item import ClaimedItem, ItemState, NewItem
 from shoal.model.lane import LanePolicy
-from shoal.model.outcome import Finished
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import ItemFilter
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
-from shoal.testing.lab import dead, done, retry, throttled
+from shoal.testing.harness import dead, done, retry, throttled
 from tests.support.chaos_worker import open_any
 from tests.support.kills import LONG
 
@@ -62,7 +62,7 @@ def some_items(rng: random.Random, count: int) -> list[NewItem]:
     return items
 
 
-def some_end(rng: random.Random, item: Claimed) -> Finished:
+def some_end(rng: random.Random, item: ClaimedItem) -> FinishedAttempt:
     match rng.choices(["done", "follow", "retry", "throttled", "dead"], [5, 3, 2, 1, 1])[0]:
         case "retry":
             return retry(item, delay=rng.choice([0.0, 0.05]))
@@ -86,22 +86,22 @@ async def work(ledger: Ledger, rng: random.Random, until: float) -> None:
                 await ledger.workers.register(WorkerSpec(id=worker, node="n", pid=1, lease_seconds=rng.choice([1, 30])))
             claimed = await ledger.claims.claim(worker, Scope(), rng.randint(1, 20))
             if claimed and rng.random() < 0.4:
-                await ledger.claims.started(worker, [item.lease for item in claimed])
+                await ledger.claims.mark_started(worker, [item.lease for item in claimed])
             match rng.choices(["commit", "back", "forget", "stop", "die", "tend"], [12, 2, 1, 1, 1, 4])[0]:
                 case "commit":
                     await ledger.commits.commit(worker, [some_end(rng, item) for item in claimed])
                 case "back":
-                    await ledger.claims.give_back(worker, [item.lease for item in claimed])
+                    await ledger.claims.return_leases(worker, [item.lease for item in claimed])
                 case "forget":
                     await ledger.claims.reconcile(worker, [])
                 case "stop":
                     await ledger.workers.stop(worker)
                     worker = ""
                 case "die":
-                    await ledger.workers.bury(worker)
+                    await ledger.workers.mark_dead(worker)
                     worker = ""
                 case "tend":
-                    await ledger.upkeep.tend()
+                    await ledger.upkeep.run_once()
         except WorkerLost:
             worker = ""
 
@@ -150,7 +150,7 @@ async def drain(ledger: Ledger, runs: list[Run]) -> None:
     while left := sum([(await ledger.reads.stats(run.id)).remaining for run in runs]):
         claimed = await ledger.claims.claim(worker, Scope(), 200)
         await ledger.commits.commit(worker, [done(item) for item in claimed])
-        await ledger.upkeep.tend()
+        await ledger.upkeep.run_once()
         if not claimed:
             assert time.monotonic() < give_up_at, (left, [await ledger.reads.why_run(run.id) for run in runs])
             await asyncio.sleep(0.02)

@@ -16,7 +16,7 @@ import typer
 from shoal.cli.main import VERBS, app, main
 from shoal.config.settings import Settings
 from shoal.demo.shop import Shop
-from shoal.demo.shop.serving import OpenShop
+from shoal.demo.shop.serving import RunningShop
 from shoal.recipes.catalogue import RECIPES
 from tests.support.project import COMMAND, Finished, Shoal, clean_environment
 from tests.support.site import Site
@@ -91,7 +91,7 @@ def test_help_the_list_shows_each_verb_on_one_line(shoal: Shoal) -> None:
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[OpenShop]:
+def shop() -> Iterator[RunningShop]:
     with Shop(per_category=21, latency=(0, 0)).serving() as shop:
         yield shop
 
@@ -128,7 +128,7 @@ def records_of(folder: Path, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
 
 
-def test_init_shop(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+def test_init_shop(told: Told, tmp_path: Path, shop: RunningShop) -> None:
     make_project(told, tmp_path / "p", "shop", port_8001=shop.url)
     records = records_of(tmp_path / "p", "shop")
     expected = {sku: truth for sku, truth in shop.facts().products.items() if truth.category == "Garden"}
@@ -138,14 +138,14 @@ def test_init_shop(told: Told, tmp_path: Path, shop: OpenShop) -> None:
     assert len(records) == len(expected) > 15
 
 
-def test_init_pages(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+def test_init_pages(told: Told, tmp_path: Path, shop: RunningShop) -> None:
     make_project(told, tmp_path / "p", "pages", port_8001=shop.url)
     records = records_of(tmp_path / "p", "pages", "--urls-file", "urls.txt")
     assert len(records) == 7
     assert {record["title"] for record in records} >= {"About | Driftwood Supply", "Garden | Driftwood Supply"}
 
 
-def test_init_crawl(told: Told, tmp_path: Path, shop: OpenShop) -> None:
+def test_init_crawl(told: Told, tmp_path: Path, shop: RunningShop) -> None:
     # From one shelf: the whole shop would take longer and show no more.
     make_project(told, tmp_path / "p", "crawl", port_8001=shop.url)
     code = tmp_path / "p" / "crawl.py"

@@ -15,7 +15,7 @@ import pytest
 
 from shoal.config import Settings
 from shoal.model.run import RunSpec, StageSpec
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.project import Shoal
 
 FUTURE = 999
@@ -67,7 +67,7 @@ def fill(address: str, scrapers: int = 1) -> list[str]:
 
     async def enqueue() -> list[str]:
         ids = []
-        async with opened(Settings(ledger=address)) as ledger:
+        async with ledger_context(Settings(ledger=address)) as ledger:
             for number in range(scrapers):
                 run = await ledger.runs.create(RunSpec(scraper=f"shop{number}", stages=(StageSpec("page"),)))
                 await ledger.intake.enqueue(run.id, [f"https://example.com/{n % 3}" for n in range(4)])

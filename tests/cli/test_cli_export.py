@@ -17,7 +17,7 @@ import pytest
 from shoal.cli.main import main
 from shoal.config import Settings
 from shoal.model.run import Run
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 from tests.support.project import COMMAND, Shoal, clean_environment
 
@@ -26,7 +26,7 @@ BOOKS = [{"title": f"Book {n}", "price": n + 0.5, "tags": ["a", "b"]} for n in r
 
 def fill(address: str, records: Sequence[Mapping[str, Any]] = BOOKS, *, end: bool = True, reviews: int = 0) -> Run:
     async def work() -> Run:
-        async with opened(Settings(ledger=address), migrate=True) as ledger:
+        async with ledger_context(Settings(ledger=address), migrate=True) as ledger:
             run = await stored(ledger, records, end=end and not reviews)
             if reviews:
                 await add(ledger, run, [{"stars": n} for n in range(reviews)], stage=REVIEW)

@@ -22,7 +22,7 @@ from shoal.cli.main import main
 from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.worker import WorkerSpec
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.live_run import HOST, WORKER, Scene, prepare
 from tests.support.project import COMMAND, Finished, Shoal, clean_environment
 
@@ -39,7 +39,7 @@ class Look:
 
     def ledger(self, work: Callable[[Ledger], Awaitable[T]], *, migrate: bool = False) -> T:
         async def do() -> T:
-            async with opened(Settings(ledger=self.address), migrate=migrate) as ledger:
+            async with ledger_context(Settings(ledger=self.address), migrate=migrate) as ledger:
                 return await work(ledger)
 
         return asyncio.run(do())
@@ -301,7 +301,7 @@ def test_lanes_change_while_it_runs(either: Look) -> None:
         "items", "why", either.scene.active
     )
     assert "paused" not in either.text("lanes", "resume", HOST)
-    either.ledger(lambda ledger: ledger.lanes.slow("slow.example", 7.0, "robots.txt asks for it"))
+    either.ledger(lambda ledger: ledger.lanes.set_delay_floor("slow.example", 7.0, "robots.txt asks for it"))
     assert "7s: robots.txt asks for it" in either.text("lanes", "show", "slow.example")
     for wrong in (["--limit", "0"], ["--delay", "soon"], ["--delay", "3-1"], []):
         assert either.run("lanes", "set", HOST, *wrong, code=2).stdout == ""

@@ -62,7 +62,7 @@ HANDLERS = """
                 yield good.item("mailto:somebody@shop.example")
                 yield {"kept": True}
 
-    bad.policy = bad.policy.changed(timeout=1)
+    bad.policy = bad.policy.replace(timeout=1)
 
     @shop.stage(retries=0, lane=None, record=Offer)
     async def typed(item: Item):

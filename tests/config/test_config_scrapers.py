@@ -244,7 +244,7 @@ def test_what_is_said_about_retries_and_to_whom(tmp_path: Path) -> None:  # S4.2
     assert settings.for_scraper("books").retry_options("books") == {
         "retry_defaults": {"retries": 9},
         "retry_table": {"backoff_cap": 30.0},
-        "retry_decided": {"backoff_factor": 3.0, "backoff_jitter": 0.7},
+        "retry_overrides": {"backoff_factor": 3.0, "backoff_jitter": 0.7},
     }
     assert settings.for_scraper("others").retry_options("others")["retry_defaults"] == {
         "retries": 9,

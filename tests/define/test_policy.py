@@ -131,7 +131,7 @@ def test_who_outranks_whom_about_retries() -> None:
     assert (first.retries, first.retry) == (5, RetryPolicy(factor=2.5, cap=10, jitter=0.5))
     assert (second.retries, second.retry) == (6, RetryPolicy(factor=4, cap=10, jitter=0.6))
     assert second.max_attempts(stored=1) == 1, "what the item was stored with"
-    shop.configure(settings={}, **said, retry_decided={"retries": 0, "backoff_factor": 1.0})
+    shop.configure(settings={}, **said, retry_overrides={"retries": 0, "backoff_factor": 1.0})
     assert {(stage.policy.retries, stage.policy.backoff_factor) for stage in shop.stages.values()} == {(0, 1.0)}
     assert shop.stages["stage1"].policy.max_attempts(stored=4) == 1
 

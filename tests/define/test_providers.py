@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shoal import Counts, Http, Item, Log, Page, Run, Scraper
-from shoal.define.providers import Shape, Wish
+from shoal.define.providers import FunctionKind, Inject
 from shoal.errors import InvalidScraper
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ def test_everything_can_be_asked_for_in_any_order(shop: Scraper) -> None:
     async def all_of_it(api: Api, log: Log, page: Page, http: Http, item: Item, more: int = 3) -> None: ...
 
     wanted = all_of_it.signature
-    assert [wish for _, wish in wanted.wishes] == [Wish.SETTINGS, Wish.LOG, Wish.PAGE, Wish.HTTP, Wish.ITEM]
+    assert [inject for _, inject in wanted.injected] == [
+        Inject.SETTINGS,
+        Inject.LOG,
+        Inject.PAGE,
+        Inject.HTTP,
+        Inject.ITEM,
+    ]
     assert all_of_it.fetches
 
 
@@ -49,8 +55,8 @@ def test_the_four_ways_to_hand_results_over(shop: Scraper) -> None:
     def plain_generator(page: Page) -> Any:
         yield {}
 
-    shapes = [stage.signature.shape for stage in shop.stages.values()]
-    assert shapes == [Shape.ASYNC_GENERATOR, Shape.COROUTINE, Shape.PLAIN, Shape.PLAIN]
+    shapes = [stage.signature.kind for stage in shop.stages.values()]
+    assert shapes == [FunctionKind.ASYNC_GENERATOR, FunctionKind.COROUTINE, FunctionKind.PLAIN, FunctionKind.PLAIN]
 
 
 def test_a_parameter_nobody_can_fill(shop: Scraper) -> None:

@@ -20,7 +20,7 @@ NO_SITEMAP = "It is neither a sitemap, nor a feed, nor a list of URLs."
 
 def locs(body: bytes | str) -> list[str]:
     found = read_sitemap(body.encode() if isinstance(body, str) else body)
-    assert found.complaint == ""
+    assert found.problem == ""
     return [entry.loc for entry in found.entries]
 
 
@@ -35,7 +35,7 @@ def urlset(count: int) -> bytes:
 
 def test_pages_with_their_dates_and_priorities() -> None:
     found = read_sitemap(urlset(2))
-    assert (found.kind, found.complaint) == ("urls", "")
+    assert (found.kind, found.problem) == ("urls", "")
     moment = dt.datetime(2026, 5, 1, 10, tzinfo=dt.UTC)
     assert found.entries == tuple(SitemapEntry(f"https://a.example/{n}?x=1&y=2", moment, 0.5) for n in range(2))
 
@@ -46,7 +46,7 @@ def test_an_index_names_further_sitemaps(space: str) -> None:
         f"<sitemapindex {space}><sitemap><loc> https://a.example/1.xml.gz\n</loc><lastmod>2026</lastmod></sitemap>"
         "<sitemap><loc><![CDATA[https://a.example/2.xml?a&b]]></loc></sitemap></sitemapindex>".encode()
     )
-    assert (found.kind, found.complaint) == ("index", "")
+    assert (found.kind, found.problem) == ("index", "")
     assert found.entries == (
         SitemapEntry("https://a.example/1.xml.gz", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         SitemapEntry("https://a.example/2.xml?a&b"),
@@ -54,7 +54,7 @@ def test_an_index_names_further_sitemaps(space: str) -> None:
 
 
 def test_an_empty_index_is_an_index() -> None:
-    assert (read_sitemap(b"<sitemapindex/>").kind, read_sitemap(b"<sitemapindex/>").complaint) == ("index", "")
+    assert (read_sitemap(b"<sitemapindex/>").kind, read_sitemap(b"<sitemapindex/>").problem) == ("index", "")
 
 
 def test_addresses_of_images_and_translations_are_not_pages() -> None:
@@ -83,7 +83,7 @@ def test_plain_text() -> None:
         "http://a.example/2?a&b",
     ]
     mixed = read_sitemap(b"https://a.example/1\nnonsense\n")
-    assert (len(mixed.entries), mixed.complaint) == (1, "1 of its lines are no URLs.")
+    assert (len(mixed.entries), mixed.problem) == (1, "1 of its lines are no URLs.")
 
 
 def test_rss() -> None:
@@ -97,7 +97,7 @@ def test_rss() -> None:
         <item><guid isPermaLink="false">https://a.example/c</guid></item>
         <item><guid>17</guid></item></channel></rss>"""
     )
-    assert (found.kind, found.complaint) == ("urls", "")
+    assert (found.kind, found.problem) == ("urls", "")
     assert found.entries == (
         SitemapEntry("https://a.example/a", dt.datetime(2026, 5, 1, 10, tzinfo=dt.UTC)),
         SitemapEntry("https://a.example/b"),
@@ -124,7 +124,7 @@ def test_gzip_once_twice_and_in_members() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "least", "complaint"),
+    ("body", "least", "problem"),
     [
         (urlset(100)[:-50], 99, "Its XML is broken: "),
         (urlset(100).replace(b"/70?x=1&amp;y", b"/70?x=1&y"), 70, "Its XML is broken: "),
@@ -137,10 +137,10 @@ def test_gzip_once_twice_and_in_members() -> None:
         (b'{"urls": []}', 0, NO_SITEMAP),
     ],
 )
-def test_what_can_be_read_of_broken_files(body: bytes, least: int, complaint: str) -> None:
+def test_what_can_be_read_of_broken_files(body: bytes, least: int, problem: str) -> None:
     found = read_sitemap(body)
     assert least <= len(found.entries) <= least * 2
-    assert found.complaint.startswith(complaint)
+    assert found.problem.startswith(problem)
 
 
 def test_an_inflated_size_has_an_end() -> None:
@@ -151,7 +151,7 @@ def test_an_inflated_size_has_an_end() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 * MAX_INFLATED
     finally:
         tracemalloc.stop()
-    assert found.complaint == "It is larger than 50 MiB when inflated."
+    assert found.problem == "It is larger than 50 MiB when inflated."
     assert len(found.entries) == 10
 
 
@@ -172,7 +172,7 @@ def test_entity_bombs_are_refused(where: str) -> None:
     began = time.process_time()
     found = read_sitemap(laughs(where))
     assert found.entries == ()
-    assert found.complaint
+    assert found.problem
     assert time.process_time() - began < 1
 
 
@@ -183,7 +183,7 @@ def test_external_entities_are_never_loaded(tmp_path: Path) -> None:
     for declared in (f'[<!ENTITY x SYSTEM "{secret.as_uri()}">]', f'[<!ENTITY % p SYSTEM "{secret.as_uri()}"> %p;]'):
         found = read_sitemap(f'<?xml version="1.0"?><!DOCTYPE u {declared}>{page}'.encode())
         assert found.entries == ()
-        assert "stolen" not in found.complaint
+        assert "stolen" not in found.problem
     # The name of an outer DTD does no harm by itself, but the address with the unknown entity cannot be known.
     found = read_sitemap(f'<?xml version="1.0"?><!DOCTYPE u SYSTEM "{secret.as_uri()}">{page}'.encode())
     assert found.entries == ()
@@ -227,7 +227,7 @@ def test_whatever_follows_a_page_the_page_is_read(rest: bytes) -> None:
 def test_what_holds_no_page_gives_none(body: bytes) -> None:
     for whole in (body, b"<?xml version='1.0'?>" + body, b"\x1f\x8b" + body, b"\xff\xfe" + body):
         found = read_sitemap(whole)
-        assert found.complaint or b"<" in whole
+        assert found.problem or b"<" in whole
         assert all(entry.loc for entry in found.entries)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.define.load import load_scraper
 from shoal.define.yaml_file import MAX_BYTES
-from shoal.define.yaml_scraper import Declared, read_declared
+from shoal.define.yaml_scraper import YamlHeader, read_yaml_header
 from shoal.errors import InvalidScraper, NotFound, ShoalError
 
 Project = Callable[[Mapping[str, str]], Path]
@@ -44,11 +44,11 @@ number = 7
 """
 
 
-def declared(folder: Path, text: str, name: str = "fiji/times.yaml") -> Declared:
+def declared(folder: Path, text: str, name: str = "fiji/times.yaml") -> YamlHeader:
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    return read_declared(file)
+    return read_yaml_header(file)
 
 
 def test_what_is_left_out_comes_from_the_path(tmp_path: Path) -> None:

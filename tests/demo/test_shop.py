@@ -15,20 +15,20 @@ import aiohttp
 import pytest
 from parsel import Selector
 
-from shoal.demo.shop import Fault, OpenShop, Shop, Truth
+from shoal.demo.shop import ExpectedProduct, Fault, RunningShop, Shop
 from shoal.errors import InvalidSetting
 
 AT_ONCE = 32
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[OpenShop]:
+def shop() -> Iterator[RunningShop]:
     with Shop().serving() as opened:
         yield opened
 
 
 @pytest.fixture
-def small_shop() -> Iterator[OpenShop]:
+def small_shop() -> Iterator[RunningShop]:
     with Shop(per_category=10).serving() as opened:
         yield opened
 
@@ -58,7 +58,7 @@ async def get_all(urls: list[str]) -> list[Reply]:
         return await asyncio.gather(*(get(client, url) for url in urls))
 
 
-def read_product(reply: Reply, link: str) -> Truth | None:
+def read_product(reply: Reply, link: str) -> ExpectedProduct | None:
     """The product on a page, read as an author would; None if the page shows none."""
     product = Selector(reply.text or "<html></html>").css("article.product")
     if reply.status != 200 or not product:
@@ -67,7 +67,7 @@ def read_product(reply: Reply, link: str) -> Truth | None:
     def text(query: str) -> str:
         return product.css(f"{query}::text").get("")
 
-    return Truth(
+    return ExpectedProduct(
         sku=text("td.sku"),
         title=text("h1"),
         price=float(text("p.price span.amount")),
@@ -81,7 +81,7 @@ def read_product(reply: Reply, link: str) -> Truth | None:
     )
 
 
-async def collect_links(shop: OpenShop) -> tuple[list[str], list[str]]:
+async def collect_links(shop: RunningShop) -> tuple[list[str], list[str]]:
     """Walk from the home page through all listings: (the listings, the products they link to)."""
     listings: list[str] = []
     products: list[str] = []
@@ -98,11 +98,11 @@ async def collect_links(shop: OpenShop) -> tuple[list[str], list[str]]:
     return listings, products
 
 
-async def test_a_patient_visitor_finds_exactly_what_the_facts_say(shop: OpenShop) -> None:
+async def test_a_patient_visitor_finds_exactly_what_the_facts_say(shop: RunningShop) -> None:
     facts = shop.facts()
     listings, links = await collect_links(shop)
     assert tuple(listings) == facts.listings
-    found: dict[str, Truth] = {}
+    found: dict[str, ExpectedProduct] = {}
     failures: dict[str, list[Reply]] = {}
     for _ in range(2):
         known = {truth.link for truth in found.values()}
@@ -117,16 +117,16 @@ async def test_a_patient_visitor_finds_exactly_what_the_facts_say(shop: OpenShop
     assert found == facts.products
     assert {link: replies[-1].status for link, replies in failures.items() if len(replies) == 2} == facts.dead
     once = {link: replies[0] for link, replies in failures.items() if len(replies) == 1}
-    assert {link for link, reply in once.items() if reply.status == 500} == set(facts.troubled[Fault.ERROR_ONCE])
+    assert {link for link, reply in once.items() if reply.status == 500} == set(facts.links_by_fault[Fault.ERROR_ONCE])
     throttled = {link: reply.headers["Retry-After"] for link, reply in once.items() if reply.status == 429}
-    assert throttled == dict.fromkeys(facts.troubled[Fault.THROTTLED_ONCE], "1")
+    assert throttled == dict.fromkeys(facts.links_by_fault[Fault.THROTTLED_ONCE], "1")
     odd = {link: reply for link, reply in once.items() if reply.status == 200}
-    assert {link for link, reply in odd.items() if reply.body} == set(facts.troubled[Fault.CAPTCHA_ONCE])
-    assert {link for link, reply in odd.items() if not reply.body} == set(facts.troubled[Fault.EMPTY_ONCE])
+    assert {link for link, reply in odd.items() if reply.body} == set(facts.links_by_fault[Fault.CAPTCHA_ONCE])
+    assert {link for link, reply in odd.items() if not reply.body} == set(facts.links_by_fault[Fault.EMPTY_ONCE])
     assert all("captcha" in reply.text for reply in odd.values() if reply.body)
 
 
-def test_the_shop_is_as_large_and_as_troubled_as_promised(shop: OpenShop) -> None:
+def test_the_shop_is_as_large_and_as_troubled_as_promised(shop: RunningShop) -> None:
     facts = shop.facts()
     in_outlet = [truth for truth in facts.products.values() if truth.url.startswith(shop.outlet_url)]
     assert len(in_outlet) == 15
@@ -144,12 +144,12 @@ def test_the_shop_is_as_large_and_as_troubled_as_promised(shop: OpenShop) -> Non
         Fault.MOVED: 10,
     }
     assert {truth.link for truth in facts.products.values() if truth.link != truth.url} == set(
-        facts.troubled[Fault.MOVED]
+        facts.links_by_fault[Fault.MOVED]
     )
 
 
-async def test_the_same_seed_makes_the_same_shop(small_shop: OpenShop) -> None:
-    def portable(shop: OpenShop) -> dict[str, tuple[str, str, float]]:
+async def test_the_same_seed_makes_the_same_shop(small_shop: RunningShop) -> None:
+    def portable(shop: RunningShop) -> dict[str, tuple[str, str, float]]:
         return {
             sku: (truth.title, urlsplit(truth.link).path, truth.price) for sku, truth in shop.facts().products.items()
         }
@@ -159,7 +159,7 @@ async def test_the_same_seed_makes_the_same_shop(small_shop: OpenShop) -> None:
         assert portable(other) != portable(small_shop)
 
 
-async def test_sitemaps_name_every_product_of_the_shop(small_shop: OpenShop) -> None:
+async def test_sitemaps_name_every_product_of_the_shop(small_shop: RunningShop) -> None:
     facts = small_shop.facts()
     robots, index = await get_all([f"{small_shop.url}/robots.txt", f"{small_shop.url}/sitemap.xml"])
     assert f"Sitemap: {small_shop.url}/sitemap.xml" in robots.text
@@ -174,7 +174,7 @@ async def test_sitemaps_name_every_product_of_the_shop(small_shop: OpenShop) -> 
     assert sorted(links) == sorted([*living, *facts.dead])
 
 
-async def test_the_outlet_is_another_host_that_wants_to_be_visited_slowly(small_shop: OpenShop) -> None:
+async def test_the_outlet_is_another_host_that_wants_to_be_visited_slowly(small_shop: RunningShop) -> None:
     assert urlsplit(small_shop.outlet_url).hostname != urlsplit(small_shop.url).hostname
     robots, shop_robots, redirected, home = await get_all(
         [
@@ -194,7 +194,7 @@ async def test_the_outlet_is_another_host_that_wants_to_be_visited_slowly(small_
     }
 
 
-async def test_private_pages_are_linked_and_answer_but_are_no_facts(small_shop: OpenShop) -> None:
+async def test_private_pages_are_linked_and_answer_but_are_no_facts(small_shop: RunningShop) -> None:
     facts = small_shop.facts()
     (home,) = await get_all([f"{small_shop.url}/"])
     linked = {urljoin(small_shop.url, href) for href in Selector(home.text).css("a::attr(href)").getall()}
@@ -205,7 +205,7 @@ async def test_private_pages_are_linked_and_answer_but_are_no_facts(small_shop: 
     assert {reply.status for reply in await get_all(list(facts.private))} == {200}
 
 
-async def test_every_link_leads_somewhere(small_shop: OpenShop) -> None:
+async def test_every_link_leads_somewhere(small_shop: RunningShop) -> None:
     """A crawler that follows all it finds meets the announced dead pages and no others."""
     seen, waiting, missing = set[str](), [f"{small_shop.url}/"], set[str]()
     while waiting:
@@ -221,7 +221,7 @@ async def test_every_link_leads_somewhere(small_shop: OpenShop) -> None:
     assert missing == set(small_shop.facts().dead)
 
 
-async def test_charsets_are_said_in_headers_or_in_the_page_alone(shop: OpenShop) -> None:
+async def test_charsets_are_said_in_headers_or_in_the_page_alone(shop: RunningShop) -> None:
     kitchen, stationery, bags = await get_all(
         [f"{shop.url}/category/{slug}" for slug in ("kitchen", "stationery", "bags")]
     )
@@ -233,7 +233,7 @@ async def test_charsets_are_said_in_headers_or_in_the_page_alone(shop: OpenShop)
     assert bags.headers["Content-Type"] == "text/html; charset=utf-8"
 
 
-async def test_a_third_of_the_pages_is_packed_for_those_who_accept_it(shop: OpenShop) -> None:
+async def test_a_third_of_the_pages_is_packed_for_those_who_accept_it(shop: RunningShop) -> None:
     links = [truth.url for truth in shop.facts().products.values() if truth.category == "Lighting"]
     packed = [reply for reply in await get_all(links) if reply.headers.get("Content-Encoding") == "gzip"]
     assert 0.2 < len(packed) / len(links) < 0.47
@@ -243,9 +243,9 @@ async def test_a_third_of_the_pages_is_packed_for_those_who_accept_it(shop: Open
     assert plain.body == packed[0].body
 
 
-async def test_the_log_tells_what_was_seen(small_shop: OpenShop) -> None:
-    slow = small_shop.facts().troubled[Fault.SLOW][0]
-    moved = small_shop.facts().troubled[Fault.MOVED][0]
+async def test_the_log_tells_what_was_seen(small_shop: RunningShop) -> None:
+    slow = small_shop.facts().links_by_fault[Fault.SLOW][0]
+    moved = small_shop.facts().links_by_fault[Fault.MOVED][0]
     async with aiohttp.ClientSession(headers={"User-Agent": "tester"}) as client:
         await get(client, slow)
         await get(client, moved, follow=False)

@@ -13,7 +13,7 @@ import yaml
 
 from shoal.config import Settings
 from shoal.define.load import load_scraper
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.deployments import DB_VARIABLES, DEPLOY, containers, documents, manifests
 
 # Kinds that come from extensions, which have no schema here.
@@ -126,7 +126,7 @@ async def test_the_query_of_keda_counts_what_more_workers_help_with(postgres_url
         return {name: int(await connection.fetchval(query)) for name, query in queries.items()}
 
     try:
-        async with opened(Settings(ledger=postgres_url), migrate=True) as ledger:
+        async with ledger_context(Settings(ledger=postgres_url), migrate=True) as ledger:
             assert await depths() == {"profile": 0, "social": 0}
             run = await ledger.runs.create(people.run_spec())
             far_apart = [profile.item(f"http://host-{number}.example/") for number in range(7)]

@@ -16,7 +16,7 @@ from shoal.config import Settings
 from shoal.define.load import load_scraper
 from shoal.errors import NotFound, UnknownStage, UsageError
 from shoal.service.begin import Choice, Filled, fill_run, open_run, plan_run
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.project import Project
 from tests.support.site import Site
 
@@ -86,7 +86,7 @@ def function(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch)
 
 async def enqueue(postgres_url: str, folder: Path) -> None:
     scraper = load_scraper("shop.py", {}, folder)
-    async with opened(Settings(ledger=postgres_url), migrate=True) as ledger:
+    async with ledger_context(Settings(ledger=postgres_url), migrate=True) as ledger:
         plan = await plan_run(ledger, scraper, Choice.FRESH)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by="test")
         await fill_run(ledger, run, scraper, None, Filled(), by="test")
@@ -114,7 +114,7 @@ def test_a_call_may_choose_run_stages_and_number(site: Site, function: Callable[
     request = Request({"run_id": project.run().id, "stages": ["second"], "limit": 2})
     with ThreadPoolExecutor() as threads:  # Google's server calls it in a thread
         body, status = threads.submit(cloud_function, request).result()
-    assert (status, body["done"], body["ending"]) == (200, 2, "limit reached")
+    assert (status, body["done"], body["stop_reason"]) == (200, 2, "limit reached")
     assert {item.stage for item in project.items() if item.state == "done"} == {"second"}
     body, status = cloud_function(Request({"run_id": "20200101_000000"}))
     assert status == 404

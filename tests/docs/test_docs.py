@@ -19,7 +19,7 @@ from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
 from shoal.config.values import Choice, Dead, Number, Value, YesNo
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
-from shoal.define.providers import HOOK_WISHES, STAGE_WISHES, Wish
+from shoal.define.providers import HOOK_INJECTS, STAGE_INJECTS, Inject
 from shoal.define.stage import StageOptions
 from shoal.errors import AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
@@ -33,7 +33,7 @@ PAGES = sorted(
 )
 NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
-COMMON = (
+HEADER_KEYS = (
     "ledger",
     "db_host",
     "db_port",
@@ -159,7 +159,7 @@ def members(kind: type) -> set[str]:
 def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
-    arguments = parameters(Scraper.__init__) - {"persistence"} | set(RETRY_OPTIONS)
+    arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
     assert arguments | {"stage", "start", "on_start", "on_finish"} == scraper
     assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
@@ -185,10 +185,10 @@ def test_every_rule_of_following_is_in_the_reference() -> None:
 
 def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
     text = rows(text_of("reference.md"), "What functions may ask for")
-    for wish in Wish:
-        offered = text[wish.value].split(" | ")[1]
-        assert ("stages" in offered) == (wish in (*STAGE_WISHES, Wish.SETTINGS)), wish
-        assert ("hooks" in offered) == (wish in (*HOOK_WISHES, Wish.SETTINGS)), wish
+    for inject in Inject:
+        offered = text[inject.value].split(" | ")[1]
+        assert ("stages" in offered) == (inject in (*STAGE_INJECTS, Inject.SETTINGS)), inject
+        assert ("hooks" in offered) == (inject in (*HOOK_INJECTS, Inject.SETTINGS)), inject
 
 
 def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:
@@ -208,7 +208,7 @@ def test_every_option_is_documented() -> None:
         own = rows_of_command(text, name)
         for parameter in command.params:
             for option in parameter.opts if parameter.param_type_name == "option" else ():
-                assert f"`{option}`" in (common if parameter.name in COMMON else own), f"shoal {name} {option}"
+                assert f"`{option}`" in (common if parameter.name in HEADER_KEYS else own), f"shoal {name} {option}"
 
 
 def rows_of_command(text: str, name: str) -> str:

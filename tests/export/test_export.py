@@ -15,7 +15,7 @@ import pytest
 
 from shoal.errors import InvalidRecord, NotFound, UnknownStage, UsageError
 from shoal.export import Layout, coverage_of, export_run, first_results
-from shoal.testing.lab import Lab, done
+from shoal.testing.harness import LedgerHarness, done
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 
 FORMATS = ["jsonl", "csv", "parquet"]
@@ -24,39 +24,41 @@ BOOKS = [{"title": f"Book {n}", "price": n / 2, "tags": ["new"] if n % 2 else []
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_two_exports_of_a_finished_run_are_the_same_bytes(
-    either_lab: Lab, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+    either_harness: LedgerHarness, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = await stored(either_lab.ledger, BOOKS)
+    run = await stored(either_harness.ledger, BOOKS)
     first, second = tmp_path / f"first.{format}", tmp_path / f"second.{format}"
-    report = await export_run(either_lab.ledger, run.id, first)
+    report = await export_run(either_harness.ledger, run.id, first)
     # How the ledger is read must not show in the file.
     monkeypatch.setattr("shoal.export.records.FIRST_PAGE", 7)
     monkeypatch.setattr("shoal.export.records.LARGEST_PAGE", 11)
-    again = await export_run(either_lab.ledger, run.id, second)
+    again = await export_run(either_harness.ledger, run.id, second)
     assert first.read_bytes() == second.read_bytes()
     assert report == again
     assert (report.records, report.bytes) == (len(BOOKS), first.stat().st_size)
     assert report.columns == (() if format == "jsonl" else ("title", "price", "tags"))
 
 
-async def test_records_are_copied_byte_for_byte_in_order(either_lab: Lab, tmp_path: Path) -> None:
+async def test_records_are_copied_byte_for_byte_in_order(either_harness: LedgerHarness, tmp_path: Path) -> None:
     texts = ['{"b": 1.10, "a": "\\u00e9"}', "{ }", '{"z":1e2,"z":2}', '{"n":123456789012345678901234567890}']
-    run = await stored(either_lab.ledger, texts)
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl")
+    run = await stored(either_harness.ledger, texts)
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text().splitlines() == texts
 
 
-async def test_a_record_that_was_stored_on_several_lines_is_one_line(either_lab: Lab, tmp_path: Path) -> None:
-    run = await stored(either_lab.ledger, ['{\r\n "a": "x\\ny"\n}'])
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl")
+async def test_a_record_that_was_stored_on_several_lines_is_one_line(
+    either_harness: LedgerHarness, tmp_path: Path
+) -> None:
+    run = await stored(either_harness.ledger, ['{\r\n "a": "x\\ny"\n}'])
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl")
     (line,) = (tmp_path / "out.jsonl").read_bytes().split(b"\n")[:-1]
     assert read_jsonl(line) == [{"a": "x\ny"}]
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_a_run_without_records(either_lab: Lab, tmp_path: Path, format: str) -> None:
-    run = await stored(either_lab.ledger, [])
-    report = await export_run(either_lab.ledger, run.id, tmp_path / f"out.{format}")
+async def test_a_run_without_records(either_harness: LedgerHarness, tmp_path: Path, format: str) -> None:
+    run = await stored(either_harness.ledger, [])
+    report = await export_run(either_harness.ledger, run.id, tmp_path / f"out.{format}")
     assert (report.records, report.columns) == (0, ())
     if format == "parquet":
         assert read_parquet(tmp_path / "out.parquet").num_rows == 0
@@ -64,11 +66,11 @@ async def test_a_run_without_records(either_lab: Lab, tmp_path: Path, format: st
         assert (tmp_path / f"out.{format}").read_bytes() == b""
 
 
-async def test_meta_tells_where_each_record_comes_from(either_lab: Lab, tmp_path: Path) -> None:
-    run = await stored(either_lab.ledger, [{"title": "A"}, "{}", {"_url": "its own", "_stäge": 1}])
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(meta=True))
+async def test_meta_tells_where_each_record_comes_from(either_harness: LedgerHarness, tmp_path: Path) -> None:
+    run = await stored(either_harness.ledger, [{"title": "A"}, "{}", {"_url": "its own", "_stäge": 1}])
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(meta=True))
     first, empty, own = read_jsonl((tmp_path / "out.jsonl").read_bytes())
-    item = (await either_lab.ledger.reads.results(run.id)).rows[0].item
+    item = (await either_harness.ledger.reads.results(run.id)).rows[0].item
     where = {"_run": run.id, "_stage": "page", "_key": None, "_url": "https://shop.example/item/0", "_item": item}
     assert first == {**where, "title": "A"}
     assert list(first) == [*where, "title"]
@@ -77,37 +79,37 @@ async def test_meta_tells_where_each_record_comes_from(either_lab: Lab, tmp_path
     assert (tmp_path / "out.jsonl").read_text().count('"_url"') == 3
 
 
-async def test_only_some_columns(either_lab: Lab, tmp_path: Path) -> None:
-    run = await stored(either_lab.ledger, ['{"a":1.10,"b":2,"c":3}', '{"c":4}'])
+async def test_only_some_columns(either_harness: LedgerHarness, tmp_path: Path) -> None:
+    run = await stored(either_harness.ledger, ['{"a":1.10,"b":2,"c":3}', '{"c":4}'])
     layout = Layout(columns=("c", "nope", "a"))
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl", layout=layout)
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=layout)
     assert (tmp_path / "out.jsonl").read_text() == '{"c":3,"a":1.10}\n{"c":4}\n'
-    report = await export_run(either_lab.ledger, run.id, tmp_path / "out.csv", layout=layout)
+    report = await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", layout=layout)
     assert (tmp_path / "out.csv").read_bytes() == b"c,nope,a\r\n3,,1.1\r\n4,,\r\n"
     assert report.unseen == ("nope",)
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.parquet", layout=layout)
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.parquet", layout=layout)
     assert read_parquet(tmp_path / "out.parquet").to_pylist()[1] == {"c": 4, "nope": None, "a": None}
 
 
-async def test_stages_apart_and_together(either_lab: Lab, tmp_path: Path) -> None:
-    run = await stored(either_lab.ledger, [{"title": f"Book {n}"} for n in range(150)], end=False)
-    await add(either_lab.ledger, run, [{"stars": n} for n in range(3)], stage=REVIEW)
-    together = await export_run(either_lab.ledger, run.id, tmp_path / "all.csv")
+async def test_stages_apart_and_together(either_harness: LedgerHarness, tmp_path: Path) -> None:
+    run = await stored(either_harness.ledger, [{"title": f"Book {n}"} for n in range(150)], end=False)
+    await add(either_harness.ledger, run, [{"stars": n} for n in range(3)], stage=REVIEW)
+    together = await export_run(either_harness.ledger, run.id, tmp_path / "all.csv")
     assert (together.records, together.columns) == (153, ("title", "stars"))
     assert together.unlike_stages == ("page", "review")
-    apart = await export_run(either_lab.ledger, run.id, tmp_path / "reviews.csv", stage=REVIEW)
+    apart = await export_run(either_harness.ledger, run.id, tmp_path / "reviews.csv", stage=REVIEW)
     assert (tmp_path / "reviews.csv").read_bytes() == b"stars\r\n0\r\n1\r\n2\r\n"
     assert apart.unlike_stages == ()
-    sample = await first_results(either_lab.ledger, run.id, 2, stage=REVIEW)
+    sample = await first_results(either_harness.ledger, run.id, 2, stage=REVIEW)
     assert [row.record for row in sample] == ['{"stars":0}', '{"stars":1}']
 
 
-async def test_cells_for_spreadsheets(either_lab: Lab, tmp_path: Path) -> None:
+async def test_cells_for_spreadsheets(either_harness: LedgerHarness, tmp_path: Path) -> None:
     cells = ["=1+1", "+1", "-x", "@me", "\tx", "plain", -5, ""]
-    run = await stored(either_lab.ledger, [{"=name": cell} for cell in cells])
-    await export_run(either_lab.ledger, run.id, tmp_path / "plain.csv")
+    run = await stored(either_harness.ledger, [{"=name": cell} for cell in cells])
+    await export_run(either_harness.ledger, run.id, tmp_path / "plain.csv")
     assert column(tmp_path / "plain.csv") == ["=name", *map(str, cells)]
-    await export_run(either_lab.ledger, run.id, tmp_path / "safe.csv", layout=Layout(bom=True, safe_csv=True))
+    await export_run(either_harness.ledger, run.id, tmp_path / "safe.csv", layout=Layout(bom=True, safe_csv=True))
     assert (tmp_path / "safe.csv").read_bytes().startswith(b"\xef\xbb\xbf'=name\r\n")
     assert column(tmp_path / "safe.csv")[1:] == ["'=1+1", "'+1", "'-x", "'@me", "'\tx", "plain", "-5", ""]
 
@@ -117,11 +119,11 @@ def column(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_while_the_run_goes_on(either_lab: Lab, tmp_path: Path, format: str) -> None:
+async def test_while_the_run_goes_on(either_harness: LedgerHarness, tmp_path: Path, format: str) -> None:
     """All that was stored before, some of what comes meanwhile, each once, and every row whole."""
     before = [{"id": f"before-{n}", "price": n} for n in range(2_000)]
-    run = await stored(either_lab.ledger, before, end=False)
-    busy = await either_lab.another()
+    run = await stored(either_harness.ledger, before, end=False)
+    busy = await either_harness.open_again()
     under_way = asyncio.Event()
     path = tmp_path / f"out.{format}"
 
@@ -133,7 +135,7 @@ async def test_while_the_run_goes_on(either_lab: Lab, tmp_path: Path, format: st
 
     storing = asyncio.create_task(keep_storing())
     await under_way.wait()
-    report = await export_run(either_lab.ledger, run.id, path, progress=lambda *_: None)
+    report = await export_run(either_harness.ledger, run.id, path, progress=lambda *_: None)
     assert not storing.done(), "nothing was stored meanwhile"
     storing.cancel()
     await asyncio.gather(storing, return_exceptions=True)
@@ -156,11 +158,13 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
 
 
-async def test_row_groups_are_bounded(either_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_row_groups_are_bounded(
+    either_harness: LedgerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shoal.export.job.CHUNK_BYTES", 1_000)
     monkeypatch.setattr("shoal.export.tables.ROW_GROUP_ROWS", 60)
-    run = await stored(either_lab.ledger, BOOKS)
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.parquet")
+    run = await stored(either_harness.ledger, BOOKS)
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.parquet")
     file = import_module("pyarrow.parquet").ParquetFile(tmp_path / "out.parquet")
     groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
     assert len(groups) > 2
@@ -168,31 +172,31 @@ async def test_row_groups_are_bounded(either_lab: Lab, tmp_path: Path, monkeypat
     assert file.read().to_pylist() == BOOKS
 
 
-async def test_coverage_of_very_many_records_is_sampled_and_says_so(either_lab: Lab) -> None:
-    lab = either_lab
-    run, other = await lab.run(), await lab.run()
-    worker = await lab.worker(lease_seconds=3600)
+async def test_coverage_of_very_many_records_is_sampled_and_says_so(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run, other = await harness.run(), await harness.run()
+    worker = await harness.worker(lease_seconds=3600)
     for of in (run, other):
-        await lab.put(of, *(f"k{n}" for n in range(600)))
-    claimed = await lab.claim(worker, 2000)
-    await lab.commit(
+        await harness.put(of, *(f"k{n}" for n in range(600)))
+    claimed = await harness.claim(worker, 2000)
+    await harness.commit(
         worker, *(done(item, '{"a": 1, "half": ' + ("null}" if item.item % 2 else "2}")) for item in claimed)
     )
-    sampled = await coverage_of(lab.ledger, run.id, sample=200)
+    sampled = await coverage_of(harness.ledger, run.id, sample=200)
     assert sampled.sampled
     assert sampled.of == 600
     assert 150 <= sampled.records <= 200
     (a, half) = sampled.fields
     assert (a.field, a.present, a.filled_share, a.records) == ("a", sampled.records, 1.0, sampled.records)
     assert abs(half.filled_share - 0.5) < 0.1
-    for exact in (await coverage_of(lab.ledger, run.id), await coverage_of(lab.ledger, run.id, sample=None)):
+    for exact in (await coverage_of(harness.ledger, run.id), await coverage_of(harness.ledger, run.id, sample=None)):
         assert (exact.records, exact.of, exact.sampled) == (600, 600, False)
 
 
-async def test_coverage(either_lab: Lab) -> None:
+async def test_coverage(either_harness: LedgerHarness) -> None:
     records = ['{"a":1,"b":""}', '{"a":null,"b":"' + "x" * 100 + '"}', '{"a":"two","c":[]}', '{"a":0}']
-    run = await stored(either_lab.ledger, records)
-    found = await coverage_of(either_lab.ledger, run.id)
+    run = await stored(either_harness.ledger, records)
+    found = await coverage_of(either_harness.ledger, run.id)
     assert (found.records, found.complete) == (4, True)
     a, b, c = found.fields
     assert (a.field, a.present, a.filled, a.filled_share, a.types, a.example) == (
@@ -207,41 +211,43 @@ async def test_coverage(either_lab: Lab) -> None:
     assert (c.present, c.filled, c.types, c.example) == (1, 0, ("list",), "")
 
 
-async def test_what_is_refused(either_lab: Lab, tmp_path: Path) -> None:
-    run = await stored(either_lab.ledger, BOOKS[:1])
+async def test_what_is_refused(either_harness: LedgerHarness, tmp_path: Path) -> None:
+    run = await stored(either_harness.ledger, BOOKS[:1])
     with pytest.raises(NotFound):
-        await export_run(either_lab.ledger, "nope", tmp_path / "out.csv")
+        await export_run(either_harness.ledger, "nope", tmp_path / "out.csv")
     with pytest.raises(UnknownStage):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.csv", stage="nope")
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", stage="nope")
     with pytest.raises(UsageError, match="does not say which format"):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.xlsx")
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.xlsx")
     with pytest.raises(UsageError, match="'xlsx' is no format"):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.csv", format="xlsx")
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", format="xlsx")
     with pytest.raises(UsageError, match="are for CSV"):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(bom=True))
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(bom=True))
     assert [path for path in tmp_path.iterdir() if path.name.startswith(("out", ".out"))] == []
 
 
-async def test_too_many_columns(either_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_columns(either_harness: LedgerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.export.tables.MOST_COLUMNS", 100)
-    run = await stored(either_lab.ledger, [{f"id{n}": n} for n in range(101)])
+    run = await stored(either_harness.ledger, [{f"id{n}": n} for n in range(101)])
     with pytest.raises(UsageError, match="more than 100 different fields"):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.csv")
-    await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl")
-    few = await export_run(either_lab.ledger, run.id, tmp_path / "out.csv", layout=Layout(columns=("id7",)))
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.csv")
+    await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl")
+    few = await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", layout=Layout(columns=("id7",)))
     assert few.records == 101
 
 
-async def test_a_record_that_is_no_json_is_named(either_lab: Lab, tmp_path: Path) -> None:
+async def test_a_record_that_is_no_json_is_named(either_harness: LedgerHarness, tmp_path: Path) -> None:
     """PostgreSQL refuses most of that itself; numbers beyond every range pass everywhere."""
-    run = await stored(either_lab.ledger, ['{"a":1}', '{"a":1e999}'])
+    run = await stored(either_harness.ledger, ['{"a":1}', '{"a":1e999}'])
     with pytest.raises(InvalidRecord, match=r"Record 0 of item \d+ \(page\) cannot be read"):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.csv")
-    assert (await export_run(either_lab.ledger, run.id, tmp_path / "out.jsonl")).records == 2
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.csv")
+    assert (await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl")).records == 2
 
 
-async def test_parquet_without_pyarrow(either_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parquet_without_pyarrow(
+    either_harness: LedgerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    run = await stored(either_lab.ledger, BOOKS[:1])
+    run = await stored(either_harness.ledger, BOOKS[:1])
     with pytest.raises(UsageError, match=r"pip install 'shoal\[parquet\]'"):
-        await export_run(either_lab.ledger, run.id, tmp_path / "out.parquet")
+        await export_run(either_harness.ledger, run.id, tmp_path / "out.parquet")

@@ -15,7 +15,7 @@ from shoal.export import export_run
 from shoal.export.tables import cell_text
 from shoal.model.json_text import record_text
 from tests.support.export_shop import read_parquet, stored
-from tests.support.ledgers import sqlite_lab
+from tests.support.ledgers import sqlite_harness
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALAR = st.one_of(
@@ -158,9 +158,9 @@ async def test_what_is_nested_too_deeply_becomes_json(tmp_path: Path) -> None:
 
 
 async def exported(folder: Path, records: list[dict[str, Any]], name: str) -> bytes:
-    async with shared_lab(folder) as lab:
-        run = await stored(lab.ledger, records)
-        report = await export_run(lab.ledger, run.id, folder / name)
+    async with shared_lab(folder) as harness:
+        run = await stored(harness.ledger, records)
+        report = await export_run(harness.ledger, run.id, folder / name)
     data = (folder / name).read_bytes()
     assert (report.records, report.bytes) == (len(records), len(data))
     return data
@@ -172,4 +172,4 @@ async def exported_table(folder: Path, records: list[dict[str, Any]]) -> Any:
 
 def shared_lab(folder: Path) -> Any:
     """The examples of a test share a file: each makes a run of its own."""
-    return sqlite_lab(folder / "ledger.db")
+    return sqlite_harness(folder / "ledger.db")

@@ -15,10 +15,10 @@ import pytest
 from shoal.errors import ShoalError, UsageError
 from shoal.export import Format, check_target, export_run
 from shoal.export.targets import open_target
-from shoal.testing.lab import Lab
+from shoal.testing.harness import LedgerHarness
 from tests.support import missing
 from tests.support.export_shop import stored
-from tests.support.ledgers import sqlite_lab
+from tests.support.ledgers import sqlite_harness
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "what was there before\n"
@@ -108,7 +108,7 @@ def test_a_read_only_disk(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
-async def test_a_full_disk(sqlite: Lab, small_disk: Path, format: str) -> None:
+async def test_a_full_disk(sqlite: LedgerHarness, small_disk: Path, format: str) -> None:
     run = await stored(sqlite.ledger, [{"text": os.urandom(20_000).hex()} for _ in range(60)])
     path = small_disk / f"out.{format}"
     path.write_text(OLD)
@@ -124,13 +124,13 @@ async def test_a_full_disk(sqlite: Lab, small_disk: Path, format: str) -> None:
 
 
 @pytest.fixture
-async def sqlite(sqlite_path: Path) -> AsyncIterator[Lab]:
-    async with sqlite_lab(sqlite_path) as lab:
-        yield lab
+async def sqlite(sqlite_path: Path) -> AsyncIterator[LedgerHarness]:
+    async with sqlite_harness(sqlite_path) as harness:
+        yield harness
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
-async def test_cancelled_in_the_middle(sqlite: Lab, place: Path, format: str) -> None:
+async def test_cancelled_in_the_middle(sqlite: LedgerHarness, place: Path, format: str) -> None:
     run = await stored(sqlite.ledger, BOOKS)
     path = place / f"out.{format}"
     path.write_text(OLD)
@@ -150,7 +150,7 @@ STUCK = """
 import asyncio, sys, time
 from shoal.config import Settings
 from shoal.export import Format, check_target, export_run
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 def stuck(verb, records):
     if verb == sys.argv[4]:
@@ -158,7 +158,7 @@ def stuck(verb, records):
         time.sleep(600)
 
 async def main():
-    async with opened(Settings(ledger=sys.argv[1])) as ledger:
+    async with ledger_context(Settings(ledger=sys.argv[1])) as ledger:
         await export_run(ledger, sys.argv[2], sys.argv[3], progress=stuck)
 
 asyncio.run(main())
@@ -166,7 +166,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(("format", "moment"), [("jsonl", "wrote"), ("csv", "read"), ("csv", "wrote")])
-async def test_killed_in_the_middle(sqlite: Lab, sqlite_path: Path, tmp_path: Path, format: str, moment: str) -> None:
+async def test_killed_in_the_middle(
+    sqlite: LedgerHarness, sqlite_path: Path, tmp_path: Path, format: str, moment: str
+) -> None:
     """kill -9: the old file is as it was, nothing lies beside it, and the next export is complete."""
     run = await stored(sqlite.ledger, BOOKS)
     folder = tmp_path / "exports"

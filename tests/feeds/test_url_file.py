@@ -23,7 +23,7 @@ from shoal.feeds.lines import BLOCK, MAX_LINE
 from shoal.feeds.url_file import UrlFile
 from shoal.model.item import NewItem
 from shoal.model.run import RunSpec, StageSpec
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 
 def make(url: str | None, **fields: Any) -> NewItem:
@@ -322,11 +322,11 @@ async def test_the_intake_counts_what_the_file_refuses(tmp_path: Path) -> None:
     bad = b'\xff\n{"url": "https://c.example/", "x": 1}\n'
     (tmp_path / "urls").write_bytes(good + bad + B.encode())
     file = UrlFile(tmp_path / "urls", make)
-    async with opened(Settings(ledger=str(tmp_path / "ledger.db"))) as ledger:
+    async with ledger_context(Settings(ledger=str(tmp_path / "ledger.db"))) as ledger:
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(StageSpec("listing"),)))
         report = await ledger.intake.enqueue(run.id, file)
     assert (report.enqueued, report.duplicates, report.invalid) == (2, 1, 3)
-    told = [file.complaint(position, message) for position, message in report.complaints]
+    told = [file.complaint(position, message) for position, message in report.invalid_entries]
     assert [text.partition(":")[0] for text in told] == ["line 3", "line 6", "line 7"]
     assert "only http and https" in told[0]
     assert "not valid UTF-8" in told[1]

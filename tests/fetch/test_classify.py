@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient
-from shoal.fetch.classify import retry_after, verdict_on
+from shoal.fetch.classify import classify_page, retry_after
 from shoal.fetch.page import Page
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -37,27 +37,29 @@ def answer(status: int = 200, body: str | bytes = "<p>hello", **headers: str) ->
     ],
 )
 def test_statuses(status: int, outcome: type[AttemptEnded], message: str) -> None:
-    ended = verdict_on(answer(status))
+    ended = classify_page(answer(status))
     assert type(ended) is outcome
     assert str(ended) == message
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 206])
 def test_good_statuses(status: int) -> None:
-    assert verdict_on(answer(status)) is None
+    assert classify_page(answer(status)) is None
 
 
 def test_throttled_says_how_long() -> None:
     for status in (429, 503):
-        ended = verdict_on(answer(status, Retry_After="7"))
+        ended = classify_page(answer(status, Retry_After="7"))
         assert isinstance(ended, Throttled)
         assert ended.retry_after == 7.0
-    assert isinstance(verdict_on(answer(503, Retry_After="soon")), Transient)
-    assert isinstance(verdict_on(answer(500, Retry_After="7")), Transient)
+    assert isinstance(classify_page(answer(503, Retry_After="soon")), Transient)
+    assert isinstance(classify_page(answer(500, Retry_After="7")), Transient)
 
 
 def test_a_date_is_read_by_the_clock_of_the_site() -> None:
-    ended = verdict_on(answer(429, Date="Wed, 01 Jan 2020 00:00:00 GMT", Retry_After="Wed, 01 Jan 2020 00:02:00 GMT"))
+    ended = classify_page(
+        answer(429, Date="Wed, 01 Jan 2020 00:00:00 GMT", Retry_After="Wed, 01 Jan 2020 00:02:00 GMT")
+    )
     assert isinstance(ended, Throttled)
     assert ended.retry_after == 120.0
 
@@ -115,7 +117,7 @@ def test_retry_after(value: str, seconds: float | None) -> None:
     ],
 )
 def test_soft_blocks(page: Page, sign: str) -> None:
-    ended = verdict_on(page)
+    ended = classify_page(page)
     assert isinstance(ended, Blocked)
     assert str(ended) == sign
 
@@ -137,4 +139,4 @@ def test_soft_blocks(page: Page, sign: str) -> None:
     ],
 )
 def test_what_is_no_soft_block(page: Page) -> None:
-    assert verdict_on(page) is None
+    assert classify_page(page) is None

@@ -12,7 +12,7 @@ from shoal.fetch.http import HttpFetcher
 from shoal.fetch.protocols import Request
 from tests.support.raw_site import Seen, Site, redirect, reply
 
-STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "departing", "sent", "done")]
+STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "before_send", "sent", "done")]
 
 
 class Witness:
@@ -23,20 +23,20 @@ class Witness:
         self.urls: list[str] = []
         self._site = site
 
-    async def before(self, url: str, hop: int) -> None:
+    async def before_request(self, url: str, hop: int) -> None:
         self.urls.append(url)
         self.events.append(("before", hop, len(self._site.log)))
 
-    async def departing(self, hop: int) -> None:
-        self.events.append(("departing", hop, len(self._site.log)))
+    async def before_send(self, hop: int) -> None:
+        self.events.append(("before_send", hop, len(self._site.log)))
 
-    def sent(self, hop: int) -> None:
+    def after_send(self, hop: int) -> None:
         self.events.append(("sent", hop, len(self._site.log)))
 
-    def done(self, hop: int) -> None:
+    def request_done(self, hop: int) -> None:
         self.events.append(("done", hop, len(self._site.log)))
 
-    async def throttled(self, ended: Throttled) -> None:
+    async def on_throttled(self, ended: Throttled) -> None:
         raise AssertionError("that is up to whoever reads the answer")
 
 
@@ -223,23 +223,23 @@ def test_sent_is_told_when_the_bytes_have_left(runner) -> None:  # type: ignore[
         arrived = b""
 
         class Gate:
-            async def before(self, url: str, hop: int) -> None:
+            async def before_request(self, url: str, hop: int) -> None:
                 pass
 
-            async def departing(self, hop: int) -> None:
+            async def before_send(self, hop: int) -> None:
                 pass
 
-            def sent(self, hop: int) -> None:
+            def after_send(self, hop: int) -> None:
                 nonlocal arrived
                 connection, _ = listener.accept()
                 with connection:
                     connection.setblocking(False)
                     arrived = connection.recv(65_536)
 
-            def done(self, hop: int) -> None:
+            def request_done(self, hop: int) -> None:
                 pass
 
-            async def throttled(self, ended: Throttled) -> None:
+            async def on_throttled(self, ended: Throttled) -> None:
                 pass
 
         fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1")
@@ -256,20 +256,20 @@ async def test_a_gate_may_end_the_fetch(site: Site, fetcher: HttpFetcher) -> Non
     site.answers |= {"/a": redirect("/b"), "/b": reply("never seen")}
 
     class Closed:
-        async def before(self, url: str, hop: int) -> None:
+        async def before_request(self, url: str, hop: int) -> None:
             if hop == 1:
                 raise Throttled("the lane waits")
 
-        async def departing(self, hop: int) -> None:
+        async def before_send(self, hop: int) -> None:
             pass
 
-        def sent(self, hop: int) -> None:
+        def after_send(self, hop: int) -> None:
             pass
 
-        def done(self, hop: int) -> None:
+        def request_done(self, hop: int) -> None:
             pass
 
-        async def throttled(self, ended: Throttled) -> None:
+        async def on_throttled(self, ended: Throttled) -> None:
             pass
 
     with pytest.raises(Throttled, match="the lane waits"):
@@ -279,19 +279,19 @@ async def test_a_gate_may_end_the_fetch(site: Site, fetcher: HttpFetcher) -> Non
 
 async def test_an_error_of_the_gate_is_not_taken_for_one_of_the_site(site: Site, fetcher: HttpFetcher) -> None:
     class Broken:
-        async def before(self, url: str, hop: int) -> None:
+        async def before_request(self, url: str, hop: int) -> None:
             raise ConnectionResetError("the ledger's connection")
 
-        async def departing(self, hop: int) -> None:
+        async def before_send(self, hop: int) -> None:
             pass
 
-        def sent(self, hop: int) -> None:
+        def after_send(self, hop: int) -> None:
             pass
 
-        def done(self, hop: int) -> None:
+        def request_done(self, hop: int) -> None:
             pass
 
-        async def throttled(self, ended: Throttled) -> None:
+        async def on_throttled(self, ended: Throttled) -> None:
             pass
 
     with pytest.raises(ConnectionResetError, match="the ledger's connection"):

@@ -157,20 +157,20 @@ async def test_the_gate_is_asked_and_its_no_is_not_remembered(site: Site, fetche
     class Closed:
         asked = 0
 
-        async def before(self, url: str, hop: int) -> None:
+        async def before_request(self, url: str, hop: int) -> None:
             self.asked += 1
             raise Throttled("the lane waits")
 
-        def sent(self, hop: int) -> None:
+        def after_send(self, hop: int) -> None:
             raise AssertionError("nothing was to be sent")
 
-        def done(self, hop: int) -> None:
+        def request_done(self, hop: int) -> None:
             raise AssertionError("nothing was to be sent")
 
-        async def departing(self, hop: int) -> None:
+        async def before_send(self, hop: int) -> None:
             raise AssertionError("nothing was to be sent")
 
-        async def throttled(self, ended: Throttled) -> None:
+        async def on_throttled(self, ended: Throttled) -> None:
             raise AssertionError("nothing was to be sent")
 
     robots = Robots(fetcher, "shoal/0.1")

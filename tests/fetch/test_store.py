@@ -142,19 +142,19 @@ async def test_only_good_answers_to_get_are_kept(
 
 async def test_from_the_store_alone(store: FileStore) -> None:
     class Forbidden:
-        async def before(self, url: str, hop: int) -> None:
+        async def before_request(self, url: str, hop: int) -> None:
             raise AssertionError("nothing goes on the wire")
 
-        def sent(self, hop: int) -> None:
+        def after_send(self, hop: int) -> None:
             raise AssertionError("nothing goes on the wire")
 
-        def done(self, hop: int) -> None:
+        def request_done(self, hop: int) -> None:
             raise AssertionError("nothing goes on the wire")
 
-        async def departing(self, hop: int) -> None:
+        async def before_send(self, hop: int) -> None:
             raise AssertionError("nothing goes on the wire")
 
-        async def throttled(self, ended: Throttled) -> None:
+        async def on_throttled(self, ended: Throttled) -> None:
             raise AssertionError("nothing goes on the wire")
 
     await store.put(Page.of("http://shop.test/a", "kept"))

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from shoal.config import Settings
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.pools import GATED, all_done_once, busy, gated_pool, open_gate, until, workers
 from tests.support.project import Project
 from tests.support.site import Site
@@ -29,7 +29,7 @@ def changes(project: Project) -> list[tuple[int, int, str]]:
     """From, to and why of each change, oldest first."""
 
     async def ask() -> list[tuple[int, int, str]]:
-        async with opened(Settings(ledger=project.ledger), migrate=False) as ledger:
+        async with ledger_context(Settings(ledger=project.ledger), migrate=False) as ledger:
             events = (await ledger.reads.events(run_id=(await ledger.runs.list(limit=1)).rows[0].id)).rows
         details = [event.detail for event in reversed(events) if event.action == "scaled"]
         return [(detail["from"], detail["to"], detail["why"]) for detail in details]

@@ -23,7 +23,7 @@ from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
 AT_ONCE = Pace(grow=0, settle=0, hot=0, quiet=0, remember=0)
@@ -73,10 +73,10 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with opened(Settings(ledger=str(tmp_path / "ledger.db")), migrate=True) as ledger:
+    async with ledger_context(Settings(ledger=str(tmp_path / "ledger.db")), migrate=True) as ledger:
         stage = StageSpec(name="one", lane=LanePolicy(limit=1))
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(stage,)))
-        roll = Roll(ledger, run.id, since=(await ledger.health.examine()).clock)
+        roll = Roll(ledger, run.id, since=(await ledger.health.check()).clock)
         yield Scene(ledger, run, roll, tmp_path / "nothing")
 
 

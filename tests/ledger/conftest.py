@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.testing.lab import Lab
-from tests.support.ledgers import postgres_lab, prepare_template, sqlite_lab
+from shoal.testing.harness import LedgerHarness
+from tests.support.ledgers import postgres_harness, prepare_template, sqlite_harness
 from tests.support.postgres import PostgresDatabases, unique_name
 
 
@@ -27,7 +27,7 @@ def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
 
 
 @pytest.fixture
-async def either_lab(place: Path | str) -> AsyncIterator[Lab]:
+async def either_harness(place: Path | str) -> AsyncIterator[LedgerHarness]:
     """A lab on both backends, one after the other."""
-    async with sqlite_lab(place) if isinstance(place, Path) else postgres_lab(place) as lab:
-        yield lab
+    async with sqlite_harness(place) if isinstance(place, Path) else postgres_harness(place) as harness:
+        yield harness

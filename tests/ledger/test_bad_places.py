@@ -26,7 +26,7 @@ from shoal.ledger.sqlite.ledger import open_sqlite
 from shoal.model.item import NewItem
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.lab import done
+from shoal.testing.harness import done
 from tests.support import missing
 
 SPEC = RunSpec(scraper="s", stages=(StageSpec("a"),))

@@ -59,14 +59,14 @@ async def _prepare(url: str) -> None:
 
 async def test_more_clients_than_connections_take_turns(small_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wants several connections at once; all of them get through, none is refused, each says so once."""
-    monkeypatch.setattr(database, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(database, "MAX_HOLD_SECONDS", 0.2)
     told: list[list[str]] = [[] for _ in range(CLIENTS)]
     calls = [0] * CLIENTS
     until = time.monotonic() + 3
 
     async def client(number: int) -> None:
         ledger = await open_postgres(small_server, pool_size=POOL, patience=60)
-        ledger.health.report_to(told[number].append)
+        ledger.health.set_warning_handler(told[number].append)
 
         async def call() -> None:
             while time.monotonic() < until or not calls[number]:

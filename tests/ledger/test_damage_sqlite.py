@@ -11,7 +11,7 @@ import pytest
 
 from shoal.errors import LedgerCorrupt
 from shoal.ledger.sqlite import database as database_module
-from shoal.ledger.sqlite.integrity import damage_of
+from shoal.ledger.sqlite.integrity import find_damage
 from shoal.ledger.sqlite.ledger import SqliteLedger, open_sqlite
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunSpec, StageSpec
@@ -127,8 +127,8 @@ def lose_a_page(path: Path) -> None:
 async def test_a_statement_that_goes_on_for_ever_in_a_damaged_file_is_ended(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "SUSPICIOUS_SECONDS", 0.0)
-    monkeypatch.setattr(database_module, "STEPS_BETWEEN_LOOKS", 1_000)
+    monkeypatch.setattr(database_module, "CHECK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(database_module, "PROGRESS_STEPS", 1_000)
     endless = "with recursive n(x) as (select 1 union all select x + 1 from n limit 300000) select count(*) from n"
     async with filled(sqlite_path) as (ledger, _):
         assert await ledger.db.value(endless) == 300_000, "a sound file may take as long as it likes"
@@ -144,11 +144,11 @@ async def test_a_statement_that_goes_on_for_ever_in_a_damaged_file_is_ended(
 async def test_who_waits_for_long_looks_whether_the_file_is_damaged(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "SUSPICIOUS_SECONDS", 0.0)
+    monkeypatch.setattr(database_module, "CHECK_AFTER_SECONDS", 0.0)
     async with filled(sqlite_path) as (ledger, _):
         await wait(ledger)
     lose_a_page(sqlite_path)
-    assert damage_of(sqlite_path) is not None
+    assert find_damage(sqlite_path) is not None
     ledger = await open_sqlite(sqlite_path)
     try:
         with pytest.raises(LedgerCorrupt, match="is damaged"):

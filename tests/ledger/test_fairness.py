@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.ledger.fairness import Group, Heads, QueueRow, first_queues, in_turn
+from shoal.ledger.fairness import QueueGroup, QueueHeads, QueueRow, limit_queues, order_queues
 
 
 def row(
@@ -16,12 +16,12 @@ def row(
     return QueueRow(queue, run, f"run{run}", stage, partition, 4, *span, head)
 
 
-def flat(groups: list[Group]) -> list[QueueRow]:
+def flat(groups: list[QueueGroup]) -> list[QueueRow]:
     return [queue for group in groups for queue in group.queues]
 
 
 def firsts(rows: list[QueueRow], turns: int, own: frozenset[str] = frozenset()) -> list[int]:
-    return [flat(in_turn(rows, own, turn))[0].id for turn in range(turns)]
+    return [flat(order_queues(rows, own, turn))[0].id for turn in range(turns)]
 
 
 def test_runs_and_stages_take_turns() -> None:
@@ -43,14 +43,14 @@ def test_own_partitions_come_before_all_others() -> None:
     rows = [row(n, run=n % 3, partition=f"p{n}") for n in range(9)]
     own = frozenset({"p4", "p7"})
     for turn in range(12):
-        order = [found.partition for found in flat(in_turn(rows, own, turn))]
+        order = [found.partition for found in flat(order_queues(rows, own, turn))]
         assert set(order[:2]) == own
         assert len(order) == 9
 
 
 def test_without_stealing_there_are_only_own_ones() -> None:
     rows = [row(1, partition="x"), row(2, partition="y")]
-    assert [found.id for found in flat(in_turn(rows, frozenset({"y"}), 0, steal=False))] == [2]
+    assert [found.id for found in flat(order_queues(rows, frozenset({"y"}), 0, steal=False))] == [2]
 
 
 @given(
@@ -60,7 +60,7 @@ def test_without_stealing_there_are_only_own_ones() -> None:
 )
 def test_every_queue_is_visited_once(places: list[tuple[int, str, str]], own: set[str], turn: int) -> None:
     rows = [row(n, run, stage, partition) for n, (run, stage, partition) in enumerate(places)]
-    order = flat(in_turn(rows, frozenset(own), turn))
+    order = flat(order_queues(rows, frozenset(own), turn))
     assert sorted(found.id for found in order) == list(range(len(rows)))
 
 
@@ -72,7 +72,7 @@ def test_queues_of_different_priorities_are_merged_within_their_run_only() -> No
         row(4, run=2),
     ]
     for turn in range(6):
-        groups = in_turn(rows, frozenset(), turn)
+        groups = order_queues(rows, frozenset(), turn)
         assert sorted(([queue.id for queue in group.queues], group.merged) for group in groups) in (
             [([2, 4], False), ([3, 1], True)],
             [([3, 1], True), ([4, 2], False)],
@@ -83,7 +83,7 @@ def test_queues_of_different_priorities_are_merged_within_their_run_only() -> No
 def test_of_many_queues_those_with_the_smallest_heads_are_kept() -> None:
     rows = [row(n, partition=f"p{n}", span=(0, 100), head=100 - n) for n in range(100)]
     for turn in range(5):
-        kept = flat(first_queues(in_turn(rows, frozenset(), turn), 10))
+        kept = flat(limit_queues(order_queues(rows, frozenset(), turn), 10))
         assert sorted(queue.head for queue in kept) == list(range(1, 11))
 
 
@@ -94,7 +94,7 @@ def test_of_many_queues_those_with_the_smallest_heads_are_kept() -> None:
 )
 def test_shares_take_the_smallest_priorities(queues: list[list[int]], depth: int, limit: int) -> None:
     seen = [queue[:depth] for queue in queues]
-    taken = Heads(seen, [len(queue) >= depth for queue in seen]).quotas(limit)
+    taken = QueueHeads(seen, [len(queue) >= depth for queue in seen]).quotas(limit)
     assert sum(taken) <= limit
     if any(queues):
         assert sum(taken) >= min(limit, depth, sum(map(len, queues))), "a claim never comes back with next to nothing"

@@ -9,16 +9,16 @@ from collections import Counter
 
 import pytest
 
-from shoal.ledger.postgres.database import ConnectionBroke, Record
+from shoal.ledger.postgres.database import ConnectionLost, Record
 from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import Claimed, NewItem
+from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.lane import LanePolicy
-from shoal.model.outcome import Finished
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.faults import InjectedFault, faulty, insist
-from shoal.testing.lab import Lab, done, retry
+from shoal.testing.faults import InjectedFault, retry_on_fault, with_faults
+from shoal.testing.harness import LedgerHarness, done, retry
 
 ITEMS = 250
 SPEC = RunSpec(
@@ -29,11 +29,11 @@ SPEC = RunSpec(
 
 
 @pytest.fixture
-def lab(either_lab: Lab) -> Lab:
-    return either_lab
+def harness(either_harness: LedgerHarness) -> LedgerHarness:
+    return either_harness
 
 
-def ends_of(claimed: list[Claimed], rng: random.Random) -> list[Finished]:
+def ends_of(claimed: list[ClaimedItem], rng: random.Random) -> list[FinishedAttempt]:
     return [
         retry(item, delay=0.0)
         if rng.random() < 0.1
@@ -48,21 +48,21 @@ def ends_of(claimed: list[Claimed], rng: random.Random) -> list[Finished]:
 
 async def work_until_finished(ledger: Ledger, run_id: str, name: str, rng: random.Random) -> None:
     """A worker that makes every call again until it answers."""
-    await insist(lambda: ledger.workers.register(WorkerSpec(id=name, node="n", pid=1, lease_seconds=3600)))
+    await retry_on_fault(lambda: ledger.workers.register(WorkerSpec(id=name, node="n", pid=1, lease_seconds=3600)))
     scope = Scope(run_ids=(run_id,))
     while True:
         try:
             claimed = await ledger.claims.claim(name, scope, 4)
         except InjectedFault:
             # The claim may have taken items that nobody told us about.
-            await insist(lambda: ledger.claims.reconcile(name, []))
+            await retry_on_fault(lambda: ledger.claims.reconcile(name, []))
             continue
         if claimed:
             ends = ends_of(claimed, rng)
-            await insist(lambda ends=ends: ledger.commits.commit(name, ends))  # type: ignore[misc]
+            await retry_on_fault(lambda ends=ends: ledger.commits.commit(name, ends))  # type: ignore[misc]
         else:
-            await insist(ledger.upkeep.tend)
-            if (await insist(lambda: ledger.runs.get(run_id))).state is RunState.FINISHED:
+            await retry_on_fault(ledger.upkeep.run_once)
+            if (await retry_on_fault(lambda: ledger.runs.get(run_id))).state is RunState.FINISHED:
                 return
             await asyncio.sleep(0.01)
 
@@ -78,20 +78,20 @@ async def prove(ledger: Ledger, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_a_run_survives_faults_in_every_third_call(lab: Lab, seed: int) -> None:
-    flaky, met = faulty(lab.ledger, rate=0.35, seed=seed)
-    run = await lab.ledger.runs.create(SPEC)
+async def test_a_run_survives_faults_in_every_third_call(harness: LedgerHarness, seed: int) -> None:
+    flaky, injected = with_faults(harness.ledger, rate=0.35, seed=seed)
+    run = await harness.ledger.runs.create(SPEC)
     items = [NewItem(key=f"k{n}", lane=f"lane{n % 4}" if n % 2 else None) for n in range(ITEMS)]
-    await insist(lambda: flaky.intake.enqueue(run.id, items))
-    await insist(lambda: flaky.runs.seal(run.id))
+    await retry_on_fault(lambda: flaky.intake.enqueue(run.id, items))
+    await retry_on_fault(lambda: flaky.runs.seal(run.id))
     rng = random.Random(seed)
     await asyncio.wait_for(
         asyncio.gather(*(work_until_finished(flaky, run.id, f"w{n}", rng) for n in range(3))), timeout=120
     )
-    await prove(lab.ledger, run.id)
+    await prove(harness.ledger, run.id)
     for call in ("claims.claim", "commits.commit"):
         for kind in ("before", "after", "timeout"):
-            assert met[f"{call} {kind}"] > 0, f"the test never met {call} {kind}"
+            assert injected[f"{call} {kind}"] > 0, f"the test never injected {call} {kind}"
 
 
 class BrokenWire:
@@ -100,7 +100,7 @@ class BrokenWire:
     def __init__(self, ledger: PostgresLedger, rate: float, seed: int) -> None:
         self.rate = rate
         self.rng = random.Random(seed)
-        self.met: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
         self.late: list[asyncio.Task[object]] = []
         self.real = ledger.db.fetch_once
         ledger.db.fetch_once = self.fetch_once  # type: ignore[method-assign]
@@ -109,12 +109,12 @@ class BrokenWire:
         if self.rng.random() >= self.rate:
             return await self.real(sql, *args)
         kind = self.rng.choice(("before", "after", "late"))
-        self.met[kind] += 1
+        self.injected[kind] += 1
         if kind == "after":
             await self.real(sql, *args)
         elif kind == "late":
             self.late.append(asyncio.create_task(self.deliver_late(sql, args)))
-        raise ConnectionBroke(f"broken {kind}")
+        raise ConnectionLost(f"broken {kind}")
 
     async def deliver_late(self, sql: str, args: tuple[object, ...]) -> None:
         """The caller has given up and asked again when the server carries out the first request."""
@@ -122,7 +122,7 @@ class BrokenWire:
         try:
             await self.real(sql, *args)
         except Exception as error:
-            self.met[f"late {type(error).__name__}"] += 1
+            self.injected[f"late {type(error).__name__}"] += 1
 
 
 async def test_a_claim_asked_for_again_says_who_must_report_a_start(postgres_url: str) -> None:
@@ -136,11 +136,11 @@ async def test_a_claim_asked_for_again_says_who_must_report_a_start(postgres_url
     async def lost(sql: str, *args: object) -> list[Record]:
         ledger.db.fetch_once = real  # type: ignore[method-assign]
         await real(sql, *args)
-        raise ConnectionBroke("the answer got lost")
+        raise ConnectionLost("the answer got lost")
 
     ledger.db.fetch_once = lost  # type: ignore[method-assign]
     claimed = await ledger.claims.claim("w", Scope(), 10)
-    assert ledger.db.fetch_once == real, "the fault was met"
+    assert ledger.db.fetch_once == real, "the fault was injected"
     assert {item.name: item.paced for item in claimed} == {"paced": True, "free": False}
     await ledger.close()
 
@@ -161,5 +161,5 @@ async def test_lost_and_late_answers_are_hidden_from_callers(postgres_url: str, 
     )
     await asyncio.gather(*wire.late)
     await prove(ledger, run.id)
-    assert min(wire.met[kind] for kind in ("before", "after", "late")) > 5, wire.met
+    assert min(wire.injected[kind] for kind in ("before", "after", "late")) > 5, wire.injected
     await ledger.close()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from shoal.testing.lab import Lab
+from shoal.testing.harness import LedgerHarness
 from shoal.testing.machine import LedgerMachine
-from tests.support.ledgers import postgres_lab, sqlite_lab
+from tests.support.ledgers import postgres_harness, sqlite_harness
 from tests.support.postgres import PostgresDatabases, unique_name
 
 SHRINK = os.environ.get("SHOAL_CHAOS") == "shrink"
@@ -40,7 +40,7 @@ def run_histories(machine: type[LedgerMachine]) -> None:
 
 def test_random_histories_on_sqlite() -> None:
     class SqliteMachine(LedgerMachine):
-        def open_lab(self) -> AbstractAsyncContextManager[Lab]:
+        def open_harness(self) -> AbstractAsyncContextManager[LedgerHarness]:
             return fresh_file()
 
     run_histories(SqliteMachine)
@@ -48,26 +48,26 @@ def test_random_histories_on_sqlite() -> None:
 
 def test_random_histories_on_postgres(postgres_server: PostgresDatabases, postgres_template: str) -> None:
     class PostgresMachine(LedgerMachine):
-        def open_lab(self) -> AbstractAsyncContextManager[Lab]:
+        def open_harness(self) -> AbstractAsyncContextManager[LedgerHarness]:
             return fresh_database(postgres_server, postgres_template)
 
     run_histories(PostgresMachine)
 
 
 @asynccontextmanager
-async def fresh_file() -> AsyncIterator[Lab]:
+async def fresh_file() -> AsyncIterator[LedgerHarness]:
     with tempfile.TemporaryDirectory() as folder:
-        async with sqlite_lab(Path(folder) / "ledger.db") as lab:
-            yield lab
+        async with sqlite_harness(Path(folder) / "ledger.db") as harness:
+            yield harness
 
 
 @asynccontextmanager
-async def fresh_database(server: PostgresDatabases, template: str) -> AsyncIterator[Lab]:
+async def fresh_database(server: PostgresDatabases, template: str) -> AsyncIterator[LedgerHarness]:
     name = unique_name()
     server.create_database(name, template)
     try:
-        async with postgres_lab(server.url(name)) as lab:
-            yield lab
+        async with postgres_harness(server.url(name)) as harness:
+            yield harness
     finally:
         server.drop_database(name)
 

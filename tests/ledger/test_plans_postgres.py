@@ -18,7 +18,7 @@ from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.lab import done
+from shoal.testing.harness import done
 from tests.support.fill import fill_done, fill_ready, fill_results, fill_waiting, settle
 
 BATCH = 50
@@ -204,7 +204,7 @@ async def test_a_page_of_results_costs_the_same_however_many_there_are(
 
 
 async def test_a_start_costs_the_same_whatever_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
-    await ledger.lanes.slow("host", 10, "robots.txt")
+    await ledger.lanes.set_delay_floor("host", 10, "robots.txt")
     turn = "select shoal.reserve(0, 'host', 0, '{}', '{}', 1, 86400, 0.02, 0)"
     small = min([(await bench.probe.pages(turn))[0] for _ in range(4)])
     queue = await bench.queue()
@@ -246,7 +246,7 @@ async def test_moves_and_lists_of_many_do_not_depend_on_statistics(ledger: Postg
         while claimed := await ledger.claims.claim(worker, scope, 50):
             await ledger.commits.commit(worker, [done(item) for item in claimed])
         await every_call(bench, small)
-    await ledger.upkeep.tend()
+    await ledger.upkeep.run_once()
     await ledger.db.fetch("vacuum analyze")
 
     run, other = await make_run(ledger), await make_run(ledger)

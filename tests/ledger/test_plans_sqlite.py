@@ -17,7 +17,7 @@ from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.lab import done
+from shoal.testing.harness import done
 
 BATCH = 50
 GROWING = "ready|waiting|delayed|outcome|item|result|attempt|lease"
@@ -48,7 +48,7 @@ async def plans(ledger: SqliteLedger) -> dict[str, list[str]]:
                 found[name] = [str(row[3]) for row in rows]
         return found
 
-    return await ledger.db.alter(explain)
+    return await ledger.db.change_schema(explain)
 
 
 async def test_no_hot_query_scans_a_table_that_grows(ledger: SqliteLedger) -> None:
@@ -84,7 +84,7 @@ class Steps:
         self.count = 0
 
     async def begin(self) -> None:
-        await self.ledger.db.alter(lambda connection: connection.set_progress_handler(self.tick, 100))
+        await self.ledger.db.change_schema(lambda connection: connection.set_progress_handler(self.tick, 100))
 
     def tick(self) -> int:
         self.count += 1
@@ -138,7 +138,7 @@ async def steps_of_a_page(ledger: SqliteLedger, run: Run, stage: str | None) -> 
         ends = connection.execute(named_queries()["results_window_end"], (run.no, middle, 0, BATCH)).fetchall()
         return len(rows) + len(ends)
 
-    assert await ledger.db.alter(page) == BATCH + 1
+    assert await ledger.db.change_schema(page) == BATCH + 1
     return steps.count
 
 

@@ -20,7 +20,7 @@ from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.lab import dead, done
+from shoal.testing.harness import dead, done
 
 VIEWS = ("active_claims", "stale_claims", "status_counts", "completed_by_worker", "failed_items", "queue_depth")
 

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.errors import LedgerError, LedgerUnreachable
-from shoal.ledger.postgres.tls import tls_trouble
+from shoal.ledger.postgres.tls import tls_error
 from shoal.wiring import connect_ledger
 
 
@@ -41,11 +41,11 @@ async def test_a_certificate_authority_that_is_not_there(
 
 def test_a_server_that_is_not_who_it_says() -> None:
     error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed")
-    told = tls_trouble(error, "postgresql://h/db", "postgresql://h/db")
+    told = tls_error(error, "postgresql://h/db", "postgresql://h/db")
     assert told is not None
     assert "is not trusted" in told.message
-    assert tls_trouble(ConnectionRefusedError(), "postgresql://h/db", "postgresql://h/db") is None
-    assert tls_trouble(asyncpg.PostgresConnectionError(), "postgresql://h/db", "postgresql://h/db") is None
+    assert tls_error(ConnectionRefusedError(), "postgresql://h/db", "postgresql://h/db") is None
+    assert tls_error(asyncpg.PostgresConnectionError(), "postgresql://h/db", "postgresql://h/db") is None
 
 
 def test_tls_by_variables(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.errors import BadLedgerUrl, InvalidSetting
-from shoal.model.ledger_url import PostgresAddress, for_driver, ledger_address, secrets_of, without_password
+from shoal.model.ledger_url import PostgresAddress, ledger_address, secrets_of, split_connect_timeout, without_password
 
 
 def load(folder: Path, ledger: str, **environ: str) -> Settings:
@@ -130,11 +130,11 @@ def test_passwords_are_known_and_left_out_of_what_is_pasted() -> None:
 
 
 def test_a_login_may_take_as_long_as_the_address_says() -> None:
-    assert for_driver("postgresql://h/db?connect_timeout=30&sslmode=require") == (
+    assert split_connect_timeout("postgresql://h/db?connect_timeout=30&sslmode=require") == (
         "postgresql://h/db?sslmode=require",
         30.0,
     )
-    assert for_driver("postgresql://h/db") == ("postgresql://h/db", None)
+    assert split_connect_timeout("postgresql://h/db") == ("postgresql://h/db", None)
 
 
 @pytest.mark.parametrize("name", ["store", "log_dir", "member_output"])

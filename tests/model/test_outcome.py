@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from shoal.errors import InvalidSetting
 from shoal.model.outcome import (
     MAX_ERROR_CHARS,
+    AttemptDecision,
+    DecisionKind,
     OutcomeClass,
     RetryPolicy,
-    Verdict,
-    VerdictKind,
     clean_error,
-    judge,
+    decide_attempt,
 )
 
 PLAIN = RetryPolicy(jitter=0.0)
 
 
-def verdict(outcome: OutcomeClass, tries: int = 0, retry_after: float | None = None, error: str = "oops") -> Verdict:
-    return judge(
+def decision(
+    outcome: OutcomeClass, tries: int = 0, retry_after: float | None = None, error: str = "oops"
+) -> AttemptDecision:
+    return decide_attempt(
         outcome,
         tries=tries,
         max_attempts=4,
@@ -73,38 +75,38 @@ def test_a_senseless_policy_is_refused(policy: RetryPolicy) -> None:
 
 
 def test_done_is_done() -> None:
-    assert verdict(OutcomeClass.DONE).kind is VerdictKind.DONE
+    assert decision(OutcomeClass.DONE).kind is DecisionKind.DONE
 
 
 def test_permanent_is_dead_at_once() -> None:  # S4.6
-    assert verdict(OutcomeClass.PERMANENT) == Verdict(VerdictKind.DEAD, OutcomeClass.PERMANENT, 0.0, "oops")
+    assert decision(OutcomeClass.PERMANENT) == AttemptDecision(DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, "oops")
 
 
 @pytest.mark.parametrize("outcome", [OutcomeClass.TRANSIENT, OutcomeClass.BLOCKED])
 def test_four_attempts_are_one_try_and_three_retries(outcome: OutcomeClass) -> None:  # S1.17
-    kinds = [verdict(outcome, tries).kind for tries in range(4)]
-    assert kinds == [VerdictKind.RETRY] * 3 + [VerdictKind.DEAD]
-    assert [verdict(outcome, tries).delay for tries in range(3)] == [2, 4, 8]
-    assert verdict(outcome, 3).error == "Exceeded retries: oops"
+    kinds = [decision(outcome, tries).kind for tries in range(4)]
+    assert kinds == [DecisionKind.RETRY] * 3 + [DecisionKind.DEAD]
+    assert [decision(outcome, tries).delay for tries in range(3)] == [2, 4, 8]
+    assert decision(outcome, 3).error == "Exceeded retries: oops"
 
 
 def test_throttled_is_never_dead_and_waits_as_long_as_asked() -> None:
-    assert verdict(OutcomeClass.THROTTLED, tries=99, retry_after=17) == Verdict(
-        VerdictKind.THROTTLED, OutcomeClass.THROTTLED, 17, "oops"
+    assert decision(OutcomeClass.THROTTLED, tries=99, retry_after=17) == AttemptDecision(
+        DecisionKind.THROTTLED, OutcomeClass.THROTTLED, 17, "oops"
     )
-    assert verdict(OutcomeClass.THROTTLED, retry_after=-5).delay == 0
-    assert verdict(OutcomeClass.THROTTLED, retry_after=1e12).delay == 86_400
-    assert verdict(OutcomeClass.THROTTLED).delay == 2
+    assert decision(OutcomeClass.THROTTLED, retry_after=-5).delay == 0
+    assert decision(OutcomeClass.THROTTLED, retry_after=1e12).delay == 86_400
+    assert decision(OutcomeClass.THROTTLED).delay == 2
 
 
 def test_a_retry_after_on_a_transient_error_is_obeyed() -> None:
-    assert verdict(OutcomeClass.TRANSIENT, retry_after=30).delay == 30
+    assert decision(OutcomeClass.TRANSIENT, retry_after=30).delay == 30
 
 
 @pytest.mark.parametrize("outcome", [OutcomeClass.CRASHED, OutcomeClass.POISON, OutcomeClass.RELEASED])
 def test_only_the_ledger_says_these(outcome: OutcomeClass) -> None:
     with pytest.raises(InvalidSetting):
-        verdict(outcome)
+        decision(outcome)
 
 
 def test_error_texts_fit_any_database() -> None:

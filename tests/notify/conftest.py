@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ledger.conftest import either_lab, place, postgres_template
+from tests.ledger.conftest import either_harness, place, postgres_template
 from tests.support.alert_sinks import Mailbox, Webhook
 
-__all__ = ["either_lab", "place", "postgres_template"]
+__all__ = ["either_harness", "place", "postgres_template"]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.config import DeadLimit
 from shoal.model.run import RunState
-from shoal.model.views import Counts, Gate, Recent
+from shoal.model.views import Counts, RecentActivity, WaitReason
 from shoal.notify.conditions import Kind, Rules, end_sign, has_just_ended, is_excused, signs_under_way
 from tests.support.snapshots import NOON, run_like
 
@@ -18,10 +18,10 @@ RULES = Rules(stall_after=600, error_share=DeadLimit(Decimal(50), True), max_dea
 LATER = NOON + dt.timedelta(hours=2)
 
 
-def recent(quiet: float = 0.0, **counts: int) -> Recent:
+def recent(quiet: float = 0.0, **counts: int) -> RecentActivity:
     """What happened lately, as seen two hours after noon."""
     known: dict[str, Any] = {"done": 0, "dead": 0, "retried": 0, "throttled": 0, "results": 0, "seconds": 0.0}
-    return Recent(**(known | counts), quiet_since=LATER - dt.timedelta(seconds=quiet))
+    return RecentActivity(**(known | counts), quiet_since=LATER - dt.timedelta(seconds=quiet))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def recent(quiet: float = 0.0, **counts: int) -> Recent:
     ],
 )
 def test_what_is_wrong_with_a_run_that_goes_on(
-    state: RunState, counts: Counts, lately: Recent, kinds: list[Kind]
+    state: RunState, counts: Counts, lately: RecentActivity, kinds: list[Kind]
 ) -> None:
     found = signs_under_way(run_like(state=state), counts, lately, LATER, RULES)
     assert [sign.kind for sign in found] == kinds
@@ -74,28 +74,35 @@ DUE = NOON + dt.timedelta(hours=3)
 @pytest.mark.parametrize(
     ("counts", "gates", "excused"),
     [
-        (Counts(delayed=5), [Gate(code="delayed_not_before", text="", until=DUE)], True),
-        (Counts(delayed=5), [Gate(code="delayed_retry", text="", until=DUE)], False),
-        (Counts(delayed=5), [Gate(code="delayed_throttled", text="", until=DUE)], False),
+        (Counts(delayed=5), [WaitReason(code="delayed_not_before", text="", until=DUE)], True),
+        (Counts(delayed=5), [WaitReason(code="delayed_retry", text="", until=DUE)], False),
+        (Counts(delayed=5), [WaitReason(code="delayed_throttled", text="", until=DUE)], False),
         (
             Counts(delayed=5),
-            [Gate(code="delayed_not_before", text="", until=DUE), Gate(code="delayed_retry", text="", until=DUE)],
+            [
+                WaitReason(code="delayed_not_before", text="", until=DUE),
+                WaitReason(code="delayed_retry", text="", until=DUE),
+            ],
             False,
         ),
-        (Counts(delayed=5, leased=1), [Gate(code="delayed_not_before", text="", until=DUE)], False),
-        (Counts(delayed=5, ready=1), [Gate(code="delayed_not_before", text="", until=DUE)], False),
-        (Counts(delayed=1, waiting=9), [Gate(code="delayed_lane", text="", until=DUE)], True),  # one an hour, say
-        (Counts(delayed=5), [Gate(code="delayed_not_before", text="", until=NOON)], False),  # due, and nobody came
-        (Counts(waiting=5), [Gate(code="lane_paused", text="")], False),
+        (Counts(delayed=5, leased=1), [WaitReason(code="delayed_not_before", text="", until=DUE)], False),
+        (Counts(delayed=5, ready=1), [WaitReason(code="delayed_not_before", text="", until=DUE)], False),
+        (Counts(delayed=1, waiting=9), [WaitReason(code="delayed_lane", text="", until=DUE)], True),  # one an hour, say
+        (
+            Counts(delayed=5),
+            [WaitReason(code="delayed_not_before", text="", until=NOON)],
+            False,
+        ),  # due, and nobody came
+        (Counts(waiting=5), [WaitReason(code="lane_paused", text="")], False),
         (Counts(ready=5), [], False),
     ],
 )
-def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[Gate], excused: bool) -> None:
+def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[WaitReason], excused: bool) -> None:
     assert is_excused(counts, gates, LATER) is excused
 
 
 @pytest.mark.parametrize(
-    ("state", "counts", "occasion", "kind"),
+    ("state", "counts", "idempotency_key", "kind"),
     [
         (RunState.FINISHED, Counts(done=100), None, Kind.FINISH),
         (RunState.FINISHED, Counts(done=90, dead=10), None, Kind.FINISH),
@@ -106,8 +113,8 @@ def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[Gate], e
         (RunState.FINISHED, Counts(dead=100), "collection papers", None),
     ],
 )
-def test_how_a_run_ended(state: RunState, counts: Counts, occasion: str | None, kind: Kind | None) -> None:
-    sign = end_sign(run_like(state=state, finished_at=LATER, occasion=occasion), counts, RULES)
+def test_how_a_run_ended(state: RunState, counts: Counts, idempotency_key: str | None, kind: Kind | None) -> None:
+    sign = end_sign(run_like(state=state, finished_at=LATER, idempotency_key=idempotency_key), counts, RULES)
     assert (sign and sign.kind) == kind
 
 

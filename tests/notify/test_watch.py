@@ -15,7 +15,7 @@ from shoal.notify import delivery
 from shoal.notify.conditions import Alert
 from shoal.notify.delivery import Deliveries
 from shoal.notify.watch import RAISE_SECONDS, Watch, raised_alerts
-from shoal.testing.lab import Lab, dead, retry
+from shoal.testing.harness import LedgerHarness, dead, retry
 
 NOBODY = Settings()
 
@@ -68,33 +68,33 @@ async def _events(ledger: Ledger, run_id: str) -> list[Event]:
     return [event for event in reversed(found) if event.action == "alert"]
 
 
-async def test_a_stall_is_raised_once_and_again_only_after_it_moved(either_lab: Lab) -> None:
-    lab = either_lab
-    run, worker = await lab.run(), await lab.worker(lease_seconds=86_400)
-    await lab.put(run, "a", "b", "c")
-    claimed = await lab.claim(worker)
-    await watch("one").look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == []
-    await lab.jump(601)
+async def test_a_stall_is_raised_once_and_again_only_after_it_moved(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run, worker = await harness.run(), await harness.worker(lease_seconds=86_400)
+    await harness.put(run, "a", "b", "c")
+    claimed = await harness.claim(worker)
+    await watch("one").look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == []
+    await harness.advance_clock(601)
     for by in ("one", "two", "one"):
-        await watch(by).look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == ["stall"]
-    await lab.finish(worker, claimed[:1])
-    await watch("two").look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == ["stall"]
-    await lab.jump(601)
-    await watch("two").look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == ["stall", "stall"]
-    await lab.check()
+        await watch(by).look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == ["stall"]
+    await harness.finish(worker, claimed[:1])
+    await watch("two").look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == ["stall"]
+    await harness.advance_clock(601)
+    await watch("two").look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == ["stall", "stall"]
+    await harness.check()
 
 
-async def test_a_stall_says_what_a_person_needs(either_lab: Lab) -> None:
-    lab = either_lab
-    run = await lab.run()
-    await lab.put(run, "a", "b")
-    await lab.jump(700)
-    await watch("one").look(lab.ledger)
-    (raised,) = await raised_alerts(lab.ledger)
+async def test_a_stall_says_what_a_person_needs(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run = await harness.run()
+    await harness.put(run, "a", "b")
+    await harness.advance_clock(700)
+    await watch("one").look(harness.ledger)
+    (raised,) = await raised_alerts(harness.ledger)
     assert raised.alert.title == f"Shoal: shop stalled (run {run.id})"
     body = raised.alert.body
     assert body.startswith("Nothing has ended for 12m, and 2 items remain.\n")
@@ -103,163 +103,163 @@ async def test_a_stall_says_what_a_person_needs(either_lab: Lab) -> None:
     assert raised.told == "not sent"
 
 
-async def test_what_waits_for_its_time_does_not_stall(either_lab: Lab) -> None:
-    lab = either_lab
-    run = await lab.run()
-    await lab.put(run, "a", delay=3_600.0)
-    await lab.jump(700)
-    await watch("one").look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == []
-    await lab.jump(3_000)
-    await lab.ledger.upkeep.tend()
-    await watch("one").look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == ["stall"]
+async def test_what_waits_for_its_time_does_not_stall(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run = await harness.run()
+    await harness.put(run, "a", delay=3_600.0)
+    await harness.advance_clock(700)
+    await watch("one").look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == []
+    await harness.advance_clock(3_000)
+    await harness.ledger.upkeep.run_once()
+    await watch("one").look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == ["stall"]
 
 
-async def test_a_run_that_fails_is_told_of_while_it_goes(either_lab: Lab) -> None:
+async def test_a_run_that_fails_is_told_of_while_it_goes(either_harness: LedgerHarness) -> None:
     """S3: a service that failed 98 % of its jobs raised no alarm."""
-    lab = either_lab
-    run, worker = await lab.run(max_attempts=9), await lab.worker()
-    await lab.put(run, *(f"item-{n}" for n in range(100)))
-    claimed = await lab.claim(worker)
-    await lab.finish(worker, claimed[:2])
-    await lab.commit(worker, *(retry(one, error="500 Internal Server Error") for one in claimed[2:]))
-    await watch("one").look(lab.ledger)
-    (raised,) = await raised_alerts(lab.ledger, run.id)
+    harness = either_harness
+    run, worker = await harness.run(max_attempts=9), await harness.worker()
+    await harness.put(run, *(f"item-{n}" for n in range(100)))
+    claimed = await harness.claim(worker)
+    await harness.finish(worker, claimed[:2])
+    await harness.commit(worker, *(retry(one, error="500 Internal Server Error") for one in claimed[2:]))
+    await watch("one").look(harness.ledger)
+    (raised,) = await raised_alerts(harness.ledger, run.id)
     assert raised.alert.kind == "errors"
     assert raised.alert.body.startswith("98% of 100 attempts in the last 5 minutes failed.\n")
     assert "Most that failed (98): transient, 500 Internal Server Error" in raised.alert.body
 
 
-async def test_how_a_run_ended_is_told_after_each_end(either_lab: Lab) -> None:
-    lab = either_lab
-    run, worker = await lab.run(), await lab.worker()
-    await lab.put(run, "a")
-    await lab.ledger.runs.seal(run.id)
-    await lab.commit(worker, *(dead(one) for one in await lab.claim(worker)))
-    await lab.ledger.upkeep.tend()
+async def test_how_a_run_ended_is_told_after_each_end(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run, worker = await harness.run(), await harness.worker()
+    await harness.put(run, "a")
+    await harness.ledger.runs.seal(run.id)
+    await harness.commit(worker, *(dead(one) for one in await harness.claim(worker)))
+    await harness.ledger.upkeep.run_once()
     for by in ("one", "two"):
-        await watch(by).look_at(lab.ledger, [run.id, "no such run"])
-    assert await alerts(lab.ledger, run.id) == ["failure"]
-    await lab.ledger.runs.resume(run.id)
-    await lab.ledger.runs.cancel(run.id)
-    await watch("two").look(lab.ledger)
-    assert await alerts(lab.ledger, run.id) == ["failure", "failure"]
+        await watch(by).look_at(harness.ledger, [run.id, "no such run"])
+    assert await alerts(harness.ledger, run.id) == ["failure"]
+    await harness.ledger.runs.resume(run.id)
+    await harness.ledger.runs.cancel(run.id)
+    await watch("two").look(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == ["failure", "failure"]
 
 
-async def test_of_many_watchers_one_looks_at_a_time(either_lab: Lab) -> None:
-    lab = either_lab
-    assert await watch("one").take_turn(lab.ledger, every=10)
-    assert not await watch("two").take_turn(lab.ledger, every=10)
-    await lab.jump(11)
-    assert await watch("two").take_turn(lab.ledger, every=10)
+async def test_of_many_watchers_one_looks_at_a_time(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    assert await watch("one").take_turn(harness.ledger, every=10)
+    assert not await watch("two").take_turn(harness.ledger, every=10)
+    await harness.advance_clock(11)
+    assert await watch("two").take_turn(harness.ledger, every=10)
 
 
 async def test_an_event_is_left_once_though_its_watcher_died_before_it_said_so(
-    either_lab: Lab, monkeypatch: pytest.MonkeyPatch
+    either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = either_lab
-    run = await lab.run()
-    await lab.put(run, "a")
-    await lab.jump(700)
-    dying = await lab.another()
+    harness = either_harness
+    run = await harness.run()
+    await harness.put(run, "a")
+    await harness.advance_clock(700)
+    dying = await harness.open_again()
 
     async def die(*_: object) -> bool:
         raise ConnectionAbortedError
 
-    monkeypatch.setattr(dying.errands, "finish", die)
+    monkeypatch.setattr(dying.locks, "complete", die)
     with pytest.raises(ConnectionAbortedError):
         await watch("one").look(dying)
-    assert await raised_alerts(lab.ledger) == []
-    await lab.jump(RAISE_SECONDS + 1)
-    await watch("two").look(lab.ledger)
-    assert [raised.alert.kind for raised in await raised_alerts(lab.ledger)] == ["stall"]
-    assert await alerts(lab.ledger, run.id) == ["stall"]
+    assert await raised_alerts(harness.ledger) == []
+    await harness.advance_clock(RAISE_SECONDS + 1)
+    await watch("two").look(harness.ledger)
+    assert [raised.alert.kind for raised in await raised_alerts(harness.ledger)] == ["stall"]
+    assert await alerts(harness.ledger, run.id) == ["stall"]
 
 
-async def _stalled(lab: Lab) -> str:
-    run = await lab.run()
-    await lab.put(run, "a")
-    await lab.jump(700)
-    await watch("one").look(lab.ledger)
+async def _stalled(harness: LedgerHarness) -> str:
+    run = await harness.run()
+    await harness.put(run, "a")
+    await harness.advance_clock(700)
+    await watch("one").look(harness.ledger)
     return run.id
 
 
-async def test_what_one_raised_another_tells(either_lab: Lab) -> None:
+async def test_what_one_raised_another_tells(either_harness: LedgerHarness) -> None:
     """A process that knows no address raises alerts too, and leaves the telling to those that know one."""
-    run_id = await _stalled(either_lab)
+    run_id = await _stalled(either_harness)
     courier = Courier()
     deaf = Deliveries(NOBODY, courier, by="one", log=Diary())
-    await deaf.take_up(either_lab.ledger)
+    await deaf.take_up(either_harness.ledger)
     for by in ("two", "three"):
         deliveries = Deliveries(settings(), courier, by=by, log=Diary())
-        await deliveries.take_up(either_lab.ledger)
+        await deliveries.take_up(either_harness.ledger)
         await deliveries.settle(10)
     assert courier.sent == [("json://one.example/hook", "stall")]
-    assert [raised.told for raised in await raised_alerts(either_lab.ledger, run_id)] == ["delivered"]
+    assert [raised.told for raised in await raised_alerts(either_harness.ledger, run_id)] == ["delivered"]
 
 
-async def test_only_what_was_asked_for_is_told(either_lab: Lab) -> None:
-    run_id = await _stalled(either_lab)
+async def test_only_what_was_asked_for_is_told(either_harness: LedgerHarness) -> None:
+    run_id = await _stalled(either_harness)
     courier = Courier()
     deliveries = Deliveries(settings(notify_on="finish failure"), courier, by="one", log=Diary())
-    await deliveries.take_up(either_lab.ledger)
+    await deliveries.take_up(either_harness.ledger)
     await deliveries.settle(10)
     assert courier.sent == []
-    assert [raised.told for raised in await raised_alerts(either_lab.ledger, run_id)] == ["not sent"]
+    assert [raised.told for raised in await raised_alerts(either_harness.ledger, run_id)] == ["not sent"]
 
 
-async def test_what_a_dead_process_was_telling_is_told_by_another(either_lab: Lab) -> None:
-    run_id = await _stalled(either_lab)
-    lab, stuck, courier = either_lab, Courier("no route to host"), Courier()
+async def test_what_a_dead_process_was_telling_is_told_by_another(either_harness: LedgerHarness) -> None:
+    run_id = await _stalled(either_harness)
+    harness, stuck, courier = either_harness, Courier("no route to host"), Courier()
     first = Deliveries(settings(), stuck, by="one", log=Diary())
-    await first.take_up(lab.ledger)
+    await first.take_up(harness.ledger)
     await stuck.tried.wait()
     second = Deliveries(settings(), courier, by="two", log=Diary())
-    await second.take_up(lab.ledger)
+    await second.take_up(harness.ledger)
     assert not second
-    assert [raised.told for raised in await raised_alerts(lab.ledger, run_id)] == ["being sent"]
-    await lab.jump(delivery.KEEP_SECONDS + 1)
-    await second.take_up(lab.ledger)
+    assert [raised.told for raised in await raised_alerts(harness.ledger, run_id)] == ["being sent"]
+    await harness.advance_clock(delivery.KEEP_SECONDS + 1)
+    await second.take_up(harness.ledger)
     await second.settle(10)
     assert courier.sent == [("json://one.example/hook", "stall")]
     await first.settle(0)
-    assert [raised.told for raised in await raised_alerts(lab.ledger, run_id)] == ["delivered"]
+    assert [raised.told for raised in await raised_alerts(harness.ledger, run_id)] == ["delivered"]
 
 
-async def test_a_process_that_leaves_hands_over_at_once(either_lab: Lab) -> None:
-    run_id = await _stalled(either_lab)
-    lab, stuck, courier = either_lab, Courier("no route to host"), Courier()
+async def test_a_process_that_leaves_hands_over_at_once(either_harness: LedgerHarness) -> None:
+    run_id = await _stalled(either_harness)
+    harness, stuck, courier = either_harness, Courier("no route to host"), Courier()
     first = Deliveries(settings(), stuck, by="one", log=Diary())
-    await first.take_up(lab.ledger)
+    await first.take_up(harness.ledger)
     await stuck.tried.wait()
     await first.settle(0)
-    assert [raised.told for raised in await raised_alerts(lab.ledger, run_id)] == ["waits for somebody who sends"]
+    assert [raised.told for raised in await raised_alerts(harness.ledger, run_id)] == ["waits for somebody who sends"]
     second = Deliveries(settings(), courier, by="two", log=Diary())
-    await second.take_up(lab.ledger)
+    await second.take_up(harness.ledger)
     await second.settle(10)
     assert courier.sent == [("json://one.example/hook", "stall")]
 
 
-async def test_it_is_given_up_after_some_tries(either_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = await _stalled(either_lab)
+async def test_it_is_given_up_after_some_tries(either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = await _stalled(either_harness)
     monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.0)
     diary = Diary()
     secret = "json://user:sesame@one.example/hook"
     deliveries = Deliveries(settings(notify=secret), Courier(f"{secret} refused sesame"), by="one", log=diary)
-    await deliveries.take_up(either_lab.ledger)
+    await deliveries.take_up(either_harness.ledger)
     await deliveries.settle(20)
-    assert [raised.told for raised in await raised_alerts(either_lab.ledger, run_id)] == ["undelivered"]
+    assert [raised.told for raised in await raised_alerts(either_harness.ledger, run_id)] == ["undelivered"]
     assert len([line for line in diary.lines if line.startswith("an alert was not delivered")]) == delivery.MOST_TRIES
     assert "sesame" not in "".join(diary.lines)
-    await deliveries.take_up(either_lab.ledger)
+    await deliveries.take_up(either_harness.ledger)
     assert not deliveries
 
 
-async def test_old_alerts_are_no_news(either_lab: Lab) -> None:
-    await _stalled(either_lab)
+async def test_old_alerts_are_no_news(either_harness: LedgerHarness) -> None:
+    await _stalled(either_harness)
     courier = Courier()
-    await either_lab.jump(3_601)
+    await either_harness.advance_clock(3_601)
     deliveries = Deliveries(settings(), courier, by="one", log=Diary())
-    await deliveries.take_up(either_lab.ledger)
+    await deliveries.take_up(either_harness.ledger)
     assert not deliveries

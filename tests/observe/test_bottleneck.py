@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.model.views import Counts, FailedItem, Gate
+from shoal.model.views import Counts, FailedItem, WaitReason
 from shoal.observe.failures import grouped, shape
 from shoal.observe.formatting import counted, per_minute, percent, span
 from shoal.observe.meter import Meter
@@ -10,8 +10,8 @@ from shoal.observe.snapshot import holdup
 from tests.support.snapshots import NOON, moment
 
 
-def gate(code: str, items: int | None = None) -> Gate:
-    return Gate(code=code, text=f"About {code}.", items=items)
+def gate(code: str, items: int | None = None) -> WaitReason:
+    return WaitReason(code=code, text=f"About {code}.", items=items)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def gate(code: str, items: int | None = None) -> Gate:
     ],
 )
 def test_what_holds_it_back(
-    counts: Counts, gates: list[Gate], cause: str, share: float | None, about: str | None
+    counts: Counts, gates: list[WaitReason], cause: str, share: float | None, about: str | None
 ) -> None:
     found = holdup(counts, gates)
     assert found.cause == cause
@@ -84,7 +84,7 @@ def test_what_holds_it_back(
 
 
 @pytest.mark.parametrize("gates", [[gate("no_worker")], [gate("run_paused")], [gate("ledger_full")]])
-def test_nobody_can_tell_when_a_run_ends_that_nothing_moves(gates: list[Gate]) -> None:
+def test_nobody_can_tell_when_a_run_ends_that_nothing_moves(gates: list[WaitReason]) -> None:
     """The rate of the last minutes says nothing about it."""
     assert Meter(600.0).read(moment(*gates, ready=10, done=5), 0.0).eta_text == "-"
     assert Meter(600.0).read(moment(ready=10, done=5), 0.0).eta_text != "-"

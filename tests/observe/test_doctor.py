@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.config import Settings
-from shoal.model.views import Vitals
+from shoal.model.views import HealthReport
 from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
 from shoal.observe.doctor import (
     check_code,
@@ -17,13 +17,13 @@ from shoal.observe.doctor import (
     check_trouble,
     check_versions,
 )
-from shoal.wiring import connect_ledger, opened
+from shoal.wiring import connect_ledger, ledger_context
 from tests.support.live_run import prepare
 from tests.support.snapshots import NOON
 
 
-def vitals(sessions: int = 5, waits: int = 0, longest: float | None = None) -> Vitals:
-    return Vitals(clock=NOON, sessions=sessions, most_sessions=100, lock_waits=waits, longest_transaction=longest)
+def health(sessions: int = 5, waits: int = 0, longest: float | None = None) -> HealthReport:
+    return HealthReport(clock=NOON, sessions=sessions, most_sessions=100, lock_waits=waits, longest_transaction=longest)
 
 
 def worker(
@@ -53,22 +53,22 @@ def worker(
 @pytest.mark.parametrize(
     ("samples", "wrong"),
     [
-        ([vitals(), vitals(waits=9)], []),  # a passing wait
-        ([vitals(waits=2), vitals(waits=9)], ["locks"]),  # S0.20
-        ([vitals(sessions=90)], ["connections"]),
-        ([vitals(longest=7200.0)], ["transactions"]),
+        ([health(), health(waits=9)], []),  # a passing wait
+        ([health(waits=2), health(waits=9)], ["locks"]),  # S0.20
+        ([health(sessions=90)], ["connections"]),
+        ([health(longest=7200.0)], ["transactions"]),
     ],
 )
-def test_a_server(samples: list[Vitals], wrong: list[str]) -> None:
+def test_a_server(samples: list[HealthReport], wrong: list[str]) -> None:
     checks = check_server(samples)
     assert [check.name for check in checks if not check.ok] == wrong
     assert all(check.fix for check in checks if not check.ok)
 
 
 def test_a_server_that_is_too_small_for_its_workers() -> None:
-    (connections, *_) = check_server([vitals(sessions=60)], 20)
+    (connections, *_) = check_server([health(sessions=60)], 20)
     assert connections.ok
-    (connections, *_) = check_server([vitals(sessions=60)], 50)
+    (connections, *_) = check_server([health(sessions=60)], 50)
     assert not connections.ok
     assert "50 workers, 3 each, make 150" in connections.text
     assert "max_connections" in connections.fix
@@ -110,7 +110,7 @@ async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypa
     raw = await connect_ledger(settings)
     assert [check.name for check in await check_ledger(raw, version="1.0") if not check.ok] == ["schema"]
     await raw.close()
-    async with opened(settings, migrate=True) as ledger:
+    async with ledger_context(settings, migrate=True) as ledger:
         await prepare(ledger, version="1.0")
         checks = {check.name: check for check in await check_ledger(ledger, version="1.0")}
         assert [check for check in checks.values() if not check.ok] == []
@@ -121,13 +121,13 @@ async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypa
 
 
 async def test_a_clock_that_is_wrong(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(Settings(ledger=str(sqlite_path))) as ledger:
-        real = await ledger.health.examine()
+    async with ledger_context(Settings(ledger=str(sqlite_path))) as ledger:
+        real = await ledger.health.check()
 
-        async def off() -> Vitals:
-            return Vitals(clock=real.clock - dt.timedelta(hours=2))
+        async def off() -> HealthReport:
+            return HealthReport(clock=real.clock - dt.timedelta(hours=2))
 
-        monkeypatch.setattr(ledger.health, "examine", off)
+        monkeypatch.setattr(ledger.health, "check", off)
         (clock,) = [check for check in await check_ledger(ledger, version="1") if check.name == "clock"]
     assert not clock.ok
     assert "2h00 ahead of" in clock.text

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from shoal.model.run import RunState
-from shoal.model.views import Gate
+from shoal.model.views import WaitReason
 from shoal.observe.meter import GROWING_TEXT, Meter
 from tests.support.snapshots import NOON, moment
 
@@ -13,8 +13,8 @@ from tests.support.snapshots import NOON, moment
 def test_the_line_of_the_interface() -> None:
     meter = Meter()
     gates = (
-        Gate(code="waiting", text="43764 items wait for their lanes.", items=43_764),
-        Gate(code="lane_limit", text="The lane example.com is full.", items=9),
+        WaitReason(code="waiting", text="43764 items wait for their lanes.", items=43_764),
+        WaitReason(code="lane_limit", text="The lane example.com is full.", items=9),
     )
     meter.read(moment(*gates, done=47_908, dead=27, ready=27_312, waiting=43_764, leased=989), 0.0)
     reading = meter.read(moment(*gates, done=48_210, dead=37, ready=27_000, waiting=43_764, leased=989), 60.0)
@@ -105,7 +105,7 @@ def test_growth_that_ended_is_no_growth() -> None:
 
 
 def test_a_run_without_items_has_no_figures() -> None:
-    unsealed = Gate(code="unsealed", text="The run is open for more items.")
+    unsealed = WaitReason(code="unsealed", text="The run is open for more items.")
     reading = Meter().read(moment(unsealed, sealed=False), 0.0)
     assert reading.line == "no items yet, waiting: more items"
 
@@ -116,7 +116,7 @@ def test_an_open_run_that_is_worked_off_has_no_end() -> None:
 
 
 def test_it_cannot_end_before_the_last_delayed_item_is_due() -> None:
-    due = Gate(code="delayed_retry", text="later", items=1, until=NOON + dt.timedelta(seconds=500))
+    due = WaitReason(code="delayed_retry", text="later", items=1, until=NOON + dt.timedelta(seconds=500))
     meter = Meter()
     meter.read(moment(due, ready=10, delayed=1), 0.0)
     reading = meter.read(moment(due, delayed=1, done=10), 10.0)

@@ -9,20 +9,20 @@ import pytest
 from shoal.config import Settings
 from shoal.errors import LedgerUnreachable, NotFound
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import Gate
+from shoal.model.views import WaitReason
 from shoal.observe.failures import failures
 from shoal.observe.meter import Meter, Reading, recent_rate
 from shoal.observe.progress import Lines, follow, showing
 from shoal.observe.snapshot import look
-from shoal.testing.lab import done
-from shoal.wiring import opened
+from shoal.testing.harness import done
+from shoal.wiring import ledger_context
 from tests.support.live_run import WORKER, Scene, claim, prepare
 from tests.support.snapshots import moment
 
 
 @pytest.fixture
 async def ledger(sqlite_path: Path) -> AsyncIterator[Ledger]:
-    async with opened(Settings(ledger=str(sqlite_path))) as ledger:
+    async with ledger_context(Settings(ledger=str(sqlite_path))) as ledger:
         yield ledger
 
 
@@ -89,7 +89,7 @@ async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
     await ledger.runs.resume(scene.paused)
     await ledger.runs.seal(scene.paused)
     await ledger.commits.commit(WORKER, [done(item) for item in await claim(ledger, scene.paused, 9)])
-    await ledger.upkeep.tend()
+    await ledger.upkeep.run_once()
     last = await asyncio.wait_for(following, 10)
     assert (last.ended, last.counts.done) == (True, 3)
     assert show.readings[-1].moment == last
@@ -101,7 +101,7 @@ async def test_an_outage_is_told_once_and_waited_out(
 ) -> None:
     real, asked = ledger.reads.why_run, 0
 
-    async def broken(run_id: str) -> list[Gate]:
+    async def broken(run_id: str) -> list[WaitReason]:
         nonlocal asked
         asked += 1
         if asked <= 3:

@@ -5,7 +5,7 @@ import re
 
 from rich.console import Console
 
-from shoal.model.views import Counts, Gate
+from shoal.model.views import Counts, WaitReason
 from shoal.observe.logs import open_logs
 from shoal.observe.meter import Meter
 from shoal.observe.screen import MOST_PARTS, on_screen
@@ -45,14 +45,14 @@ def test_only_the_busiest_parts_are_drawn_and_they_keep_their_places() -> None:
 
 
 def test_a_run_of_one_part_has_one_bar() -> None:
-    (picture,) = drawn(moment(Gate(code="ready", text="3 items are ready."), ready=3))
+    (picture,) = drawn(moment(WaitReason(code="ready", text="3 items are ready."), ready=3))
     assert len(picture) == 2
     assert "0/3" in picture[0]
     assert "waiting: free workers 100%. 3 items are ready." in picture[1]
 
 
 def test_nothing_is_wider_than_the_terminal() -> None:
-    wide = Gate(code="run_paused", text="The run is paused. " * 20)
+    wide = WaitReason(code="run_paused", text="The run is paused. " * 20)
     parts = {("a-stage-with-a-long-name", f"a partition with a long name {n}"): Counts(ready=n) for n in range(1, 9)}
     for picture in drawn(parted(parts, wide), width=60):
         assert max(map(len, picture)) <= 60

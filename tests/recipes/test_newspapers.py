@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from shoal.define.context import Http
-from shoal.define.yaml_scraper import read_declared
+from shoal.define.yaml_scraper import read_yaml_header
 from shoal.errors import Transient
 from shoal.fetch.page import Page
-from shoal.recipes.newspaper import Press
+from shoal.recipes.newspaper import NewspaperContext
 from tests.support.newspapers import SELECTORS, cards, paged, paths, story, write_paper
 from tests.support.project import Project
 from tests.support.site import Site, closest_starts
@@ -173,7 +173,7 @@ async def test_a_request_that_failed_waits_at_least_as_long_as_the_file_says(tmp
             raise Transient("reset", retry_after=1.0)
 
     file = write_paper(tmp_path, "https://paper.example", PAGES, retry_seconds=7)
-    access = Press(read_declared(tmp_path / file)).access
+    client = NewspaperContext(read_yaml_header(tmp_path / file)).client
     with pytest.raises(Transient) as ended:
-        await access.get(cast("Http", Failing()), "https://paper.example/news/1")
+        await client.get(cast("Http", Failing()), "https://paper.example/news/1")
     assert ended.value.retry_after == 7

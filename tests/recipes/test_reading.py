@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from parsel import Selector
 
-from shoal.define.yaml_scraper import read_declared
+from shoal.define.yaml_scraper import read_yaml_header
 from shoal.fetch.page import Page
-from shoal.recipes.newspaper import Press
+from shoal.recipes.newspaper import NewspaperContext
 from shoal.recipes.newspaper.articles import link, text, text_in, texts
 from shoal.recipes.newspaper.cleaning import read_day
 from tests.support.newspapers import SELECTORS, story, write_paper
@@ -83,8 +83,8 @@ def record(folder: Path, page: str, given: dict[str, Any] | None = None, **more:
     """An article as a newspaper with these settings reads it."""
     listing = {"type": "pagination", "url_template": "/news/{num}"}
     file = write_paper(folder, "https://paper.example", listing, **more)
-    press = Press(read_declared(folder / file, folder))
-    return press.reader.article(Page.of("https://paper.example/story/1", page), given or {})
+    context = NewspaperContext(read_yaml_header(folder / file, folder))
+    return context.reader.article(Page.of("https://paper.example/story/1", page), given or {})
 
 
 def test_the_first_day_that_can_be_read_counts(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from shoal.errors import LedgerError, WorkerLost
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.ledger.sqlite.ledger import open_sqlite
-from shoal.model.item import Claimed, NewItem
-from shoal.model.outcome import Finished, OutcomeClass, RetryPolicy, judge
+from shoal.model.item import ClaimedItem, NewItem
+from shoal.model.outcome import FinishedAttempt, OutcomeClass, RetryPolicy, decide_attempt
 from shoal.model.run import RunState
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 
@@ -75,14 +75,14 @@ class ChaosWorker:
         while True:
             await asyncio.sleep(self.lease / 4)
             try:
-                await self.ledger.workers.beat(self.worker)
+                await self.ledger.workers.heartbeat(self.worker)
             except LedgerError as error:
                 print(f"beat: {error}", file=sys.stderr)
             except WorkerLost:
                 continue  # the main loop notices at its next claim
 
     async def finished(self) -> bool:
-        await self.ledger.upkeep.tend()
+        await self.ledger.upkeep.run_once()
         return (await self.ledger.runs.get(self.run_id)).state is RunState.FINISHED
 
     async def round(self) -> None:
@@ -99,16 +99,16 @@ class ChaosWorker:
         self.committed += report.committed
         self.lost += len(report.lost)
 
-    def end_of(self, item: Claimed) -> Finished:
+    def end_of(self, item: ClaimedItem) -> FinishedAttempt:
         if self.rng.random() < self.failures and item.tries < 2:
-            verdict = judge(
+            decision = decide_attempt(
                 OutcomeClass.TRANSIENT, tries=item.tries, max_attempts=9, error="chaos", policy=POLICY, rng=self.rng
             )
-            return Finished(lease=item.lease, verdict=verdict)
-        verdict = judge(OutcomeClass.DONE, tries=0, max_attempts=9, policy=POLICY, rng=self.rng)
+            return FinishedAttempt(lease=item.lease, decision=decision)
+        decision = decide_attempt(OutcomeClass.DONE, tries=0, max_attempts=9, policy=POLICY, rng=self.rng)
         record = json.dumps({"key": item.name, "stage": item.stage, "worker": self.worker, "epoch": item.epoch})
         more = (NewItem(key=item.key, stage="page", lane=item.lane),) if item.stage == "list" else ()
-        return Finished(lease=item.lease, verdict=verdict, records=(record,), follow_ups=more)
+        return FinishedAttempt(lease=item.lease, decision=decision, records=(record,), follow_ups=more)
 
 
 async def main() -> None:

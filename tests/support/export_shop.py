@@ -11,7 +11,7 @@ import msgspec
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.json_text import record_text
-from shoal.model.outcome import DONE, Finished
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 
@@ -25,7 +25,7 @@ async def stored(ledger: Ledger, records: Sequence[Mapping[str, Any] | str], *, 
     await add(ledger, run, records)
     if end:
         await ledger.runs.seal(run.id)
-        await ledger.upkeep.tend()
+        await ledger.upkeep.run_once()
     return run
 
 
@@ -44,7 +44,7 @@ async def add(
     worker = new_worker_id()
     await ledger.workers.register(WorkerSpec(id=worker, node="node", pid=1))
     while claimed := await ledger.claims.claim(worker, Scope(run_ids=(run.id,)), 500):
-        ends = [Finished(lease=one.lease, verdict=DONE, records=(texts[one.name],)) for one in claimed]
+        ends = [FinishedAttempt(lease=one.lease, decision=DONE, records=(texts[one.name],)) for one in claimed]
         await ledger.commits.commit(worker, ends)
 
 

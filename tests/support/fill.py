@@ -89,6 +89,6 @@ async def _fill(
 
 async def settle(ledger: PostgresLedger) -> None:
     """What autovacuum and upkeep do in the course of minutes."""
-    await ledger.upkeep.tend()
+    await ledger.upkeep.run_once()
     for table in ("item", "ready", "waiting", "outcome", "lease", "count_delta", "queue_count", "lane"):
         await ledger.db.fetch(f"vacuum analyze shoal.{table}")

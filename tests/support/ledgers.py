@@ -11,7 +11,7 @@ from pathlib import Path
 from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.ledger.sqlite.ledger import open_sqlite
-from shoal.testing.lab import Lab
+from shoal.testing.harness import LedgerHarness
 
 # The clock of a test database: the real one plus a shift that tests move.
 MOVABLE_CLOCK = """
@@ -31,45 +31,45 @@ async def prepare_template(url: str) -> None:
 
 
 @asynccontextmanager
-async def postgres_lab(url: str) -> AsyncIterator[Lab]:
+async def postgres_harness(url: str) -> AsyncIterator[LedgerHarness]:
     """A lab on a copy of the template."""
     opened: list[PostgresLedger] = []
 
-    async def another() -> Ledger:
+    async def open_again() -> Ledger:
         opened.append(await open_postgres(url))
         return opened[-1]
 
     ledger = await open_postgres(url)
 
-    async def jump(seconds: float) -> None:
+    async def advance_clock(seconds: float) -> None:
         await ledger.db.fetch("update shoal.test_clock set shift = shift + make_interval(secs => $1)", seconds)
 
     try:
-        yield Lab(ledger, jump=jump, another=another)
+        yield LedgerHarness(ledger, advance_clock=advance_clock, open_again=open_again)
     finally:
         await asyncio.gather(ledger.close(), *(other.close() for other in opened))
 
 
 @asynccontextmanager
-async def sqlite_lab(path: Path) -> AsyncIterator[Lab]:
+async def sqlite_harness(path: Path) -> AsyncIterator[LedgerHarness]:
     """A lab on a new file."""
     shift = 0.0
 
     def clock() -> float:
         return time.time() + shift
 
-    async def jump(seconds: float) -> None:
+    async def advance_clock(seconds: float) -> None:
         nonlocal shift
         shift += seconds
 
     opened = [await open_sqlite(path, clock=clock)]
     await opened[0].schema.migrate()
 
-    async def another() -> Ledger:
+    async def open_again() -> Ledger:
         opened.append(await open_sqlite(path, clock=clock))
         return opened[-1]
 
     try:
-        yield Lab(opened[0], jump=jump, another=another)
+        yield LedgerHarness(opened[0], advance_clock=advance_clock, open_again=open_again)
     finally:
         await asyncio.gather(*(ledger.close() for ledger in opened))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import Claimed, NewItem
+from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.lab import dead, done, retry
+from shoal.testing.harness import dead, done, retry
 
 WORKER = "node-1-feed"
 HOST = "shop.example"
@@ -34,7 +34,7 @@ async def new_run(ledger: Ledger, scraper: str, *stages: str, lane: LanePolicy |
     return await ledger.runs.create(RunSpec(scraper=scraper, stages=specs))
 
 
-async def claim(ledger: Ledger, run_id: str, limit: int) -> list[Claimed]:
+async def claim(ledger: Ledger, run_id: str, limit: int) -> list[ClaimedItem]:
     return await ledger.claims.claim(WORKER, Scope(run_ids=(run_id,)), limit)
 
 
@@ -46,7 +46,7 @@ async def _finished(ledger: Ledger) -> str:
     ends = [done(item, '{"title":"A"}') for item in claimed[:3]]
     ends += [dead(item, f"404 Not Found at {item.name}") for item in claimed[3:]]
     await ledger.commits.commit(WORKER, ends)
-    await ledger.upkeep.tend()
+    await ledger.upkeep.run_once()
     assert (await ledger.runs.get(run.id)).state == "finished"
     return run.id
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from shoal.config import Settings
 from shoal.model.item import ItemState
 from shoal.model.worker import WorkerView
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.node_lab import Fleet
 from tests.support.project import Command
 from tests.support.site import Site, Visit, per_path
@@ -77,7 +77,7 @@ def until_done(fleet: Fleet, number: int) -> None:
 
 def workers(fleet: Fleet) -> list[WorkerView]:
     async def ask() -> list[WorkerView]:
-        async with opened(Settings(ledger=fleet.operator.ledger), migrate=False) as ledger:
+        async with ledger_context(Settings(ledger=fleet.operator.ledger), migrate=False) as ledger:
             return sorted(await ledger.workers.list(), key=lambda worker: worker.node)
 
     return asyncio.run(ask())

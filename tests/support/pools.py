@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from shoal.config import Settings
 from shoal.model.worker import WorkerView
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.project import Command, Project
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def busy(project: Project, number: int) -> list[WorkerView]:
 
 def workers(project: Project) -> list[WorkerView]:
     async def ask() -> list[WorkerView]:
-        async with opened(Settings(ledger=project.ledger), migrate=False) as ledger:
+        async with ledger_context(Settings(ledger=project.ledger), migrate=False) as ledger:
             return sorted(await ledger.workers.list(), key=lambda worker: worker.pid)
 
     return asyncio.run(ask())

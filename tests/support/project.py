@@ -18,7 +18,7 @@ from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.views import AttemptView, Counts, ItemFilter, ItemView
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 COMMAND = [str(Path(sys.executable).with_name("shoal"))]
 _PATIENCE = 30.0
@@ -183,7 +183,7 @@ class Project:
 
     def _ask(self, work: Callable[[Ledger, Run], Coroutine[Any, Any, T]], run_id: str | None) -> T:
         async def ask() -> T:
-            async with opened(Settings(ledger=self.ledger), migrate=False) as ledger:
+            async with ledger_context(Settings(ledger=self.ledger), migrate=False) as ledger:
                 latest = (await ledger.runs.list(limit=1)).rows
                 assert latest, "there is no run"
                 return await work(ledger, latest[0] if run_id is None else await ledger.runs.get(run_id))

@@ -11,7 +11,7 @@ from shoal.config import Settings
 from shoal.fleet.schedule.slots import Known, look_up
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 from tests.support.pools import until
 from tests.support.project import Command, Project
 
@@ -88,21 +88,21 @@ def visits(project: Project, name: str) -> list[str]:
 
 def asked(project: Project, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T:
     async def ask() -> T:
-        async with opened(Settings(ledger=project.ledger)) as ledger:
+        async with ledger_context(Settings(ledger=project.ledger)) as ledger:
             return await work(ledger)
 
     return asyncio.run(ask())
 
 
 def slots(project: Project, name: str) -> Known:
-    return asked(project, lambda ledger: look_up(ledger.errands, name))
+    return asked(project, lambda ledger: look_up(ledger.locks, name))
 
 
 def states(project: Project, name: str) -> list[str]:
     """What became of the slots, the oldest first; those that have not ended are `going`."""
     return [
-        "going" if errand.finished_at is None else str(errand.value["state"])
-        for _, errand in reversed(slots(project, name).slots)
+        "going" if lock.finished_at is None else str(lock.value["state"])
+        for _, lock in reversed(slots(project, name).slots)
     ]
 
 
@@ -126,7 +126,7 @@ def seen_before(project: Project, name: str, hours: float, rule: str = HOURLY) -
     """
 
     async def put(ledger: Ledger) -> dt.datetime:
-        since = ((await ledger.health.examine()).clock - hours * HOUR).replace(microsecond=0)
+        since = ((await ledger.health.check()).clock - hours * HOUR).replace(microsecond=0)
         await ledger.settings.put(f"schedule:{name}", {"rule": rule, "since": since.isoformat()})
         return since
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, Gate, PartitionProgress, added
+from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
 from shoal.observe.snapshot import Moment
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -29,25 +29,25 @@ def run_like(**fields: Any) -> Run:
         "created_at": NOON,
         "finished_at": None,
         "stages": ("page",),
-        "occasion": None,
+        "idempotency_key": None,
     }
     return Run(**(known | fields))
 
 
-def moment(*gates: Gate, state: RunState = RunState.ACTIVE, sealed: bool = True, **counts: int) -> Moment:
+def moment(*gates: WaitReason, state: RunState = RunState.ACTIVE, sealed: bool = True, **counts: int) -> Moment:
     """One stage, one partition."""
     made = parted({("page", ""): Counts(**counts)}, *gates, state=state)
     return msgspec.structs.replace(made, run=msgspec.structs.replace(made.run, sealed=sealed))
 
 
 def parted(
-    parts: dict[tuple[str, str], Counts], *gates: Gate, state: RunState = RunState.ACTIVE, at: dt.datetime = NOON
+    parts: dict[tuple[str, str], Counts], *gates: WaitReason, state: RunState = RunState.ACTIVE, at: dt.datetime = NOON
 ) -> Moment:
     progress = tuple(PartitionProgress(stage=s, partition=p, counts=counts) for (s, p), counts in parts.items())
     return Moment(
         at=at,
         run=run_like(state=state, stages=tuple(dict.fromkeys(stage for stage, _ in parts))),
-        counts=added(parts.values()),
+        counts=sum_counts(parts.values()),
         partitions=progress,
         gates=gates,
     )

@@ -17,7 +17,7 @@ from shoal.model.run import Run
 from shoal.model.views import Counts
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker.options import WorkerOptions
 from shoal.worker.worker import Worker
 
@@ -103,7 +103,7 @@ class Workshop:
 @pytest.fixture
 async def workshop(sqlite_path: Path) -> AsyncIterator[Workshop]:
     settings = Settings(ledger=str(sqlite_path))
-    async with opened(settings, migrate=True) as ledger:
+    async with ledger_context(settings, migrate=True) as ledger:
         yield Workshop(ledger, settings)
 
 
@@ -114,7 +114,7 @@ async def test_it_grows_with_the_backlog_and_shrinks_when_attempts_fail(workshop
         return any(before > after for before, after, _ in await workshop.changes())
 
     workshop.fails = True
-    async with workshop.working(2_000, concurrency=8, least=1, batch_size=20):
+    async with workshop.working(2_000, concurrency=8, min_concurrency=1, batch_size=20):
         await workshop.until(has_shrunk)
         await workshop.until(lambda: workshop.at_once <= 4)
         workshop.gate.set()
@@ -140,10 +140,10 @@ async def test_what_was_claimed_ahead_goes_back_when_it_shrinks(workshop: Worksh
     workshop.gate.set()
     workshop.moment = 0.02
     async with workshop.working(5_000, concurrency=16, batch_size=200) as worker:
-        await workshop.until(lambda: worker._hold.buffered >= 100 and worker._slots.item_seconds > 0.01)
+        await workshop.until(lambda: worker._lease_buffer.buffered >= 100 and worker._slots.item_seconds > 0.01)
         worker._slots.resize(1)
         await workshop.until(lambda: worker.report.given_back >= 50)
-        assert worker.ending is None
+        assert worker.stop_reason is None
     assert await workshop.ledger.upkeep.audit() == []
 
 

@@ -13,13 +13,13 @@ import pytest
 from shoal.config import Settings
 from shoal.ledger import upkeep
 from shoal.ledger.postgres.ledger import open_postgres
-from shoal.ledger.workers import RegisteredWorkers
+from shoal.ledger.workers import BaseWorkers
 from shoal.model.item import NewItem
 from shoal.model.run import RunState
-from shoal.model.worker import Orders, WorkerState
-from shoal.wiring import opened
+from shoal.model.worker import HeartbeatReply, WorkerState
+from shoal.wiring import ledger_context
 from shoal.worker.commit import Committer
-from shoal.worker.options import Ending
+from shoal.worker.options import StopReason
 from shoal.worker.registration import Maintenance
 from shoal.worker.slots import Slots
 from tests.support.kills import LONG
@@ -34,7 +34,7 @@ LANES = 400_000 if LONG else 3_000
 @asynccontextmanager
 async def bench_at(place: str) -> AsyncIterator[Bench]:
     settings = Settings(ledger=place, lease=2.0)
-    async with opened(settings, migrate=True) as ledger:
+    async with ledger_context(settings, migrate=True) as ledger:
         bench = Bench(ledger, settings)
         bench.seconds = SECONDS
         yield bench
@@ -139,7 +139,7 @@ async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench) -> Non
         await bench.until(lambda: len(bench.begun) == 4)
         await asyncio.sleep(LEASE)
         bench.gate.set()
-    assert task.result().ending is Ending.NOTHING_LEFT
+    assert task.result().stop_reason is StopReason.NOTHING_LEFT
     assert await lost_workers(bench) == []
     assert len(bench.begun) == ITEMS
 
@@ -152,8 +152,8 @@ async def test_a_round_of_maintenance_ends_in_time_and_the_next_goes_on(
     await bench.ledger.intake.enqueue(run.id, late)
     await asyncio.sleep(0.01)
     monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.0)
-    rounds = [await bench.ledger.upkeep.tend() for _ in range(3)]
-    assert [(done.woken, done.more) for done in rounds] == [(1_000, True), (1_000, True), (500, False)]
+    rounds = [await bench.ledger.upkeep.run_once() for _ in range(3)]
+    assert [(done.promoted, done.more) for done in rounds] == [(1_000, True), (1_000, True), (500, False)]
 
 
 # Parts that fail
@@ -162,14 +162,14 @@ async def test_a_round_of_maintenance_ends_in_time_and_the_next_goes_on(
 async def test_a_heartbeat_that_fails_ends_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the failure is. What the worker holds goes back at once, so that others need not wait for the lease."""
     run = await bench.fill()
-    beat = RegisteredWorkers.beat
+    beat = BaseWorkers.heartbeat
 
-    async def fail_once_it_works(self: RegisteredWorkers, *about: Any) -> Orders:
+    async def fail_once_it_works(self: BaseWorkers, *about: Any) -> HeartbeatReply:
         if bench.begun:
             raise ZeroDivisionError("no beat")
         return await beat(self, *about)
 
-    monkeypatch.setattr(RegisteredWorkers, "beat", fail_once_it_works)
+    monkeypatch.setattr(BaseWorkers, "heartbeat", fail_once_it_works)
     with pytest.raises(RuntimeError, match="heartbeat ended: ZeroDivisionError: no beat"):
         async with bench.working():
             pass
@@ -189,7 +189,7 @@ async def test_a_part_that_ends_ends_the_worker(
         if fails:
             raise RuntimeError("a part of this worker ended")
 
-    monkeypatch.setattr(part, "replace_stubborn" if part is Slots else "run", end)
+    monkeypatch.setattr(part, "replace_overdue_slots" if part is Slots else "run", end)
     with pytest.raises(RuntimeError, match="a part of this worker ended"):
         async with bench.working():
             pass

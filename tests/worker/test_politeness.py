@@ -19,10 +19,10 @@ from shoal.model.run import Run
 from shoal.model.views import ItemView
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import host_slots
-from shoal.worker.heartbeat import awake_and_asleep
-from shoal.worker.lane_starts import AllStarts, WorkerSide
+from shoal.worker.heartbeat import boottime_seconds
+from shoal.worker.lane_starts import RateLimiter, WorkerCallbacks
 from shoal.worker.options import WorkerOptions
 from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
@@ -73,7 +73,7 @@ class Crew:
         async with AsyncExitStack() as stack:
             tasks = []
             for _ in range(workers):
-                ledger = await stack.enter_async_context(opened(self.settings))
+                ledger = await stack.enter_async_context(ledger_context(self.settings))
                 fetcher = build_fetcher(self.settings)
                 stack.push_async_callback(fetcher.close)
                 chosen = WorkerOptions(scope=Scope(scraper="crew"), concurrency=concurrency, lease=10.0, **options)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ class Crew:
 async def crew(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncIterator[Crew]:
     place = str(sqlite_path) if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
     settings = Settings(ledger=place, lease=10.0)
-    async with opened(settings, migrate=True) as ledger:
+    async with ledger_context(settings, migrate=True) as ledger:
         yield Crew(settings, ledger)
 
 
@@ -197,7 +197,7 @@ async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:
     crew.calls()
     with Site() as site:
         await crew.fill([f"{site.url_of(TARGET)}/status/429?retry-after=600"] * 12)
-        await crew.work(leave_when_idle=True)
+        await crew.work(stop_when_idle=True)
         assert crew.run is not None
         for item in await crew.items():
             gates = await crew.ledger.reads.why_item(crew.run.id, item.id)
@@ -208,7 +208,7 @@ async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:
 async def test_hosts_that_send_their_visitors_to_each_other(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds the only place of one host and waits for that of the other: somebody gives up, and all get through."""
     monkeypatch.setattr(host_slots, "STUCK_SECONDS", (0.1, 0.4))
-    monkeypatch.setattr(host_slots, "PUT_OFF_SECONDS", (0.05, 0.3))
+    monkeypatch.setattr(host_slots, "NO_SLOT_DELAY_SECONDS", (0.05, 0.3))
     crew.pages(concurrency=1)
     one, two = HOSTS[:2]
     with Site() as site:
@@ -231,8 +231,8 @@ async def test_a_worker_that_vanishes_gives_its_places_back(crew: Crew) -> None:
         assert crew.run is not None
         key = f"{TARGET}:{site.port}"
         await crew.ledger.workers.register(WorkerSpec(id="ghost", node="n", pid=1, lease_seconds=1.0))
-        answer = await crew.ledger.lanes.enter("ghost", key, 7, run_id=crew.run.id, stage="page")
-        assert answer.is_in
+        answer = await crew.ledger.lanes.request_slot("ghost", key, 7, run_id=crew.run.id, stage="page")
+        assert answer.granted
         await crew.work()
     await crew.check_all_done(4)
 
@@ -279,24 +279,24 @@ async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None
     await crew.ledger.lanes.set("host", delay=(0.03, 0.03), limit=20)
     left: list[float] = []
 
-    async def visit(starts: AllStarts, count: int) -> None:
+    async def visit(starts: RateLimiter, count: int) -> None:
         for _ in range(count):
-            start = starts.on("host", None, None)
+            start = starts.reservation("host", None, None)
             try:
                 await start.reserve(None, None)
-                await start.departing()
-                left.append(awake_and_asleep())
-                start.sent()
+                await start.before_send()
+                left.append(boottime_seconds())
+                start.after_send()
             finally:
                 start.close()
 
     async with AsyncExitStack() as stack:
         visitors = []
         for name in ("one", "two", "three"):
-            ledger = await stack.enter_async_context(opened(crew.settings))
+            ledger = await stack.enter_async_context(ledger_context(crew.settings))
             await ledger.workers.register(WorkerSpec(id=name, node="n", pid=1))
-            side = WorkerSide(lambda name=name: name, lambda: None, lambda worker: None)  # type: ignore[misc]
-            starts = AllStarts(ledger.lanes, side)
+            callbacks = WorkerCallbacks(lambda name=name: name, lambda: None, lambda worker: None)  # type: ignore[misc]
+            starts = RateLimiter(ledger.lanes, callbacks)
             visitors += [visit(starts, 5) for _ in range(2)]
         async with asyncio.timeout(20):
             await asyncio.gather(*visitors)

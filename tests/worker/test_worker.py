@@ -15,16 +15,16 @@ from shoal.config import Settings
 from shoal.errors import LedgerFull
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState, Lease, NewItem
-from shoal.model.outcome import DONE, Finished
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import Run, RunState
-from shoal.model.views import CommitReport, Gate, ItemFilter
+from shoal.model.views import CommitReport, ItemFilter, WaitReason
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened
+from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import commit as commit_module
 from shoal.worker.commit import Committer
 from shoal.worker.hooks import watch_finished_runs
-from shoal.worker.options import Ending, WorkerOptions, WorkReport
+from shoal.worker.options import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.worker import Worker
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
@@ -68,7 +68,7 @@ class Bench:
     @asynccontextmanager
     async def working(
         self, *, run_ids: tuple[str, ...] = (), **options: object
-    ) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkReport]"]]:
+    ) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkSummary]"]]:
         """A worker that has begun; it must have ended by itself when the block does."""
         fetcher = build_fetcher(self.settings)
         given: dict[str, Any] = {"concurrency": 4, "batch_size": 8, "lease": 1.0, **options}
@@ -103,7 +103,7 @@ class Bench:
 async def bench(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncIterator[Bench]:
     place = str(sqlite_path) if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
     settings = Settings(ledger=place, lease=2.0)
-    async with opened(settings, migrate=True) as ledger:
+    async with ledger_context(settings, migrate=True) as ledger:
         yield Bench(ledger, settings)
 
 
@@ -113,10 +113,10 @@ async def test_a_worker_leaves_when_the_ledger_orders_it(bench: Bench) -> None:
     async with bench.working() as (worker, task):
         await bench.until(lambda: len(bench.begun) == 4)
         await bench.ledger.workers.drain(worker.id, by="test")
-        await bench.until(lambda: worker.ending is not None)
+        await bench.until(lambda: worker.stop_reason is not None)
         bench.gate.set()
     report = task.result()
-    assert (report.ending, report.done) == (Ending.ORDERED, 4)
+    assert (report.stop_reason, report.done) == (StopReason.ORDERED, 4)
     counts = await bench.ledger.reads.stats(run.id)
     assert (counts.done, counts.leased, counts.remaining) == (4, 0, ITEMS - 4)
 
@@ -127,10 +127,10 @@ async def test_a_buried_worker_goes_on_under_another_id_and_stores_nothing_twice
     async with bench.working() as (worker, task):
         await bench.until(lambda: len(bench.begun) == 4)
         first = worker.id
-        await bench.ledger.workers.bury(first)
+        await bench.ledger.workers.mark_dead(first)
         await bench.until(lambda: worker.id != first)
         bench.gate.set()
-    assert task.result().ending is Ending.NOTHING_LEFT
+    assert task.result().stop_reason is StopReason.NOTHING_LEFT
     await bench.check_all_stored_once()
     # The four that ran when it was buried were begun a second time: execution is at least once.
     assert len(bench.begun) >= ITEMS + 1
@@ -153,18 +153,18 @@ async def test_heartbeats_tell_what_runs_and_what_is_only_claimed(bench: Bench) 
         assert (gate.code, gate.text.startswith(f"{worker.id} has been running it for ")) == ("running", True)
         gates = {gate.code: gate.text for gate in await bench.ledger.reads.why_run(run.id)}
         assert gates["leased"] == "4 items are being worked on, 1 item is claimed and not begun."
-        await bench.ledger.claims.give_back(worker.id, [extra.lease])
+        await bench.ledger.claims.return_leases(worker.id, [extra.lease])
         bench.gate.set()
 
 
 async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_module, "NAP_SECONDS", 0.02)
+    monkeypatch.setattr(commit_module, "FULL_RETRY_SECONDS", 0.02)
     run = await bench.fill(8)
     commit, full = bench.ledger.commits.commit, True
 
-    async def refuse(worker: str, finished: Sequence[Finished]) -> CommitReport:
+    async def refuse(worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         if full:
             raise LedgerFull("There is no space left for it.")
         return await commit(worker, finished)
@@ -172,7 +172,7 @@ async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
     monkeypatch.setattr(bench.ledger.commits, "commit", refuse)
     async with bench.working():
         bench.gate.set()
-        gates: list[Gate] = []
+        gates: list[WaitReason] = []
         while not any("There is no space left for it." in gate.text for gate in gates):
             gates = await bench.ledger.reads.why_run(run.id)
             await asyncio.sleep(0.01)
@@ -201,7 +201,7 @@ async def test_an_item_that_comes_round_while_its_old_attempt_still_runs(bench: 
         await bench.ledger.steering.release(older_than=0, by="test")
         await bench.until(lambda: bench.begun.count("0") == 2)
         bench.gate.set()
-    assert task.result().ending is Ending.NOTHING_LEFT
+    assert task.result().stop_reason is StopReason.NOTHING_LEFT
     await bench.check_all_stored_once()
 
 
@@ -226,7 +226,7 @@ async def test_a_paused_run_waits_and_goes_on(bench: Bench) -> None:
             await asyncio.sleep(0.01)
         assert not task.done()
         await bench.ledger.runs.resume(run.id, by="test")
-    assert task.result().ending is Ending.NOTHING_LEFT
+    assert task.result().stop_reason is StopReason.NOTHING_LEFT
     await bench.check_all_stored_once()
 
 
@@ -235,7 +235,7 @@ async def test_a_limit_is_kept_exactly(bench: Bench) -> None:
     bench.gate.set()
     async with bench.working(limit=7) as (_, task):
         pass
-    assert (task.result().ending, task.result().attempts) == (Ending.LIMIT, 7)
+    assert (task.result().stop_reason, task.result().attempts) == (StopReason.LIMIT, 7)
     counts = await bench.ledger.reads.stats(run.id)
     assert (counts.done, counts.leased) == (7, 0)
 
@@ -244,7 +244,7 @@ async def test_an_open_run_keeps_its_worker_and_a_draining_one_leaves(bench: Ben
     """S1.14: items may still come while the run is not sealed; --drain leaves when nothing is claimable now."""
     run = await bench.fill(3, seal=False)
     bench.gate.set()
-    async with bench.working(leave_when_idle=True) as (_, leaver):
+    async with bench.working(stop_when_idle=True) as (_, leaver):
         pass
     assert leaver.result().done == 3
     bench.begun.clear()
@@ -282,7 +282,7 @@ class SlowLedger:
         self.open = asyncio.Event()
         self.full = 0
 
-    async def commit(self, batch: Sequence[Finished]) -> CommitReport:
+    async def commit(self, batch: Sequence[FinishedAttempt]) -> CommitReport:
         await self.open.wait()
         if self.full:
             self.full -= 1
@@ -291,8 +291,8 @@ class SlowLedger:
         return CommitReport(committed=len(batch), lost=(), repeated=(), enqueued=0, duplicates=0)
 
 
-def ended(number: int) -> Finished:
-    return Finished(lease=Lease(number, 1, 1), verdict=DONE)
+def ended(number: int) -> FinishedAttempt:
+    return FinishedAttempt(lease=Lease(number, 1, 1), decision=DONE)
 
 
 async def test_a_follow_up_that_the_ledger_refuses_ends_its_item_and_nothing_else(bench: Bench) -> None:
@@ -314,7 +314,7 @@ async def test_a_follow_up_that_the_ledger_refuses_ends_its_item_and_nothing_els
     async with bench.working() as (_, task):
         pass
     report = task.result()
-    assert (report.done, report.dead, report.ending) == (36, 4, Ending.NOTHING_LEFT)
+    assert (report.done, report.dead, report.stop_reason) == (36, 4, StopReason.NOTHING_LEFT)
     refused = await bench.ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)))
     assert sorted(item.key or "" for item in refused.rows) == ["13", "23", "3", "33"]
     assert all("no stage 'extra'" in (item.error or "") for item in refused.rows)
@@ -330,7 +330,7 @@ async def test_a_removed_run_takes_nothing_else_with_it(bench: Bench) -> None:
         await bench.ledger.runs.remove(doomed.id, by="test")
         await bench.fill(ITEMS)
         bench.gate.set()
-    assert (task.result().ending, task.result().done) == (Ending.NOTHING_LEFT, ITEMS)
+    assert (task.result().stop_reason, task.result().done) == (StopReason.NOTHING_LEFT, ITEMS)
     await bench.check_all_stored_once()
 
 
@@ -341,7 +341,7 @@ async def test_a_worker_of_named_runs_leaves_when_they_are_removed(bench: Bench)
         await bench.ledger.runs.cancel(doomed.id, by="test")
         await bench.ledger.runs.remove(doomed.id, by="test")
         bench.gate.set()
-    assert (task.result().ending, task.result().done) == (Ending.NOTHING_LEFT, 0)
+    assert (task.result().stop_reason, task.result().done) == (StopReason.NOTHING_LEFT, 0)
 
 
 async def test_finish_hooks_are_called_once_while_workers_stay(bench: Bench) -> None:
@@ -406,12 +406,14 @@ async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> Non
     await bench.ledger.runs.seal(run.id, by="test")
     async with bench.working() as (_, task):
         pass
-    assert (task.result().done, task.result().dead, task.result().ending) == (9, 15, Ending.NOTHING_LEFT)
+    assert (task.result().done, task.result().dead, task.result().stop_reason) == (9, 15, StopReason.NOTHING_LEFT)
     dead = (await bench.ledger.reads.items(run.id, ItemFilter(states=(ItemState.DEAD,)))).rows
     assert Counter(item.key for item in dead) == {str(n): 3 for n in range(len(bad))}
 
 
-@pytest.mark.parametrize(("size", "limits", "held"), [(1, {"held_items": 6}, 6), (100, {"held_bytes": 450}, 5)])
+@pytest.mark.parametrize(
+    ("size", "limits", "held"), [(1, {"max_pending_items": 6}, 6), (100, {"max_pending_bytes": 450}, 5)]
+)
 async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, int], held: int) -> None:
     """Backpressure by items and by bytes: what is not stored yet never outgrows the bound."""
     ledger = SlowLedger()
@@ -424,26 +426,26 @@ async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, i
 
     working = asyncio.create_task(work())
     await asyncio.sleep(0.1)
-    assert committer.held == held
+    assert committer.pending == held
     assert not working.done()
     ledger.open.set()
     async with asyncio.timeout(5):
         await working
-        await committer.flushed()
+        await committer.flush()
     assert sum(ledger.batches) == 20
     running.cancel()
 
 
 @pytest.mark.parametrize(("times", "survives"), [(2, True), (1_000, False)])
 async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times: int, survives: bool) -> None:
-    monkeypatch.setattr(commit_module, "NAP_SECONDS", 0.02)
+    monkeypatch.setattr(commit_module, "FULL_RETRY_SECONDS", 0.02)
     ledger = SlowLedger()
     ledger.full = times
     ledger.open.set()
-    patient = commit_module.Space(0.3, LOG)
+    patient = commit_module.RetryWhenFull(0.3, LOG)
     if survives:
-        await patient.wait_for(lambda: ledger.commit([ended(1)]))
+        await patient.call(lambda: ledger.commit([ended(1)]))
         assert ledger.batches == [1]
     else:
         with pytest.raises(LedgerFull):
-            await patient.wait_for(lambda: ledger.commit([ended(1)]))
+            await patient.call(lambda: ledger.commit([ended(1)]))

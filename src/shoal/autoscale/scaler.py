@@ -147,7 +147,7 @@ class Scaler:
         self._told, self._told_at = decision.kind, self._at
         detail = {"from": now, "to": target, "most": self.bounds.most, "what": self._what, "why": decision.why}
         for run_id in run_ids:
-            await runs.tell(run_id, ACTION, subject, detail, by=subject)
+            await runs.record_event(run_id, ACTION, subject, detail, by=subject)
 
     def _is_news(self, kind: Kind) -> bool:
         if kind is self._told:

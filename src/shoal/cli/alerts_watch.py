@@ -15,7 +15,7 @@ from shoal.model.worker import new_worker_id
 from shoal.notify.alert_thread import SETTLE_SECONDS
 from shoal.notify.delivery import Deliveries, check_addresses, send
 from shoal.notify.watch import Watch
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 
 async def watch_alone(session: Session, settings: Settings, *, once: bool) -> None:
@@ -23,7 +23,7 @@ async def watch_alone(session: Session, settings: Settings, *, once: bool) -> No
     await check_addresses(settings)
     logs = open_logs_for(session, settings, "alerts", session.note)
     try:
-        async with opened(settings, migrate=False, waiting=None if once else session.note) as ledger:
+        async with ledger_context(settings, migrate=False, on_waiting=None if once else session.note) as ledger:
             if once:
                 await _look_once(settings, ledger, logs.log)
                 return

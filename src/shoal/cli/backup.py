@@ -17,11 +17,11 @@ NOTE_SECONDS = 2.0
 
 async def back_up(session: Session, file: Path) -> None:
     from shoal.ledger.protocols import Backup
-    from shoal.wiring import opened, sqlite_path
+    from shoal.wiring import ledger_context, sqlite_path
 
     if sqlite_path(session.settings.ledger) is None:
         raise UsageError("PostgreSQL has its own tool for backups.", remedy=f"Run: {pg_dump(session, file)}")
-    async with opened(session.settings, migrate=False) as ledger:
+    async with ledger_context(session.settings, migrate=False) as ledger:
         if not isinstance(ledger, Backup):
             raise UsageError("This ledger cannot copy itself.", remedy="Use the tools of its database.")
         await ledger.back_up(file, _Progress(session).heard)

@@ -21,11 +21,11 @@ from shoal.fetch.page import Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.json_text import record_text
-from shoal.model.outcome import DONE, Finished
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path
+from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path
 from shoal.worker.options import WorkerOptions
 
 BY = "shoal bench"
@@ -73,7 +73,7 @@ async def shoal_seconds(site: str, pages: int, settings: Settings, folder: Path)
     scraper.start(urls_of(site, pages))
     logs = open_logs(format="console", level="error", file=None, stream=None)
     began = time.perf_counter()
-    async with opened(settings) as ledger:
+    async with ledger_context(settings) as ledger:
         fetcher = build_fetcher(settings)
         try:
             run = await ledger.runs.create(scraper.run_spec())
@@ -117,7 +117,7 @@ async def _through(ledger: Ledger, worker: str, scope: Scope) -> float:
     began = time.perf_counter()
     while claimed := await ledger.claims.claim(worker, scope, CLAIMED_AT_ONCE):
         await ledger.commits.commit(
-            worker, [Finished(lease=item.lease, verdict=DONE, records=(record,)) for item in claimed]
+            worker, [FinishedAttempt(lease=item.lease, decision=DONE, records=(record,)) for item in claimed]
         )
     return time.perf_counter() - began
 
@@ -127,10 +127,10 @@ async def _ledger_like(settings: Settings) -> AsyncIterator[Ledger]:
     """The PostgreSQL itself; for a SQLite file a new one beside it, on the same disk."""
     file = sqlite_path(settings.ledger)
     if file is None:
-        async with opened(settings) as ledger:
+        async with ledger_context(settings) as ledger:
             yield ledger
         return
     beside = file.parent if file.parent.is_dir() else None
     with TemporaryDirectory(prefix="shoal-bench-", dir=beside) as folder:
-        async with opened(msgspec.structs.replace(settings, ledger=str(Path(folder) / "ledger.db"))) as ledger:
+        async with ledger_context(msgspec.structs.replace(settings, ledger=str(Path(folder) / "ledger.db"))) as ledger:
             yield ledger

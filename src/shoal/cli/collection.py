@@ -12,14 +12,14 @@ import msgspec
 
 from shoal.cli.children import environment_of_children, giving_up_on_signals
 from shoal.cli.collection_shown import print_members, print_plan, tell_plan
-from shoal.cli.occasion import OccasionOver
+from shoal.cli.idempotency_key import RunAlreadyEnded
 from shoal.cli.running import Wish, begin_run, beginning, planned, work_off
 from shoal.cli.scrapers import command_line, overrule
 from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper
-from shoal.define.yaml_scraper import is_declared
+from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.fleet.collection.member_runner import Limits, Office, Terms
 from shoal.fleet.collection.members import Choice, Member, Plan, discover, plan
@@ -27,14 +27,14 @@ from shoal.fleet.collection.scraper import collection_scraper
 from shoal.fleet.collection.summary import PAGE, summarize
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
-from shoal.model.run import COLLECTION, Run
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import counted
 from shoal.service.begin import Choice as Which
 from shoal.service.begin import Plan as Beginning
-from shoal.wiring import opened, sqlite_path
-from shoal.worker.options import Ending
+from shoal.wiring import ledger_context, sqlite_path
+from shoal.worker.options import StopReason
 
 FAREWELL_SECONDS = 10.0
 NO_DEAD = DeadLimit(Decimal(0), False)
@@ -70,7 +70,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         print_plan(session, checked, wanted.folder, settings.concurrency)
         return 1 if any(member.broken for member in checked.members) else 0
     await check_addresses(settings)
-    async with opened(settings, waiting=session.note) as ledger:
+    async with ledger_context(settings, on_waiting=session.note) as ledger:
         environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
         office = Office(ledger, environment, _terms(wanted, settings))
         scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)
@@ -78,7 +78,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
             async with beginning(ledger, settings, scraper.name):
                 try:
                     begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
-                except OccasionOver:
+                except RunAlreadyEnded:
                     return 0
                 except NotFound as error:
                     error.remedy = _run_it_first(wanted)
@@ -97,7 +97,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
             await _wait_for(session, office)
             run = await ledger.runs.get(run.id)
             summary = await summarize(ledger, run)
-        if_stopped = TIMED_OUT if report.ending is Ending.TIMED_OUT else INTERRUPTED
+        if_stopped = TIMED_OUT if report.stop_reason is StopReason.TIMED_OUT else INTERRUPTED
         print_members(
             *(session, run, summary, settings, wanted.wish.target), if_stopped=if_stopped, seconds=report.seconds
         )
@@ -109,14 +109,14 @@ async def _keys_to_run(wanted: CollectionWish, settings: Settings) -> set[str]:
     """The members that --resume or --failed would run, from the ledger as it is. Raises NotFound without a run."""
     states = (ItemState.DEAD,) if wanted.failed else OPEN_STATES
     try:
-        async with opened(settings, migrate=False) as ledger:
-            run = await ledger.runs.latest(COLLECTION + wanted.name)
+        async with ledger_context(settings, migrate=False) as ledger:
+            run = await ledger.runs.latest(COLLECTION_SCRAPER_PREFIX + wanted.name)
             if run is not None:
                 return {item.key or "" for item in await _items(ledger, run, states)}
     except LedgerNotMigrated:
         pass
     raise NotFound(
-        f"There is no run of {COLLECTION}{wanted.name} to resume in {settings.shown()['ledger']}.",
+        f"There is no run of {COLLECTION_SCRAPER_PREFIX}{wanted.name} to resume in {settings.shown()['ledger']}.",
         remedy=_run_it_first(wanted),
     )
 
@@ -148,7 +148,7 @@ def _discovered(wanted: CollectionWish) -> list[Member]:
 def _checked(member: Member) -> Member:
     """With what is wrong with it, as far as that is seen without running its code."""
     try:
-        if is_declared(member.path.name):
+        if is_yaml_file(member.path.name):
             load_scraper(str(member.path), {}, Path.cwd())
         else:
             compile(member.path.read_bytes(), member.path, "exec", dont_inherit=True)
@@ -186,7 +186,7 @@ async def _taken_up(
 
     An unfinished run with other members than those that are chosen now is not taken up by accident.
     """
-    if wanted.wish.choice is Which.AUTO and wanted.wish.occasion is None:
+    if wanted.wish.choice is Which.AUTO and wanted.wish.idempotency_key is None:
         has = {member.member for member in (await summarize(ledger, run)).members}
         if has and has != {member.key for member in chosen.members}:
             raise UsageError(

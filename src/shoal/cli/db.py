@@ -129,10 +129,10 @@ async def _check(settings: Settings, deep: bool) -> tuple[int | None, float, Led
 
 
 async def _show(settings: Settings, scraper: str | None, limit: int) -> tuple[list[tuple[Run, Counts]], bool]:
-    from shoal.wiring import opened
+    from shoal.wiring import ledger_context
 
     found: list[tuple[Run, Counts]] = []
-    async with opened(settings, migrate=False) as ledger:
+    async with ledger_context(settings, migrate=False) as ledger:
         cursor = None
         while True:
             page = await ledger.runs.list(scraper=scraper, cursor=cursor, limit=min(PAGE, limit - len(found)))

@@ -15,8 +15,8 @@ from shoal.cli.session import BOLD, Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings
-    from shoal.demo.shop import OpenShop
-    from shoal.demo.verify import Testimony
+    from shoal.demo.shop import RunningShop
+    from shoal.demo.verify import ScrapeCheck
     from shoal.ledger.protocols import Ledger
 
 # Slow enough to be watched, fast enough to be waited for.
@@ -54,11 +54,11 @@ async def _demo(session: Session, settings: Settings) -> int:
     from shoal.cli.summary import exit_code, print_summary
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
-    from shoal.demo.verify import testify
+    from shoal.demo.verify import check_scrape
     from shoal.service.begin import Choice, plan_run
-    from shoal.wiring import opened
+    from shoal.wiring import ledger_context
 
-    async with opened(settings) as ledger:
+    async with ledger_context(settings) as ledger:
         with Shop(latency=LATENCY).serving() as shop:
             _introduce(session, settings, shop)
             scraper = shop_scraper(shop.url)
@@ -69,7 +69,7 @@ async def _demo(session: Session, settings: Settings) -> int:
             run = await ledger.runs.get(run.id)
             counts = await ledger.reads.stats(run.id)
             records = await _records(ledger, run.id)
-            testimony = testify(shop, records)
+            testimony = check_scrape(shop, records)
         if session.json:
             session.record({"run_id": run.id, "state": run.state, "counts": counts, "testimony": testimony})
         else:
@@ -78,11 +78,11 @@ async def _demo(session: Session, settings: Settings) -> int:
             session.table([name.upper() for name in shown[0]] if shown else [], [list(r.values()) for r in shown])
             session.data("")
             await print_summary(session, ledger, run, report, settings, None)
-            _print_testimony(session, testimony)
-        return exit_code(run, counts, report, settings) or (1 if testimony.flaws else 0)
+            _print_check(session, testimony)
+        return exit_code(run, counts, report, settings) or (1 if testimony.problems else 0)
 
 
-def _introduce(session: Session, settings: Settings, shop: OpenShop) -> None:
+def _introduce(session: Session, settings: Settings, shop: RunningShop) -> None:
     facts = shop.facts()
     session.note(
         f"A shop at {shop.url} with {len(facts.products)} products, {len(facts.dead)} dead links, an outlet whose "
@@ -105,9 +105,9 @@ async def _records(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
             return records
 
 
-def _print_testimony(session: Session, seen: Testimony) -> None:
-    flaws = f": something went wrong ({', '.join(seen.flaws)})" if seen.flaws else ""
-    _title(session, f"What the shop says{flaws}")
+def _print_check(session: Session, seen: ScrapeCheck) -> None:
+    problems = f": something went wrong ({', '.join(seen.problems)})" if seen.problems else ""
+    _title(session, f"What the shop says{problems}")
     session.data(
         f"  {seen.found} of {seen.products} products were found, {len(seen.twice)} twice, {len(seen.wrong)} wrong"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.occasion import Occasion, OccasionOver, check_alone, plan_occasion
+from shoal.cli.idempotency_key import IdempotencyKey, RunAlreadyEnded, check_alone, plan_by_idempotency_key
 from shoal.cli.options import with_options
 from shoal.cli.scrapers import (
     Fresh,
@@ -46,7 +46,7 @@ def enqueue(
     stage: Annotated[str | None, typer.Option(help="The stage that the URLs of --urls-file are for.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
-    occasion: Occasion = None,
+    idempotency_key: IdempotencyKey = None,
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="More items will follow: the run does not finish yet.")
     ] = False,
@@ -55,15 +55,15 @@ def enqueue(
 
     Without --resume or --fresh, an unfinished run gets the new items, or a new run is made.
     """
-    check_alone(occasion, resume=resume, fresh=fresh)
+    check_alone(idempotency_key, resume=resume, fresh=fresh)
     found, settings = load(session, scraper)
     urls = url_file(found, urls_file, stage)
     choice = choice_of(resume, fresh)
     check_can_resume(found, settings, choice)
-    made_for = msgspec.structs.replace(found.run_spec(), occasion=occasion)
+    made_for = msgspec.structs.replace(found.run_spec(), idempotency_key=idempotency_key)
     try:
         run, filled = session.wait(_enqueue(session, found, settings, choice, urls, made_for, seal=not keep_open))
-    except OccasionOver:
+    except RunAlreadyEnded:
         return
     session.record(_answer(found, settings, run, filled, scraper))
     if secrets_of(settings.ledger):
@@ -91,14 +91,14 @@ async def _enqueue(
         plan_run,
         remove_empty,
     )
-    from shoal.wiring import opened
+    from shoal.wiring import ledger_context
     from shoal.worker.hooks import call_start_hooks
 
-    async with opened(settings) as ledger:
-        if spec.occasion is None:
+    async with ledger_context(settings) as ledger:
+        if spec.idempotency_key is None:
             plan = await plan_run(ledger, scraper, Choice(choice), place=settings.shown()["ledger"])
         else:
-            plan = await plan_occasion(session, ledger, scraper, spec.occasion, for_workers=True)
+            plan = await plan_by_idempotency_key(session, ledger, scraper, spec.idempotency_key, for_workers=True)
         check_there_is_a_start(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
         run = await open_run(ledger, scraper, plan, spec, by=BY)

@@ -13,7 +13,7 @@ import typer
 
 from shoal.cli.session import Session
 from shoal.errors import NotFound
-from shoal.model.run import OF_A_COLLECTION
+from shoal.model.run import COLLECTION_KEY_PREFIX
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -47,9 +47,9 @@ def ask(session: Session, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T
     """Open the ledger, which must be there already, and do this with it."""
 
     async def asking() -> T:
-        from shoal.wiring import opened
+        from shoal.wiring import ledger_context
 
-        async with opened(session.settings, migrate=False) as ledger:
+        async with ledger_context(session.settings, migrate=False) as ledger:
             with naming_the_ledger(session.settings):
                 return await work(ledger)
 
@@ -62,10 +62,10 @@ def naming_the_ledger(settings: Settings) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        from shoal.wiring import damage_of_ledger
+        from shoal.wiring import find_ledger_damage
 
         # A broken index hides what is there. Most often it is a slip of the pen, which must not wait for long.
-        if (damage := damage_of_ledger(settings.ledger, seconds=0.5)) is not None:
+        if (damage := find_ledger_damage(settings.ledger, seconds=0.5)) is not None:
             raise damage from error
         place = f"{settings.shown()['ledger']} (from {settings.origins['ledger']})"
         error.message = f"{error.message.removesuffix('.')}; the ledger is {place}."
@@ -96,7 +96,7 @@ async def find_run(ledger: Ledger, name: str) -> Run:
 
 def is_member(run: Run) -> bool:
     """Whether the run is one of a collection's members."""
-    return (run.occasion or "").startswith(OF_A_COLLECTION)
+    return (run.idempotency_key or "").startswith(COLLECTION_KEY_PREFIX)
 
 
 async def find_item(ledger: Ledger, run: Run, item: int | None, key: str | None, stage: str | None = None) -> ItemView:

@@ -25,10 +25,10 @@ from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import counted
 from shoal.observe.progress import follow, showing
 from shoal.service.begin import bury_dead_neighbours
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
-from shoal.worker.claim import explain_idleness, open_runs, runs_served
+from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
+from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
-from shoal.worker.options import Ending, WorkReport
+from shoal.worker.options import StopReason, WorkSummary
 from shoal.worker.worker import Worker
 
 # Every worker of a fleet asks the ledger: seldom enough for many, often enough for a person.
@@ -36,8 +36,10 @@ FOLLOW_SECONDS = 2.0
 MOST_NAMED = 5
 
 
-def exit_code_of(report: WorkReport) -> int:
-    return {Ending.STOPPED: INTERRUPTED, Ending.TIMED_OUT: TIMED_OUT, Ending.BROKEN: 1}.get(report.ending, 0)
+def exit_code_of(report: WorkSummary) -> int:
+    return {StopReason.STOPPED: INTERRUPTED, StopReason.TIMED_OUT: TIMED_OUT, StopReason.BROKEN: 1}.get(
+        report.stop_reason, 0
+    )
 
 
 async def help_out(
@@ -47,9 +49,9 @@ async def help_out(
     scope: Scope,
     timeout: float | None,
     chosen: dict[str, Any],
-) -> WorkReport:
+) -> WorkSummary:
     await check_addresses(settings)
-    async with opened(settings, waiting=session.note) as ledger:
+    async with ledger_context(settings, on_waiting=session.note) as ledger:
         with naming_the_ledger(settings):
             for run_id in scope.run_ids:
                 await ledger.runs.get(run_id)
@@ -61,14 +63,14 @@ async def help_out(
         worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
         end_when_hung(worker, logs, session)
         if timeout is not None:
-            asyncio.get_running_loop().call_later(timeout, worker.drain, Ending.TIMED_OUT)
+            asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
         settle_memory()
         try:
             async with watched(settings, logs.log) as tower:
                 async with _calling_finish_hooks(scraper, ledger, scope, logs.log):
                     report = await _work(session, ledger, scraper, scope, worker)
                     logs.log.info("the worker leaves", **msgspec.to_builtins(report))
-                runs = await runs_served(ledger, scope, newest=RUNS_WATCHED)
+                runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await tell_end(tower, [run.id for run in runs], report)
         finally:
             await fetcher.close()
@@ -77,11 +79,11 @@ async def help_out(
     return report
 
 
-async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope, worker: Worker) -> WorkReport:
+async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope, worker: Worker) -> WorkSummary:
     """Somebody who looks at the terminal sees that it works; of one run, how far that is."""
     session.note(f"Working on {await _served(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
     if len(scope.run_ids) != 1 or not sys.stderr.isatty():
-        explaining = asyncio.create_task(explain_idleness(ledger, scope, lambda: worker.idle, session.note))
+        explaining = asyncio.create_task(report_idle_reason(ledger, scope, lambda: worker.idle, session.note))
         try:
             with obeying_signals(worker, session.note):
                 return await worker.work()
@@ -129,11 +131,11 @@ def check_stages(scraper: Scraper, stages: list[str]) -> None:
             raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
 
 
-def _tell_end(session: Session, report: WorkReport) -> None:
-    if report.ending is Ending.NOTHING_LEFT:
+def _tell_end(session: Session, report: WorkSummary) -> None:
+    if report.stop_reason is StopReason.NOTHING_LEFT:
         session.note("No more records to claim.")  # S0.22
     session.note(
-        f"{report.worker} leaves ({report.ending.value}): {report.done} done, {report.dead} dead, "
+        f"{report.worker} leaves ({report.stop_reason.value}): {report.done} done, {report.dead} dead, "
         f"{report.retried} to be tried again, {report.given_back} given back, {counted(report.records, 'record')} "
         f"in {report.seconds:.1f} s."
     )

@@ -22,7 +22,7 @@ from shoal.observe.formatting import counted
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
-    from shoal.model.views import AttemptView, Gate, ItemFilter, ItemView
+    from shoal.model.views import AttemptView, ItemFilter, ItemView, WaitReason
 
 # An item whose last error has some text in it is looked for among all that ended badly: for so long when nothing was
 # found yet, and then no longer than a reader would notice.
@@ -58,7 +58,7 @@ def ls(
 def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
     """Show all about one item: its facts, its attempts, and why it is not running."""
 
-    async def work(ledger: Ledger) -> tuple[ItemView, list[AttemptView], list[Gate]]:
+    async def work(ledger: Ledger) -> tuple[ItemView, list[AttemptView], list[WaitReason]]:
         found_run = await find_run(ledger, run)
         view = await find_item(ledger, found_run, item, key, stage)
         attempts = await ledger.reads.attempts(found_run.id, view.id)
@@ -72,7 +72,7 @@ def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = Non
 def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
     """Say why an item is not running, and since when. Without an item: why the run does not go on faster."""
 
-    async def work(ledger: Ledger) -> tuple[Run, ItemView | None, list[Gate]]:
+    async def work(ledger: Ledger) -> tuple[Run, ItemView | None, list[WaitReason]]:
         found = await find_run(ledger, run)
         if item is None and key is None:
             return found, None, await ledger.reads.why_run(found.id)
@@ -109,7 +109,9 @@ def retry(
     choice = choice._replace(item=item, key=key, states=choice.states or [ItemState.DEAD])
     found, which = _confirmed(session, run, choice, limit, ("To be tried again", "retried"), yes=yes)
     told = session.progress("Retried so far: {} items. If this is interrupted, the same command goes on.")
-    done = ask(session, lambda ledger: ledger.steering.retry(found.id, which, limit=limit, by=operator(), told=told))
+    done = ask(
+        session, lambda ledger: ledger.steering.retry(found.id, which, limit=limit, by=operator(), on_progress=told)
+    )
     _say_changed(session, found, "retried", done)
 
 
@@ -129,7 +131,9 @@ def cancel(
     choice = choice._replace(item=item, key=key, states=choice.states or list(OPEN_STATES))
     found, which = _confirmed(session, run, choice, limit, ("To be cancelled", "cancelled"), yes=yes)
     told = session.progress("Cancelled so far: {} items. If this is interrupted, the same command goes on.")
-    done = ask(session, lambda ledger: ledger.steering.cancel(found.id, which, limit=limit, by=operator(), told=told))
+    done = ask(
+        session, lambda ledger: ledger.steering.cancel(found.id, which, limit=limit, by=operator(), on_progress=told)
+    )
     _say_changed(session, found, "cancelled", done)
 
 

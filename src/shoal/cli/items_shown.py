@@ -9,7 +9,7 @@ from shoal.cli.records import gate_text, item_name
 from shoal.cli.session import BOLD, Session
 
 if TYPE_CHECKING:
-    from shoal.model.views import AttemptView, Gate, ItemView
+    from shoal.model.views import AttemptView, ItemView, WaitReason
 
 ERROR_WIDTH = 60
 
@@ -28,7 +28,7 @@ def print_items(session: Session, items: Sequence[ItemView]) -> None:
         )
 
 
-def print_item(session: Session, item: ItemView, attempts: list[AttemptView], gates: list[Gate]) -> None:
+def print_item(session: Session, item: ItemView, attempts: list[AttemptView], gates: list[WaitReason]) -> None:
     import msgspec
 
     from shoal.observe.formatting import stamp
@@ -51,7 +51,7 @@ def print_item(session: Session, item: ItemView, attempts: list[AttemptView], ga
         session.data(gate_text(gate))
 
 
-def gate_records(gates: Iterable[Gate]) -> Iterable[dict[str, Any]]:
+def gate_records(gates: Iterable[WaitReason]) -> Iterable[dict[str, Any]]:
     return (
         {"code": gate.code, "text": gate.text, "since": gate.since, "until": gate.until, "items": gate.items}
         for gate in gates

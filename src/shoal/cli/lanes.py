@@ -14,7 +14,7 @@ from shoal.errors import InvalidSetting, NotFound
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.lane import LaneView
-    from shoal.model.views import Page
+    from shoal.model.views import CursorPage
 
 app = typer.Typer()
 
@@ -32,7 +32,7 @@ def ls(
 ) -> None:
     """List the lanes that all runs share, or those of one run."""
 
-    async def work(ledger: Ledger) -> Page[LaneView]:
+    async def work(ledger: Ledger) -> CursorPage[LaneView]:
         return await ledger.lanes.list(run_id=await _run_id(ledger, run), cursor=cursor, limit=limit)
 
     page = ask(session, work)

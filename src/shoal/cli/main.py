@@ -145,10 +145,10 @@ def _damage(session: Session) -> ShoalError | None:
     """A damaged ledger can make anything fail in any way: it is looked at before somebody is told to report a bug."""
     if (settings := session.__dict__.get("settings")) is None:
         return None
-    from shoal.wiring import damage_of_ledger
+    from shoal.wiring import find_ledger_damage
 
     try:
-        return damage_of_ledger(settings.ledger)
+        return find_ledger_damage(settings.ledger)
     except ShoalError as error:
         return error
 

@@ -73,11 +73,11 @@ def _delay(low: float, high: float) -> str:
 async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[Plan | None, int]:
     from shoal.errors import LedgerNotMigrated
     from shoal.service.begin import Choice, plan_run
-    from shoal.wiring import opened, sqlite_path
+    from shoal.wiring import ledger_context, sqlite_path
 
     plan = None
     try:
-        async with opened(settings, migrate=False) as ledger:
+        async with ledger_context(settings, migrate=False) as ledger:
             plan = await plan_run(ledger, scraper, Choice(choice))
     except LedgerNotMigrated:
         if sqlite_path(settings.ledger) is None:

@@ -139,9 +139,9 @@ async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     """Returns how many workers of the scraper are present."""
     from shoal.cli.finding import operator
     from shoal.fleet.autoscale import put_wish
-    from shoal.wiring import opened
+    from shoal.wiring import ledger_context
 
-    async with opened(settings, migrate=False) as ledger:
+    async with ledger_context(settings, migrate=False) as ledger:
         present = sum(worker.alive and worker.scope.scraper == scraper for worker in await ledger.workers.list())
         if not present:
             raise NotFound(

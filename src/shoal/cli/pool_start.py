@@ -43,9 +43,9 @@ from shoal.service.begin import (
     plan_run,
     remove_empty,
 )
-from shoal.wiring import opened, sqlite_path
+from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.hooks import call_start_hooks
-from shoal.worker.single_lock import owning
+from shoal.worker.single_lock import hold_file_lock
 
 BY = "shoal pool"
 MOST_COUNTED = 100_000
@@ -92,14 +92,14 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
         return 0
     async with AsyncExitStack() as held:
         with _check(session, "ledger") as say:
-            ledger = await held.enter_async_context(opened(settings, waiting=session.note))
+            ledger = await held.enter_async_context(ledger_context(settings, on_waiting=session.note))
             say("answers, its schema is this version's")
         with _check(session, "logs") as say:
             _make_folder(wish.logs)
             say(str(wish.logs))
         with _check(session, "run") as say:
             if (file := sqlite_path(settings.ledger)) is not None:
-                held.enter_context(owning(scraper.name, file))
+                held.enter_context(hold_file_lock(scraper.name, file))
             run, is_new = await _run_with_items(session, scraper, settings, ledger, urls, wish)
             outlook = await outlook_on(ledger, run.id)
             _check_there_are_items(outlook, run.id)
@@ -221,7 +221,7 @@ async def _preview(
     run: Run | None = None
     with _check(session, "ledger") as say:
         try:
-            async with opened(settings, migrate=False) as ledger:
+            async with ledger_context(settings, migrate=False) as ledger:
                 run = (await _planned(ledger, scraper, wish)).run
                 outlook = Outlook(waiting={}) if run is None else await outlook_on(ledger, run.id)
             say("answers, its schema is this version's")

@@ -38,7 +38,7 @@ from shoal.observe.formatting import counted
 from shoal.observe.logs import open_logs
 from shoal.observe.progress import Show, follow, showing
 from shoal.worker.hooks import call_finish_hooks
-from shoal.worker.options import Ending, WorkReport
+from shoal.worker.options import StopReason, WorkSummary
 
 LAST_LOOK_SECONDS = 1.0
 PART_SECONDS = 1.0
@@ -63,7 +63,7 @@ async def work_off(
 ) -> int:
     """Until all workers have left. Returns the exit code."""
     began = time.monotonic()
-    roll = Roll(ledger, run.id, since=(await ledger.health.examine()).clock)
+    roll = Roll(ledger, run.id, since=(await ledger.health.check()).clock)
     # It is the pool that tells people of alerts: it is there from the first worker to after the last.
     environment = {**environment_of_children(session, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
     launcher = Launcher(
@@ -87,9 +87,9 @@ async def work_off(
                 elastic = _elastic(settings, ledger, run, pool, roll, start.bounds, log)
                 await _supervise(ledger, run, pool, elastic, start, show)
                 if not pool.stopping:
-                    await ledger.upkeep.tend()
+                    await ledger.upkeep.run_once()
                     await tower.close((run.id,))
-        await ledger.upkeep.tend()
+        await ledger.upkeep.run_once()
         await call_finish_hooks(scraper, ledger, run.id, log)
         run = await ledger.runs.get(run.id)
         tallies = await roll.tallies([(place.number, pid) for place in pool.places for pid in place.pids])
@@ -101,14 +101,14 @@ async def work_off(
     finally:
         logs.close()
     print_work(session, pool.places, tallies)
-    report = WorkReport(
-        ending=Ending.STOPPED if pool.stopping else Ending.ORDERED,
+    report = WorkSummary(
+        stop_reason=StopReason.STOPPED if pool.stopping else StopReason.ORDERED,
         attempts=sum(tally.done + tally.dead for tally in tallies.values()),
         seconds=time.monotonic() - began,
     )
     part = await part_of(ledger, run.id, pool.shares) if start.options.only else None
     if run.state is RunState.FINISHED or (part is not None and not part.remaining and not pool.stopping):
-        report.ending = Ending.NOTHING_LEFT
+        report.stop_reason = StopReason.NOTHING_LEFT
     await print_summary(session, ledger, run, report, settings, None)
     return await _farewell(session, ledger, run, pool, report, settings, start, part)
 
@@ -187,7 +187,7 @@ async def _farewell(
     ledger: Ledger,
     run: Run,
     pool: Pool,
-    report: WorkReport,
+    report: WorkSummary,
     settings: Settings,
     start: Start,
     part: Part | None,

@@ -147,19 +147,19 @@ class _RobotsGate:
     def __init__(self, robots: Robots) -> None:
         self._robots = robots
 
-    async def before(self, url: str, hop: int) -> None:
+    async def before_request(self, url: str, hop: int) -> None:
         rules = await self._robots.rules(url)
         if not rules.allowed(url):
             raise Permanent(f"robots.txt of {url_host(url)} forbids it")
 
-    async def departing(self, hop: int) -> None:
+    async def before_send(self, hop: int) -> None:
         """Nothing to wait for."""
 
-    def sent(self, hop: int) -> None:
+    def after_send(self, hop: int) -> None:
         """Nobody counts."""
 
-    def done(self, hop: int) -> None:
+    def request_done(self, hop: int) -> None:
         """Nobody waits for it."""
 
-    async def throttled(self, ended: Throttled) -> None:
+    async def on_throttled(self, ended: Throttled) -> None:
         """The person sees the answer."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.cli.session import Session
     from shoal.model.run import Run
-    from shoal.model.views import Counts, Gate, ItemView
+    from shoal.model.views import Counts, ItemView, WaitReason
     from shoal.observe.meter import Reading
 
 STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
@@ -60,7 +60,7 @@ def reading_record(reading: Reading) -> dict[str, Any]:
     }
 
 
-def gate_text(gate: Gate) -> str:
+def gate_text(gate: WaitReason) -> str:
     """The sentence, with since when and until when."""
     from shoal.observe.formatting import printable, stamp
 

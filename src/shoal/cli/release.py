@@ -13,7 +13,7 @@ from shoal.observe.formatting import counted
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
-    from shoal.model.views import Tending
+    from shoal.model.views import UpkeepReport
 
 
 @with_options
@@ -41,7 +41,7 @@ def release(
         session.data(f"Taken from dead workers: {counted(rescued, 'item')} ({names}).")
 
 
-async def _release(ledger: Ledger, older_than: float, name: str | None) -> tuple[Tending, int]:
+async def _release(ledger: Ledger, older_than: float, name: str | None) -> tuple[UpkeepReport, int]:
     run_id = None if name is None else (await find_run(ledger, name)).id
-    rescue = await ledger.upkeep.tend()
+    rescue = await ledger.upkeep.run_once()
     return rescue, await ledger.steering.release(older_than=older_than, run_id=run_id, by=operator())

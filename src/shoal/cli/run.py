@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.occasion import Occasion, check_alone
+from shoal.cli.idempotency_key import IdempotencyKey, check_alone
 from shoal.cli.options import with_options
 from shoal.cli.scrapers import (
     KEPT_OPTIONS,
@@ -40,7 +40,7 @@ def run(
     stage: Annotated[str | None, typer.Option(help="The stage that the URLs of --urls-file are for.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
-    occasion: Occasion = None,
+    idempotency_key: IdempotencyKey = None,
     concurrency: Concurrency = None,
     least: Least = None,
     most: Most = None,
@@ -71,13 +71,13 @@ def run(
     from shoal.cli.running import Wish
     from shoal.service.begin import Choice
 
-    check_alone(occasion, resume=resume or failed, fresh=fresh, dry_run=dry_run)
+    check_alone(idempotency_key, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency
     check_bounds(least, most, jobs is not None, "-j or --sequential")
     wish = Wish(
         target=target,
         choice=Choice(choice_of(resume or failed, fresh)),
-        occasion=occasion,
+        idempotency_key=idempotency_key,
         least=None if most is None else least or 1,
         limit=limit,
         timeout=timeout,

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from shoal.cli.occasion import OccasionOver, plan_occasion, refused_for
+from shoal.cli.idempotency_key import RunAlreadyEnded, plan_by_idempotency_key, refused_for
 from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints, tell_paused
 from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
@@ -40,10 +40,10 @@ from shoal.service.begin import (
     plan_run,
     remove_empty,
 )
-from shoal.wiring import build_fetcher, build_worker, opened, sqlite_path, worker_options
+from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.options import Ending, WorkReport
-from shoal.worker.single_lock import owning, owning_in_ledger
+from shoal.worker.options import StopReason, WorkSummary
+from shoal.worker.single_lock import hold_file_lock, hold_ledger_lock
 from shoal.worker.worker import Worker
 
 BY = "shoal run"
@@ -52,14 +52,14 @@ BEGIN_NAP_SECONDS = 0.1
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options asked for, and what has come of the filling. `ahead`: claim more than is worked on.
+    """What the options asked for, and what has come of the filling. `prefetch`: claim more than is worked on.
 
     `kept`: the options that hold for the rest of the run too, as they were typed.
     """
 
     target: str
     choice: Choice = Choice.AUTO
-    occasion: str | None = None
+    idempotency_key: str | None = None
     urls: UrlFile | None = None
     least: int | None = None
     limit: int | None = None
@@ -68,14 +68,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     name: str | None = None
     kept: str = ""
-    ahead: bool = True
+    prefetch: bool = True
     filled: Filled = msgspec.field(default_factory=Filled)
 
     @property
     def resumption(self) -> str:
         """What to say to `shoal run` to go on: a list that was not stored to its end is needed again."""
         again = f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.filled.list_is_stored() else ""
-        which = "--resume" if self.occasion is None else f"--occasion {shlex.quote(self.occasion)}"
+        which = "--resume" if self.idempotency_key is None else f"--idempotency-key {shlex.quote(self.idempotency_key)}"
         name = "" if self.name is None else f" --name {shlex.quote(self.name)}"
         return f"{shlex.quote(self.target)}{name} {which}{again}{self.kept}"
 
@@ -83,17 +83,17 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wish: Wish) -> int:
     """One run from its beginning to its summary; returns the exit code."""
     await check_addresses(settings)
-    async with opened(settings, waiting=session.note) as ledger, AsyncExitStack() as held:
+    async with ledger_context(settings, on_waiting=session.note) as ledger, AsyncExitStack() as held:
         async with beginning(ledger, settings, scraper.name):
             try:
                 plan = await planned(session, scraper, settings, ledger, wish, held)
-            except OccasionOver:
+            except RunAlreadyEnded:
                 return 0
             check_there_is_a_start(scraper, wish.urls, plan)
             await check_list_is_complete(ledger, plan, wish.urls)
             run = await begin_run(session, scraper, ledger, plan, wish)
         report = await work_off(session, scraper, settings, ledger, plan, run, wish)
-        await ledger.health.examine()  # never a success in a file that is gone
+        await ledger.health.check()  # never a success in a file that is gone
         run = await ledger.runs.get(run.id)
         failure = await _export(session, ledger, run, settings, wish.output) if wish.output is not None else None
         exported = wish.output is not None
@@ -109,20 +109,20 @@ async def beginning(ledger: Ledger, settings: Settings, scraper: str) -> AsyncIt
     if sqlite_path(settings.ledger) is not None:  # there one process owns the scraper
         yield
         return
-    errand, me = f"begin:{scraper}", new_worker_id()
+    lock, me = f"begin:{scraper}", new_worker_id()
     while True:
-        if await ledger.errands.take(errand, me, BEGIN_SECONDS):
+        if await ledger.locks.acquire(lock, me, BEGIN_SECONDS):
             break
         await asyncio.sleep(BEGIN_NAP_SECONDS)
     try:
         yield
     finally:
-        await ledger.errands.drop(errand, me)
+        await ledger.locks.release(lock, me)
 
 
 async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: Plan, wish: Wish) -> Run:
     """The run of the plan, made or taken up again, and told."""
-    spec = msgspec.structs.replace(scraper.run_spec(), occasion=wish.occasion)
+    spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=wish.idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=BY)
     _tell_beginning(session, scraper, plan, run)
     return run
@@ -137,23 +137,23 @@ async def planned(
     if is_single:
         try:
             if file is not None:
-                held.enter_context(owning(scraper.name, file))
+                held.enter_context(hold_file_lock(scraper.name, file))
             else:
-                await held.enter_async_context(owning_in_ledger(scraper.name, ledger, session.note))
+                await held.enter_async_context(hold_ledger_lock(scraper.name, ledger, session.note))
         except NotAllowed as error:
-            if wish.occasion is None:
+            if wish.idempotency_key is None:
                 raise
-            raise await refused_for(session, ledger, scraper.name, wish.occasion) from error
-    if wish.occasion is None:
+            raise await refused_for(session, ledger, scraper.name, wish.idempotency_key) from error
+    if wish.idempotency_key is None:
         return await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
     if file is not None:
         await bury_dead_neighbours(ledger)
-    return await plan_occasion(session, ledger, scraper, wish.occasion, owned=is_single)
+    return await plan_by_idempotency_key(session, ledger, scraper, wish.idempotency_key, owned=is_single)
 
 
 async def work_off(
     session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, run: Run, wish: Wish
-) -> WorkReport:
+) -> WorkSummary:
     """Fill the run and work on it, with its progress shown, until it ends or is stopped."""
     fetcher = build_fetcher(settings, from_store=wish.from_store)
     await make_room(session, settings, ledger, run, by=BY)
@@ -163,11 +163,13 @@ async def work_off(
         try:
             await call_start_hooks(scraper, ledger, run, log)
             scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
-            options = worker_options(scraper, settings, scope, limit=wish.limit, least=wish.least, ahead=wish.ahead)
+            options = worker_options(
+                scraper, settings, scope, limit=wish.limit, min_concurrency=wish.least, prefetch=wish.prefetch
+            )
             worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
             end_when_hung(worker, logs, session)
             if wish.timeout is not None:
-                asyncio.get_running_loop().call_later(wish.timeout, worker.drain, Ending.TIMED_OUT)
+                asyncio.get_running_loop().call_later(wish.timeout, worker.drain, StopReason.TIMED_OUT)
             settle_memory()
             async with watched(settings, logs.log) as tower:
                 log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
@@ -189,7 +191,7 @@ async def work_off(
 
 async def _supervise(
     worker: Worker, filling: asyncio.Task[None], following: asyncio.Task[Moment], wish: Wish, show: Show
-) -> WorkReport:
+) -> WorkSummary:
     """Let the worker work while the run is filled and watched."""
     try:
         with obeying_signals(worker, show.tell) as signals:

@@ -92,7 +92,7 @@ def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
     what = f"To be cancelled: {counted(counts.remaining, 'open item')} of run {found.id} ({found.scraper})."
     confirm(session, what, yes=yes)
     told = session.progress(f"Cancelled so far: {{}} of {counts.remaining:,} items. {GOES_ON}")
-    cancelled = ask(session, lambda ledger: ledger.runs.cancel(found.id, by=operator(), told=told))
+    cancelled = ask(session, lambda ledger: ledger.runs.cancel(found.id, by=operator(), on_progress=told))
     if session.json:
         session.record({"run": found.id, "cancelled": cancelled})
     else:
@@ -108,7 +108,7 @@ def rm(session: Session, run: RunName, yes: Yes = False) -> None:
     what = f"To be deleted for good: run {found.id} ({found.scraper}) with {hit}."
     confirm(session, what, yes=yes)
     told = session.progress(f"Deleted so far: about {{}} rows. {GOES_ON}")
-    ask(session, lambda ledger: ledger.runs.remove(found.id, by=operator(), told=told))
+    ask(session, lambda ledger: ledger.runs.remove(found.id, by=operator(), on_progress=told))
     if session.json:
         session.record({"run": found.id, "items": counts.total, "results": counts.results})
     else:

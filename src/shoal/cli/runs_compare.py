@@ -50,7 +50,7 @@ async def _facts_of(ledger: Ledger, run: Run) -> dict[str, Any]:
     from shoal.observe.snapshot import look
 
     moment = await look(ledger, run.id, gates=())
-    clock = (await ledger.health.examine()).clock
+    clock = (await ledger.health.check()).clock
     counts, rate, died = moment.counts, overall_rate(moment, clock), await failures(ledger, run.id)
     judged = counts.done + counts.dead
     return {

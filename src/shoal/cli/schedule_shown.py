@@ -15,9 +15,9 @@ from shoal.errors import LedgerNotMigrated
 from shoal.fleet.schedule.slots import Slot, known_sight, look_up
 from shoal.fleet.schedule.timetable import Timetable, next_slots
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import Errand
+from shoal.model.views import LockView
 from shoal.observe.formatting import span
-from shoal.wiring import opened, sqlite_path
+from shoal.wiring import ledger_context, sqlite_path
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     now: dt.datetime
     table: Timetable
     seen: bool = False
-    last: tuple[Slot, Errand] | None = None
+    last: tuple[Slot, LockView] | None = None
     run_id: str | None = None
 
 
@@ -76,7 +76,7 @@ def _ask(session: Session, schedules: Mapping[str, ScheduleConfig]) -> dict[str,
 
     async def asking() -> dict[str, Shown]:
         try:
-            async with opened(session.settings, migrate=False) as ledger:
+            async with ledger_context(session.settings, migrate=False) as ledger:
                 return {name: await _look(ledger, name, config) for name, config in schedules.items()}
         except LedgerNotMigrated:
             if sqlite_path(session.settings.ledger) is None:
@@ -88,14 +88,14 @@ def _ask(session: Session, schedules: Mapping[str, ScheduleConfig]) -> dict[str,
 
 
 async def _look(ledger: Ledger, name: str, config: ScheduleConfig) -> Shown:
-    now = (await ledger.health.examine()).clock
+    now = (await ledger.health.check()).clock
     sight = await known_sight(ledger, name, config)
-    known = await look_up(ledger.errands, name)
+    known = await look_up(ledger.locks, name)
     # One that is going says more than those that were skipped for it.
     last = known.going[0] if known.going else known.slots[0] if known.slots else None
     run_id = None
     if last is not None:
-        run = await ledger.runs.of_occasion(last[0].occasion)
+        run = await ledger.runs.by_idempotency_key(last[0].idempotency_key)
         run_id = run.id if run is not None else last[1].value.get("run_id")
     return Shown(now=now, table=Timetable(config, sight or now), seen=sight is not None, last=last, run_id=run_id)
 
@@ -117,18 +117,18 @@ def _record(name: str, config: ScheduleConfig, shown: Shown) -> dict[str, Any]:
 def _state(shown: Shown) -> str | None:
     if shown.last is None:
         return None
-    errand = shown.last[1]
-    if errand.finished_at is not None:
-        return str(errand.value.get("state"))
-    return "going" if errand.until > shown.now else "left"
+    lock = shown.last[1]
+    if lock.finished_at is not None:
+        return str(lock.value.get("state"))
+    return "going" if lock.until > shown.now else "left"
 
 
 def _node(shown: Shown) -> str | None:
     if shown.last is None:
         return None
-    errand = shown.last[1]
+    lock = shown.last[1]
     # The taker's name is its node's with a number and a random part behind it.
-    return str(errand.value.get("node") or errand.taken_by.rsplit("-", 2)[0])
+    return str(lock.value.get("node") or lock.taken_by.rsplit("-", 2)[0])
 
 
 def _moment(slot: dt.datetime, now: dt.datetime, config: ScheduleConfig) -> str:

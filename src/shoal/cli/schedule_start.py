@@ -24,7 +24,7 @@ from shoal.notify.conditions import Kind
 from shoal.notify.delivery import check_addresses, send_text
 from shoal.observe.formatting import counted
 from shoal.observe.logs import open_logs
-from shoal.wiring import opened
+from shoal.wiring import ledger_context
 
 LEDGER_FLAGS = ("ledger", "db_host", "db_port", "db_name", "db_user")
 
@@ -38,7 +38,7 @@ async def keep_schedules(session: Session, *, at_once: int, logs: Path) -> int:
     settings = session.settings
     await check_addresses(settings)
     telling: set[asyncio.Task[None]] = set()
-    async with opened(settings, waiting=session.note) as ledger:
+    async with ledger_context(settings, on_waiting=session.note) as ledger:
         log = open_logs(
             format=settings.log_format,
             level=settings.log_level,
@@ -75,9 +75,9 @@ async def keep_schedules(session: Session, *, at_once: int, logs: Path) -> int:
 async def run_slot_now(session: Session, name: str, config: ScheduleConfig, *, logs: Path) -> int:
     """One slot that the schedule does not know of. Returns the exit code of its run."""
     ways = _ways(session, logs)
-    async with opened(session.settings, waiting=session.note) as ledger:
+    async with ledger_context(session.settings, on_waiting=session.note) as ledger:
         slot = await _taken(ledger, name, ways)
-        duty = Duty(slot, config, ways, ledger.errands, wanted=lambda: True, resumable=False)
+        duty = Duty(slot, config, ways, ledger.locks, wanted=lambda: True, resumable=False)
         session.note(f"{name}: the slot of {slot.name} begins; its log is {duty.log_file}.")
         with passing_signals_on(duty.stop, session.note):
             value = await duty.carry_out()
@@ -89,12 +89,12 @@ async def run_slot_now(session: Session, name: str, config: ScheduleConfig, *, l
 
 
 async def _taken(ledger: Ledger, name: str, ways: Ways) -> Slot:
-    now = (await ledger.health.examine()).clock
-    going = (await look_up(ledger.errands, name)).going
+    now = (await ledger.health.check()).clock
+    going = (await look_up(ledger.locks, name)).going
     slot = Slot(name, now.replace(microsecond=0), by_hand=True)
-    if going or not await ledger.errands.take(slot.errand, ways.me, ways.lease):
-        other, errand = going[0] if going else (slot, None)
-        if errand is not None and errand.until <= now:
+    if going or not await ledger.locks.acquire(slot.lock_name, ways.me, ways.lease):
+        other, lock = going[0] if going else (slot, None)
+        if lock is not None and lock.until <= now:
             raise NotAllowed(
                 f"{name}: the slot of {other.name} was left unfinished by its node.",
                 remedy="`shoal schedule start` goes on with it.",

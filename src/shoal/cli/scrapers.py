@@ -192,7 +192,7 @@ def tell_paused(session: Session, plan: Plan) -> None:
 def _tell(session: Session, report: IntakeReport, where: str, what: str, complaint: Callable[[int, str], str]) -> None:
     number = f"1 {what} {where} is no item and was" if report.invalid == 1 else f"{report.invalid} {what}s {where} were"
     session.note(f"{number} left out:")
-    for position, message in report.complaints[:5]:
+    for position, message in report.invalid_entries[:5]:
         session.note(f"  {complaint(position, message)}")
 
 

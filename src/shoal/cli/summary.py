@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.ledger.protocols import Ledger
     from shoal.model.views import Counts
-    from shoal.worker.options import WorkReport
+    from shoal.worker.options import WorkSummary
 
 MOST_FAILURES = 5
 
 
-def exit_code(run: Run, counts: Counts, report: WorkReport, settings: Settings) -> int:
+def exit_code(run: Run, counts: Counts, report: WorkSummary, settings: Settings) -> int:
     """Never 0 for a run that failed, was interrupted or was cancelled."""
-    from shoal.worker.options import Ending
+    from shoal.worker.options import StopReason
 
     if run.state is RunState.FINISHED:
         return 1 if settings.max_dead.exceeded(counts.dead, counts.total) else 0
     if run.state is RunState.CANCELLED:
         return 1
-    match report.ending:
-        case Ending.STOPPED | Ending.ORDERED:
+    match report.stop_reason:
+        case StopReason.STOPPED | StopReason.ORDERED:
             return INTERRUPTED
-        case Ending.TIMED_OUT:
+        case StopReason.TIMED_OUT:
             return TIMED_OUT
-        case Ending.BROKEN:
+        case StopReason.BROKEN:
             return 1
         case _:
             return 0
@@ -45,7 +45,7 @@ async def print_summary(
     session: Session,
     ledger: Ledger,
     run: Run,
-    report: WorkReport,
+    report: WorkSummary,
     settings: Settings,
     resumption: str | None,
     *,
@@ -77,7 +77,7 @@ async def print_summary(
         _print_next(session, run, counts, settings, resumption, exported=exported)
 
 
-async def _print_facts(session: Session, ledger: Ledger, run: Run, counts: Counts, report: WorkReport) -> None:
+async def _print_facts(session: Session, ledger: Ledger, run: Run, counts: Counts, report: WorkSummary) -> None:
     from shoal.observe.failures import failures
 
     per_second = report.attempts / report.seconds if report.seconds else 0.0
@@ -94,9 +94,9 @@ async def _print_facts(session: Session, ledger: Ledger, run: Run, counts: Count
             session.data(f"  {group.items} dead: {group.outcome}, {group.told}")
 
 
-def _state(run: Run, report: WorkReport) -> str:
+def _state(run: Run, report: WorkSummary) -> str:
     if run.state is RunState.ACTIVE:
-        return f"unfinished ({report.ending.value})"
+        return f"unfinished ({report.stop_reason.value})"
     return run.state.value
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.define.stage import AnyStage
-    from shoal.model.item import Claimed, NewItem, PreparedItem
-    from shoal.model.outcome import Finished
+    from shoal.model.item import ClaimedItem, NewItem, PreparedItem
+    from shoal.model.outcome import FinishedAttempt
 
 SHOWN_ITEMS = 20
 
@@ -48,7 +48,7 @@ def try_(
     _print_records(session, finished)
     _print_items(session, finished)
     _print_outcome(session, chosen, finished)
-    if finished.verdict.outcome.value != "done":
+    if finished.decision.outcome.value != "done":
         raise typer.Exit(1)
 
 
@@ -85,12 +85,12 @@ def _payload(text: str | None) -> dict[str, Any] | None:
         ) from None
 
 
-def _claimed(new: NewItem, stage: AnyStage) -> Claimed:
+def _claimed(new: NewItem, stage: AnyStage) -> ClaimedItem:
     """The item as a worker would get it, checked as the ledger would check it."""
-    from shoal.model.item import Claimed, prepare
+    from shoal.model.item import ClaimedItem, prepare
 
     item = prepare(new, stage.name)
-    return Claimed(
+    return ClaimedItem(
         item=0,
         epoch=1,
         run_no=0,
@@ -108,7 +108,7 @@ def _claimed(new: NewItem, stage: AnyStage) -> Claimed:
     )
 
 
-async def _attempt(scraper: Scraper, settings: Settings, claimed: Claimed) -> Finished:
+async def _attempt(scraper: Scraper, settings: Settings, claimed: ClaimedItem) -> FinishedAttempt:
     import time
 
     from shoal.observe.logs import open_logs
@@ -120,7 +120,7 @@ async def _attempt(scraper: Scraper, settings: Settings, claimed: Claimed) -> Fi
     fetcher = build_fetcher(settings)
     attempts = build_attempts(scraper, fetcher, settings, log=logs.log)
     try:
-        finished, _ = await attempts.make(claimed, time.monotonic())
+        finished, _ = await attempts.run(claimed, time.monotonic())
         return finished
     finally:
         await attempts.close()
@@ -128,7 +128,7 @@ async def _attempt(scraper: Scraper, settings: Settings, claimed: Claimed) -> Fi
         logs.close()
 
 
-def _print_records(session: Session, finished: Finished) -> None:
+def _print_records(session: Session, finished: FinishedAttempt) -> None:
     import json
 
     for record in finished.records:
@@ -140,7 +140,7 @@ def _print_records(session: Session, finished: Finished) -> None:
             session.json_text(record)
 
 
-def _print_items(session: Session, finished: Finished) -> None:
+def _print_items(session: Session, finished: FinishedAttempt) -> None:
     items: list[PreparedItem] = list(finished.follow_ups)  # type: ignore[arg-type]  # attempts check what they hand out
     if session.json:
         for item in items:
@@ -178,16 +178,16 @@ def _shown(item: PreparedItem) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _print_outcome(session: Session, stage: AnyStage, finished: Finished) -> None:
-    verdict = finished.verdict
+def _print_outcome(session: Session, stage: AnyStage, finished: FinishedAttempt) -> None:
+    decision = finished.decision
     if session.json:
-        facts = {"stage": stage.name, "outcome": verdict.outcome, "error": verdict.error}
+        facts = {"stage": stage.name, "outcome": decision.outcome, "error": decision.error}
         session.record({"kind": "outcome", **facts, "seconds": round(finished.seconds, 4), "detail": finished.detail})
-    elif verdict.outcome.value == "done":
+    elif decision.outcome.value == "done":
         made = f"{_count(len(finished.records), 'record')}, {_count(len(finished.follow_ups), 'item')}"
         session.note(session.styled(f"{stage.name}: {made} in {finished.seconds:.2f} s", DIM, sys.stderr))
     else:
-        session.complain(f"{stage.name}: {verdict.outcome.value} after {finished.seconds:.2f} s: {verdict.error}")
+        session.complain(f"{stage.name}: {decision.outcome.value} after {finished.seconds:.2f} s: {decision.error}")
 
 
 def _count(number: int, word: str) -> str:

@@ -58,7 +58,7 @@ def worker(
         steal=not only,
     )
     at_first = None if most is None else least or 1
-    chosen = {"least": at_first, "limit": limit, "leave_when_idle": drain, "forever": forever}
+    chosen = {"min_concurrency": at_first, "limit": limit, "stop_when_idle": drain, "forever": forever}
     report = session.wait(help_out(session, found, settings, scope, timeout, chosen), fast=True)
     if session.json:
         session.record(report)

@@ -32,7 +32,7 @@ def ls(
     """List the workers, newest first."""
     import msgspec
 
-    from shoal.ledger.explain import silence
+    from shoal.ledger.explain import heartbeat_problem
 
     workers = ask(session, lambda ledger: ledger.workers.list(present=not gone))
     if session.json:
@@ -46,7 +46,7 @@ def ls(
             [
                 (
                     worker.id,
-                    worker.state if silence(worker) is None else DEAD,
+                    worker.state if heartbeat_problem(worker) is None else DEAD,
                     worker.leased,
                     _running(worker),
                     f"{span(worker.silent_seconds)} ago",
@@ -58,7 +58,7 @@ def ls(
                 for worker in workers
             ],
         )
-        dead = [(worker, why) for worker in workers if (why := silence(worker)) is not None]
+        dead = [(worker, why) for worker in workers if (why := heartbeat_problem(worker)) is not None]
         for worker, why in dead[:MOST_TOLD]:
             session.note(f"{worker.id}: {why}.")
         if len(dead) > MOST_TOLD:

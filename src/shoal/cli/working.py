@@ -115,13 +115,13 @@ async def make_room(session: Session, settings: Settings, ledger: Ledger, run: R
     """On a ledger of this machine: free what dead processes hold, and pause what was left unfinished by them."""
     from shoal.service.begin import bury_dead_neighbours, set_abandoned_aside
     from shoal.wiring import sqlite_path
-    from shoal.worker.single_lock import was_left
+    from shoal.worker.single_lock import was_abandoned
 
     file = sqlite_path(settings.ledger)
     if file is None:
         return
     await bury_dead_neighbours(ledger)
-    for other in await set_abandoned_aside(ledger, run.id, lambda name: was_left(name, file), by=by):
+    for other in await set_abandoned_aside(ledger, run.id, lambda name: was_abandoned(name, file), by=by):
         session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
 
 

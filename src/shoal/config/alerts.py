@@ -15,7 +15,7 @@ from shoal.model.run import DeadLimit
 ALERT_KINDS = ("finish", "failure", "stall", "errors")
 _SERVICE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://\S+")
 # Shorter parts of an address are names and numbers; blotting them out would make every text unreadable.
-LEAST_SECRET = 8
+MIN_SECRET_LENGTH = 8
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def _parts(url: str) -> list[str]:
     _, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     password = authority.rpartition("@")[0].partition(":")[2]
-    words = [word for word in re.split(r"[/?&#=:@]", rest) if len(word) >= LEAST_SECRET and "." not in word]
+    words = [word for word in re.split(r"[/?&#=:@]", rest) if len(word) >= MIN_SECRET_LENGTH and "." not in word]
     return [url, *([password] if password else []), *words]
 
 

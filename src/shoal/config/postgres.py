@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.config.sources import Given, Origin, Variables, reason
 from shoal.errors import BadLedgerUrl, InvalidSetting
-from shoal.model.ledger_url import PostgresAddress, postgres_address, shown_address
+from shoal.model.ledger_url import PostgresAddress, postgres_address, redacted_address
 from shoal.model.redaction import HIDDEN
 
 PART_VARIABLES = {
@@ -79,13 +79,13 @@ class Parts:
             return ledger
         if HIDDEN in (address.password, address.options.get("sslpassword")):
             raise InvalidSetting(
-                f"The password in {shown_address(ledger)} is {HIDDEN}, which stands for one that was not printed.",
+                f"The password in {redacted_address(ledger)} is {HIDDEN}, which stands for one that was not printed.",
                 remedy="Leave it out of the address, and set PGPASSWORD or DB_PASSWORD_FILE.",
             )
         address = self._from_variables(self._from_service(address))
         if not address.hosts and not address.database:
             raise InvalidSetting(
-                f"{shown_address(ledger)} names neither a host nor a database, and PGHOST and PGDATABASE are not set.",
+                f"{redacted_address(ledger)} names neither a host nor a database; PGHOST and PGDATABASE are not set.",
                 remedy="Write postgresql://user@host:5432/database; a variable in it may have been empty.",
             )
         return self._with_password(self._with_options(address)).url

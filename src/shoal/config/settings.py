@@ -13,9 +13,9 @@ from shoal.config.alerts import ALERT_KINDS, Addresses, AddressList, Kinds, Shar
 from shoal.config.scrapers import OWN_VALUES, RETRY_VALUES, Mode, ScraperConfig
 from shoal.config.sources import Given, Origin
 from shoal.config.values import Agent, Choice, Dead, Folder, Number, Text, Value, YesNo, shown_value
-from shoal.define.policy import DEFAULT_RETRIES, LONGEST_MEMBER
+from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS
 from shoal.errors import InvalidSetting
-from shoal.model.ledger_url import secrets_of, shown_address
+from shoal.model.ledger_url import redacted_address, secrets_of
 from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import secret_texts
 from shoal.model.run import DeadLimit
@@ -122,13 +122,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
         Of settings that `for_scraper` gave.
         """
-        said: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_decided": {}}
+        said: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_overrides": {}}
         for option in RETRY_VALUES:
             origin = self.origins.get(option, Origin("default"))
             if origin.kind == "default":
                 continue
             own = origin == self.scraper(name).origins.get(option)
-            layer = "retry_decided" if _is_personal(origin) else "retry_table" if own else "retry_defaults"
+            layer = "retry_overrides" if _is_personal(origin) else "retry_table" if own else "retry_defaults"
             said[layer][option] = getattr(self, option)
         return said
 
@@ -180,8 +180,8 @@ VALUES: dict[str, Value] = {
     "log_format": Choice(("console", "json")),
     "log_level": Choice(("debug", "info", "warning", "error")),
     "log_dir": Folder("no log files"),
-    "member_timeout": Number(float, 1, LONGEST_MEMBER, "seconds"),
-    "member_stale": Number(float, 1, LONGEST_MEMBER, "seconds"),
+    "member_timeout": Number(float, 1, MAX_MEMBER_SECONDS, "seconds"),
+    "member_stale": Number(float, 1, MAX_MEMBER_SECONDS, "seconds"),
     "member_memory": Number(int, 16, 1 << 20, "megabytes"),
     "member_pause": Number(float, 0, 3_600, "seconds"),
     "member_retries": Number(int, 0, 100),
@@ -224,7 +224,7 @@ def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> S
     if settings.mode == "distributed" and not on_postgres:
         raise InvalidSetting(
             f"{name} has the mode distributed (from {settings.origins['mode']}), which needs PostgreSQL, "
-            f"but the ledger is {shown_address(settings.ledger)} (from {origin}).",
+            f"but the ledger is {redacted_address(settings.ledger)} (from {origin}).",
             remedy="Set SHOAL_LEDGER=postgresql://user@host/database, or change the mode to single.",
         )
     was_said = settings.origins["mode"].kind != "default"

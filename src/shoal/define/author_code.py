@@ -27,18 +27,20 @@ def load_object(target: str, folder: Path, *, fresh: bool = False) -> Any:
 
     Raises NotFound or InvalidScraper.
     """
-    place, _, name = target.partition(":")
-    module = import_module(place, folder, fresh=fresh)
+    module_name, _, name = target.partition(":")
+    module = import_module(module_name, folder, fresh=fresh)
     if not hasattr(module, name):
         near = difflib.get_close_matches(name, vars(module), 1)
         hint = f"Did you mean {near[0]}?" if near else "Check the name after the colon."
-        raise NotFound(f"{place} has no {name!r}.", remedy=hint)
+        raise NotFound(f"{module_name} has no {name!r}.", remedy=hint)
     return getattr(module, name)
 
 
-def import_module(place: str, folder: Path, *, fresh: bool = False) -> ModuleType:
+def import_module(module_name: str, folder: Path, *, fresh: bool = False) -> ModuleType:
     """The module of `file.py`, a path from `folder`, or of `package.module`. Raises NotFound or InvalidScraper."""
-    return _file_module(folder / place) if is_file(place) else _named_module(place, folder, fresh=fresh)
+    return (
+        _file_module(folder / module_name) if is_file(module_name) else _named_module(module_name, folder, fresh=fresh)
+    )
 
 
 def is_file(target: str) -> bool:
@@ -62,7 +64,7 @@ def _file_module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[path.stem]
-        raise _broken(str(path), path, error) from error
+        raise _import_error(str(path), path, error) from error
     return module
 
 
@@ -77,9 +79,9 @@ def _named_module(name: str, folder: Path, *, fresh: bool = False) -> ModuleType
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise NotFound(f"There is no module {name!r}.", remedy="Check the name; start Shoal beside it.") from None
-        raise _broken(name, None, error) from error
+        raise _import_error(name, None, error) from error
     except (Exception, SystemExit) as error:
-        raise _broken(name, None, error) from error
+        raise _import_error(name, None, error) from error
 
 
 def _import_from(folder: Path) -> None:
@@ -87,7 +89,7 @@ def _import_from(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _broken(what: str, file: Path | None, error: BaseException) -> InvalidScraper:
+def _import_error(what: str, file: Path | None, error: BaseException) -> InvalidScraper:
     """One sentence with the place in the author's own code, not a page of import machinery."""
     if isinstance(error, SyntaxError):
         return InvalidScraper(f"{what} is not valid Python: {error.msg} (line {error.lineno}).")
@@ -99,21 +101,21 @@ def _broken(what: str, file: Path | None, error: BaseException) -> InvalidScrape
     return InvalidScraper(f"{what} fails when it is loaded{line}: {type(error).__name__}: {error}.")
 
 
-def sentence(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """`KeyError: 'price' (books.py:12)`: the innermost line of the author's own code."""
     text = error.message if isinstance(error, ShoalError) else str(error)
-    place = own_line(traceback.extract_tb(error.__traceback__))
+    location = author_line(traceback.extract_tb(error.__traceback__))
     name = type(error).__name__
-    return f"{name}: {text}{place}" if text else f"{name}{place}"
+    return f"{name}: {text}{location}" if text else f"{name}{location}"
 
 
-def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
+def author_line(frames: Iterable[traceback.FrameSummary]) -> str:
     """` (books.py:12)` for the innermost frame that is neither Python's, nor a library's, nor Shoal's; else nothing."""
-    own = [frame for frame in frames if not is_machinery(frame.filename)]
+    own = [frame for frame in frames if not is_library_code(frame.filename)]
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
-def is_machinery(filename: str) -> bool:
+def is_library_code(filename: str) -> bool:
     path = Path(filename)
     return (
         filename.startswith("<")

@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from shoal.errors import Throttled
-from shoal.fetch.classify import verdict_on
+from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Page
-from shoal.fetch.protocols import Fetcher, Gate, Request
-from shoal.model.item import Claimed
+from shoal.fetch.protocols import Fetcher, Request, RequestGate
+from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
 
 DEPTH = "depth"
@@ -39,11 +39,11 @@ class Item:
         stage: str = "",
         run_id: str = "",
     ) -> None:
-        self._claimed = Claimed(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1)
+        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1)
         self._payload: Mapping[str, Any] | None = payload or {}
 
     @classmethod
-    def of(cls, claimed: Claimed) -> Item:
+    def from_claimed(cls, claimed: ClaimedItem) -> Item:
         """The item behind a lease."""
         item = cls.__new__(cls)
         item._claimed = claimed
@@ -119,7 +119,7 @@ class Http:
         self,
         fetcher: Fetcher,
         *,
-        gate: Gate | None = None,
+        gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -177,9 +177,9 @@ class Http:
         request = Request(url=url, method=method, headers=sent, body=body)
         async with self._one_at_a_time:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
-        ended = verdict_on(page)
+        ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
-            await self._gate.throttled(ended)
+            await self._gate.on_throttled(ended)
         if check and ended is not None:
             # An item may make many requests: the message says which one it was.
             ended.message = f"{method} {redacted(url)}: {ended.message}"

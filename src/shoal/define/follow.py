@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # What is rarely a page. A site that serves HTML under such a name can be followed with skip=().
 # fmt: off
-FILES = (
+NON_PAGE_SUFFIXES = (
     ".7z", ".avi", ".bmp", ".bz2", ".css", ".csv", ".doc", ".docx", ".eot", ".epub", ".exe", ".gif", ".gz", ".ico",
     ".iso", ".jpeg", ".jpg", ".js", ".json", ".m4a", ".mov", ".mp3", ".mp4", ".mpeg", ".odt", ".ogg", ".pdf", ".png",
     ".ppt", ".pptx", ".rar", ".rss", ".svg", ".tar", ".tgz", ".tif", ".tiff", ".ttf", ".wav", ".webm", ".webp", ".woff",
@@ -45,7 +45,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     deny: str | None = None
     depth: int | None = None
     css: str | None = None
-    skip: tuple[str, ...] = FILES
+    skip: tuple[str, ...] = NON_PAGE_SUFFIXES
 
     def checked(self) -> Follow:
         for name in ("allow", "deny"):

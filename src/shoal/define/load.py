@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.define.author_code import import_module, is_file
 from shoal.define.scraper import Scraper
-from shoal.define.yaml_scraper import is_declared
+from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import InvalidScraper, NotFound
 
 
@@ -19,9 +19,9 @@ def load_scraper(target: str, registered: Mapping[str, str], folder: Path) -> Sc
     path, as `python file.py` does.
     """
     if target in registered:
-        return _loaded(registered[target], folder, wanted=target)
-    if is_file(target) or is_declared(target) or ":" in target:
-        return _loaded(target, folder, wanted=None)
+        return _load(registered[target], folder, wanted=target)
+    if is_file(target) or is_yaml_file(target) or ":" in target:
+        return _load(target, folder, wanted=None)
     known = f" The configuration knows {', '.join(sorted(registered))}." if registered else ""
     raise NotFound(
         f"There is no scraper {target!r}.{known}",
@@ -29,26 +29,26 @@ def load_scraper(target: str, registered: Mapping[str, str], folder: Path) -> Sc
     )
 
 
-def _loaded(target: str, folder: Path, wanted: str | None) -> Scraper:
-    if is_declared(target):
+def _load(target: str, folder: Path, wanted: str | None) -> Scraper:
+    if is_yaml_file(target):
         # Imported late, as most scrapers need no YAML.
-        from shoal.define.yaml_scraper import declared_scraper
+        from shoal.define.yaml_scraper import load_yaml_scraper
 
-        return declared_scraper(folder / target.removesuffix(":"), folder)
-    place, _, name = target.partition(":")
-    module = import_module(place, folder)
+        return load_yaml_scraper(folder / target.removesuffix(":"), folder)
+    module_name, _, name = target.partition(":")
+    module = import_module(module_name, folder)
     found = {key: value for key, value in vars(module).items() if isinstance(value, Scraper)}
     if name:
         if name not in found:
-            raise NotFound(f"{place} has no scraper {name!r}; it has {', '.join(found) or 'none'}.")
+            raise NotFound(f"{module_name} has no scraper {name!r}; it has {', '.join(found) or 'none'}.")
         return found[name].check()
     unique = list({id(scraper): scraper for scraper in found.values()}.values())
     if len(unique) > 1:
         unique = [scraper for scraper in unique if scraper.name == wanted] or unique
     if len(unique) != 1:
-        names = ", ".join(f"{place}:{key}" for key in found)
+        names = ", ".join(f"{module_name}:{key}" for key in found)
         raise InvalidScraper(
-            f"{place} defines {len(unique) or 'no'} scrapers.",
+            f"{module_name} defines {len(unique) or 'no'} scrapers.",
             remedy=f"Say which one you mean: {names}." if found else "Write one: books = Scraper('books').",
         )
     return unique[0].check()

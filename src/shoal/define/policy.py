@@ -15,9 +15,9 @@ from shoal.model.run import check_count
 
 DEFAULT_PER_HOST = 8
 DEFAULT_TIMEOUT = 60.0
-LONGEST_TIMEOUT = 86_400.0
+MAX_TIMEOUT_SECONDS = 86_400.0
 # What a member of a collection may take: it is one attempt, which must have time left to end it.
-LONGEST_MEMBER = LONGEST_TIMEOUT - 3_600
+MAX_MEMBER_SECONDS = MAX_TIMEOUT_SECONDS - 3_600
 DEFAULT_RETRIES = 3
 Delay = float | tuple[float, float]
 
@@ -38,8 +38,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`delay`: seconds between two starts in a lane, from..to. `concurrency`: items of a lane under way at once.
 
     `timeout`: seconds one attempt may take. `retries`: further attempts after the first. `backoff_*`: when they come,
-    see `RetryPolicy`. None means: not said. `said`: which of `RETRY_OPTIONS` the code gave. `retries_decided`: somebody
-    said for this call how many retries there are, which outranks what items were stored with.
+    see `RetryPolicy`. None means: not said. `set_in_code`: which of `RETRY_OPTIONS` the code gave.
+    `retries_overridden`: somebody said for this call how many retries there are, which outranks what items were stored
+    with.
     """
 
     delay: tuple[float, float] | None = None
@@ -50,8 +51,8 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     backoff_cap: float = RetryPolicy().cap
     backoff_jitter: float = RetryPolicy().jitter
     ordered: bool = False
-    said: frozenset[str] = frozenset()
-    retries_decided: bool = False
+    set_in_code: frozenset[str] = frozenset()
+    retries_overridden: bool = False
 
     @property
     def retry(self) -> RetryPolicy:
@@ -59,10 +60,10 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def max_attempts(self, stored: int) -> int:
         """Tries in all that an item has; `stored` is what it was stored with."""
-        return self.retries + 1 if self.retries_decided else stored
+        return self.retries + 1 if self.retries_overridden else stored
 
     @property
-    def paced(self) -> bool:
+    def has_rate(self) -> bool:
         """Whether the author said anything about how often to visit."""
         return self.delay is not None or self.concurrency is not None
 
@@ -73,7 +74,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         limit = DEFAULT_PER_HOST if self.concurrency is None else self.concurrency
         return LanePolicy(limit=limit, delay_min=low, delay_max=high, shared=shared)
 
-    def changed(
+    def replace(
         self,
         *,
         rate: str | None = None,
@@ -99,22 +100,22 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         new._check()
         return new
 
-    def configured(
+    def with_config(
         self,
         *,
         defaults: Mapping[str, Any],
         table: Mapping[str, Any],
         stage: Mapping[str, Any],
-        decided: Mapping[str, Any],
+        overrides: Mapping[str, Any],
     ) -> StagePolicy:
         """The same with what the configuration says, from the weakest to the strongest.
 
         `defaults` hold for all scrapers and only for what the code leaves out; `table` is the scraper's and `stage` the
-        stage's, which outrank the code; `decided` was said for this one call and outranks everything.
+        stage's, which outrank the code; `overrides` was said for this one call and outranks everything.
         """
-        left_out = {name: value for name, value in defaults.items() if name not in self.said}
-        new = self.changed(**left_out).changed(**table).changed(**stage).changed(**decided)
-        return msgspec.structs.replace(new, retries_decided="retries" in decided)
+        left_out = {name: value for name, value in defaults.items() if name not in self.set_in_code}
+        new = self.replace(**left_out).replace(**table).replace(**stage).replace(**overrides)
+        return msgspec.structs.replace(new, retries_overridden="retries" in overrides)
 
     def _check(self) -> None:
         check_count("retries", self.retries, 0, 999)
@@ -122,7 +123,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
             if not _is_number(getattr(self, name)):
                 raise InvalidSetting(f"{name} is {getattr(self, name)!r}; it must be a number.")
         self.retry.checked()
-        if not (_is_number(self.timeout) and 0 < self.timeout <= LONGEST_TIMEOUT):
+        if not (_is_number(self.timeout) and 0 < self.timeout <= MAX_TIMEOUT_SECONDS):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         if self.ordered and self.concurrency not in (None, 1):
             raise InvalidSetting("An ordered stage works on one item of a lane at a time: leave concurrency out.")

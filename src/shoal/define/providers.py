@@ -19,7 +19,7 @@ from shoal.model.run import Run
 from shoal.model.views import Counts
 
 
-class Shape(Enum):
+class FunctionKind(Enum):
     """How a function hands over what it makes."""
 
     ASYNC_GENERATOR = "async generator"
@@ -27,7 +27,7 @@ class Shape(Enum):
     PLAIN = "plain"  # a sync function or generator: it runs in a thread
 
 
-class Wish(Enum):
+class Inject(Enum):
     PAGE = "Page"
     HTTP = "Http"
     ITEM = "Item"
@@ -37,69 +37,71 @@ class Wish(Enum):
     SETTINGS = "settings"
 
 
-_TYPES: Mapping[Any, Wish] = {
-    Page: Wish.PAGE,
-    Http: Wish.HTTP,
-    Item: Wish.ITEM,
-    Log: Wish.LOG,
-    Run: Wish.RUN,
-    Counts: Wish.COUNTS,
+_TYPES: Mapping[Any, Inject] = {
+    Page: Inject.PAGE,
+    Http: Inject.HTTP,
+    Item: Inject.ITEM,
+    Log: Inject.LOG,
+    Run: Inject.RUN,
+    Counts: Inject.COUNTS,
 }
-STAGE_WISHES = (Wish.PAGE, Wish.HTTP, Wish.ITEM, Wish.LOG)
-HOOK_WISHES = (Wish.RUN, Wish.COUNTS, Wish.LOG)
+STAGE_INJECTS = (Inject.PAGE, Inject.HTTP, Inject.ITEM, Inject.LOG)
+HOOK_INJECTS = (Inject.RUN, Inject.COUNTS, Inject.LOG)
 
 
 class Signature(msgspec.Struct, frozen=True):
     """What a function takes and how it answers."""
 
-    shape: Shape
-    wishes: tuple[tuple[str, Wish], ...]
+    kind: FunctionKind
+    injected: tuple[tuple[str, Inject], ...]
 
-    def wants(self, wish: Wish) -> bool:
-        return any(found is wish for _, found in self.wishes)
+    def injects(self, inject: Inject) -> bool:
+        return any(found is inject for _, found in self.injected)
 
 
-def read_signature(function: Callable[..., Any], allowed: tuple[Wish, ...], settings: type | None) -> Signature:
+def read_signature(function: Callable[..., Any], allowed: tuple[Inject, ...], settings: type | None) -> Signature:
     """Raises InvalidScraper when the function asks for what nobody can give it."""
     try:
         hints = typing.get_type_hints(function)
     except NameError as problem:
         raise InvalidScraper(
-            f"{where(function)} has a type that is not known at module level: {problem}.",
+            f"{function_location(function)} has a type that is not known at module level: {problem}.",
             remedy="Import it at the top of the file, not inside a function or under TYPE_CHECKING.",
         ) from None
-    wishes = []
+    injected = []
     for name, parameter in inspect.signature(function).parameters.items():
-        wish = Wish.SETTINGS if settings is not None and hints.get(name) is settings else _TYPES.get(hints.get(name))
-        if wish in allowed or wish is Wish.SETTINGS:
-            wishes.append((name, wish))
+        inject = (
+            Inject.SETTINGS if settings is not None and hints.get(name) is settings else _TYPES.get(hints.get(name))
+        )
+        if inject in allowed or inject is Inject.SETTINGS:
+            injected.append((name, inject))
         elif parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL,
             parameter.VAR_KEYWORD,
         ):
-            offered = [wish.value for wish in allowed] + ([settings.__name__] if settings else [])
+            offered = [inject.value for inject in allowed] + ([settings.__name__] if settings else [])
             raise InvalidScraper(
-                f"{where(function)} asks for {name!r}, which Shoal cannot give it.",
+                f"{function_location(function)} asks for {name!r}, which Shoal cannot give it.",
                 remedy=f"Annotate its parameters with one of {', '.join(offered)}, or give {name!r} a default.",
             )
-    signature = Signature(shape_of(function), tuple(wishes))
-    if signature.shape is Shape.PLAIN and signature.wants(Wish.HTTP):
+    signature = Signature(function_kind(function), tuple(injected))
+    if signature.kind is FunctionKind.PLAIN and signature.injects(Inject.HTTP):
         raise InvalidScraper(
-            f"{where(function)} asks for Http, which only `async def` functions can use.",
+            f"{function_location(function)} asks for Http, which only `async def` functions can use.",
             remedy="Make it `async def`, or ask for a Page.",
         )
     return signature
 
 
-def shape_of(function: Callable[..., Any]) -> Shape:
+def function_kind(function: Callable[..., Any]) -> FunctionKind:
     if inspect.isasyncgenfunction(function):
-        return Shape.ASYNC_GENERATOR
+        return FunctionKind.ASYNC_GENERATOR
     if inspect.iscoroutinefunction(function):
-        return Shape.COROUTINE
-    return Shape.PLAIN
+        return FunctionKind.COROUTINE
+    return FunctionKind.PLAIN
 
 
-def where(function: Callable[..., Any]) -> str:
+def function_location(function: Callable[..., Any]) -> str:
     """`listing() (books.py:12)`: a function as a message names it."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(function, "__code__", None)

@@ -45,7 +45,7 @@ class Output:
         elif value is not None:
             text = self._text(value)
             self.records.append(text)
-            self._grow(len(text))
+            self._add_size(len(text))
 
     def _add_item(self, new: NewItem) -> None:
         if not self._in_lanes:
@@ -59,14 +59,14 @@ class Output:
             self.dropped.append(error.message)
             return
         self.follow_ups.append(item)
-        self._grow(len(item.payload or "") + 200)
+        self._add_size(len(item.payload or "") + 200)
 
     def _text(self, value: Any) -> str:
         if self._record_type is not None and not isinstance(value, self._record_type):
-            value = _converted(value, self._record_type)
-        return text_of(value)
+            value = _convert(value, self._record_type)
+        return record_json(value)
 
-    def _grow(self, size: int) -> None:
+    def _add_size(self, size: int) -> None:
         self.size += size
         if self.size > MAX_OUTPUT_BYTES or len(self.records) + len(self.follow_ups) > MAX_OUTPUT_VALUES:
             raise InvalidRecord(
@@ -75,12 +75,12 @@ class Output:
             )
 
 
-def text_of(value: Any) -> str:
+def record_json(value: Any) -> str:
     """A record as JSON text. Dataclasses and pydantic models are held to their annotations."""
     if type(value) is dict:
         return record_text(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _converted(value, type(value))
+        _convert(value, type(value))
         return record_text(value)
     if (dump := getattr(value, "model_dump_json", None)) is not None:
         return _model_text(value, dump)
@@ -111,7 +111,7 @@ def _model_text(value: Any, dump: Any) -> str:
     return text
 
 
-def _converted(value: Any, record_type: Any) -> Any:
+def _convert(value: Any, record_type: Any) -> Any:
     """The value as the type it should have. Raises InvalidRecord naming the field that is wrong."""
     name = getattr(record_type, "__name__", str(record_type))
     try:

@@ -11,13 +11,13 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_typ
 
 import msgspec
 
-from shoal.define.author_code import sentence
+from shoal.define.author_code import error_summary
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
-from shoal.define.providers import HOOK_WISHES, read_signature
+from shoal.define.providers import HOOK_INJECTS, read_signature
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
-from shoal.model.redaction import LEAST_SECRET, secret_texts, without_secret_settings
+from shoal.model.redaction import MIN_SECRET_LENGTH, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
 
 P = ParamSpec("P")
@@ -53,7 +53,7 @@ class Scraper:
         robots: bool | None = None,
         headers: Mapping[str, str] | None = None,
         cookies: bool = True,
-        **persistence: Unpack[RetryOptions],
+        **retry_options: Unpack[RetryOptions],
     ) -> None:
         check_name("scraper", name)
         if mode is not None and mode not in MODES:
@@ -63,9 +63,9 @@ class Scraper:
         self.robots = robots
         self.headers = dict(headers or {})
         self.cookies = cookies
-        _check_known(persistence, RETRY_OPTIONS, "A scraper has no argument")
-        self.persistence: RetryOptions = persistence
-        StagePolicy().changed(**persistence)  # what makes no sense is refused where it stands
+        _check_known(retry_options, RETRY_OPTIONS, "A scraper has no argument")
+        self.retry_options: RetryOptions = retry_options
+        StagePolicy().replace(**retry_options)  # what makes no sense is refused where it stands
         self.settings_type = settings
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
@@ -73,7 +73,7 @@ class Scraper:
         self.finish_hooks: list[Callable[..., Any]] = []
         # Set by whoever makes it from a file: what that file gave it, and the files besides its functions' own that
         # make it what it is.
-        self.declared: Mapping[str, Any] = {}
+        self.file_settings: Mapping[str, Any] = {}
         self.files: list[Path] = []
         self._sources: list[Source] = []
         self._configured: Mapping[str, Any] = {}
@@ -145,14 +145,14 @@ class Scraper:
         """What `start` was given, one by one. URLs become items of the first stage."""
         for source in self._sources:
             try:
-                async for seed in _each(source):
+                async for seed in _iter_source(source):
                     if not isinstance(seed, str | NewItem):
                         raise InvalidScraper(f"{self.name}.start() takes items and URLs, not {seed!r:.80}.")
                     yield self.first_stage.item(seed) if isinstance(seed, str) else seed
             except ShoalError:
                 raise
             except Exception as error:
-                raise InvalidScraper(f"What {self.name} starts from fails: {sentence(error)}.") from error
+                raise InvalidScraper(f"What {self.name} starts from fails: {error_summary(error)}.") from error
 
     def configure(
         self,
@@ -161,7 +161,7 @@ class Scraper:
         stages: Mapping[str, Mapping[str, Any]],
         retry_defaults: Mapping[str, Any] | None = None,
         retry_table: Mapping[str, Any] | None = None,
-        retry_decided: Mapping[str, Any] | None = None,
+        retry_overrides: Mapping[str, Any] | None = None,
     ) -> None:
         """Apply the configuration: the author's own settings, and changes to stages.
 
@@ -174,15 +174,15 @@ class Scraper:
                 remedy=f"Correct [scrapers.{self.name}.stages].",
             )
         for name, stage in self.stages.items():
-            stage.policy = stage.policy.configured(
+            stage.policy = stage.policy.with_config(
                 defaults=retry_defaults or {},
                 table=retry_table or {},
                 stage=stages.get(name, {}),
-                decided=retry_decided or {},
+                overrides=retry_overrides or {},
             )
         if settings or self.settings_type is not None:
-            self.settings = _settings(self.name, self.settings_type, {**self.declared, **settings})
-        self._configured = {**self.declared, **settings}
+            self.settings = _convert_settings(self.name, self.settings_type, {**self.file_settings, **settings})
+        self._configured = {**self.file_settings, **settings}
         self._secrets = None
 
     @property
@@ -190,11 +190,11 @@ class Scraper:
         """Texts that must not be printed or stored: secret settings, and what secret headers carry."""
         if self._secrets is None:
             fields = _secret_fields(self.settings_type)
-            given = {**self._configured, **_values(self.settings)}
+            given = {**self._configured, **_settings_values(self.settings)}
             headers = [self.headers, *(stage.headers for stage in self.stages.values())]
             # `Bearer` and the like before a token are none of it.
             carried = [value.split()[-1] for each in headers for value in secret_texts(each)]
-            long = (text for text in carried if len(text) >= LEAST_SECRET)
+            long = (text for text in carried if len(text) >= MIN_SECRET_LENGTH)
             self._secrets = tuple(dict.fromkeys((*secret_texts(given, fields), *long)))
         return self._secrets
 
@@ -207,7 +207,7 @@ class Scraper:
         for stage in self.stages.values():
             stage.check()
         for hook in (*self.start_hooks, *self.finish_hooks):
-            read_signature(hook, HOOK_WISHES, self.settings_type)
+            read_signature(hook, HOOK_INJECTS, self.settings_type)
         return self
 
     def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
@@ -242,18 +242,18 @@ class Scraper:
         return digest.hexdigest()[:12] if files else None
 
 
-def _check_known(given: Iterable[str], known: Collection[str], complaint: str) -> None:
+def _check_known(given: Iterable[str], known: Collection[str], message: str) -> None:
     if unknown := set(given) - set(known):
         close = difflib.get_close_matches(min(unknown), known, 1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        raise InvalidScraper(f"{complaint} {min(unknown)!r}.{hint}")
+        raise InvalidScraper(f"{message} {min(unknown)!r}.{hint}")
 
 
 def _has_code(function: Callable[..., Any]) -> bool:
     return hasattr(function, "__code__")
 
 
-async def _each(source: Source) -> AsyncIterator[Seed]:
+async def _iter_source(source: Source) -> AsyncIterator[Seed]:
     made: Any = source() if callable(source) else source
     if isinstance(made, str | NewItem):
         yield made
@@ -286,21 +286,21 @@ def _is_secret(hint: Any) -> bool:
     return any(_is_secret(inner) for inner in get_args(hint))
 
 
-def _values(settings: Any) -> dict[str, Any]:
+def _settings_values(settings: Any) -> dict[str, Any]:
     """The fields of the author's settings, defaults included."""
     if settings is None:
         return {}
     names = getattr(settings, "__struct_fields__", None) or getattr(type(settings), "__annotations__", {})
-    return {name: _plain(getattr(settings, name, None)) for name in names}
+    return {name: _reveal_secret(getattr(settings, name, None)) for name in names}
 
 
-def _plain(value: Any) -> Any:
+def _reveal_secret(value: Any) -> Any:
     """pydantic's SecretStr hides its text."""
-    tell = getattr(value, "get_secret_value", None)
-    return value if tell is None else tell()
+    reveal = getattr(value, "get_secret_value", None)
+    return value if reveal is None else reveal()
 
 
-def _settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
+def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
     if kind is None:
         if given:
             raise InvalidScraper(
@@ -314,12 +314,12 @@ def _settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
         return msgspec.convert(dict(given), kind)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
-            f"The settings of {scraper} are not right: {_problem(problem)}.",
+            f"The settings of {scraper} are not right: {_validation_message(problem)}.",
             remedy=f"Correct [scrapers.{scraper}.settings].",
         ) from None
 
 
-def _problem(problem: Exception) -> str:
+def _validation_message(problem: Exception) -> str:
     """What is wrong, without the values: they may be secrets."""
     if (errors := getattr(problem, "errors", None)) is not None:
         found = errors(include_input=False, include_url=False)

@@ -17,17 +17,17 @@ from shoal.model.log import Log
 # An index should list sitemaps only, but some list indexes. A site that makes them up lists ever more.
 MAX_DEPTH = 5
 MAX_SITEMAPS = 1_000_000
-LEFT = "sitemaps_left"
+SITEMAPS_LEFT = "sitemaps_left"
 
 
 def sitemap_item(target: AnyStage, url: str, *, match: str | None, since: str | None) -> NewItem:
     """Work for the stage that reads sitemaps on behalf of `target`. The stage is added when it is first needed."""
     try:
         re.compile(match or "")
-        _day(since)
+        _parse_day(since)
     except (re.error, ValueError) as problem:
         raise InvalidScraper(f"sitemap() cannot use match={match!r}, since={since!r}: {problem}.") from None
-    stage = target.scraper.stages.get(_name(target)) or _added(target)
+    stage = target.scraper.stages.get(_name(target)) or _add_sitemap_stage(target)
     given = {"match": match, "since": since}
     return stage.item(url, payload={name: value for name, value in given.items() if value is not None} or None)
 
@@ -36,14 +36,14 @@ def _name(target: AnyStage) -> str:
     return f"{target.name}.sitemap"
 
 
-def _added(target: AnyStage) -> AnyStage:
+def _add_sitemap_stage(target: AnyStage) -> AnyStage:
     def read(page: Page, item: Item, log: Log) -> Iterator[NewItem]:
         if page.url.endswith("/robots.txt"):
             yield from _sitemaps(stage, item, robots_sitemaps(page.text), log)
             return
         sitemap = read_sitemap(page.body)
         listed: list[str] = []
-        wanted, since = re.compile(item.payload.get("match", "")), _day(item.payload.get("since"))
+        wanted, since = re.compile(item.payload.get("match", "")), _parse_day(item.payload.get("since"))
         count = 0
         for entry in sitemap.entries:
             count += 1
@@ -54,10 +54,10 @@ def _added(target: AnyStage) -> AnyStage:
             elif wanted.search(entry.loc):
                 yield target.item(entry.loc)
         yield from _sitemaps(stage, item, listed, log)
-        if sitemap.complaint:
+        if sitemap.problem:
             if not count:
-                raise Permanent(f"{page.url} is no sitemap: {sitemap.complaint}")
-            log.warning("the sitemap is broken; what could be read of it is used", why=sitemap.complaint, read=count)
+                raise Permanent(f"{page.url} is no sitemap: {sitemap.problem}")
+            log.warning("the sitemap is broken; what could be read of it is used", why=sitemap.problem, read=count)
 
     stage: Stage[..., Iterator[NewItem]] = Stage(target.scraper, read, {"name": _name(target)})
     target.scraper.add_stage(stage)
@@ -71,7 +71,7 @@ def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterato
     """
     if not urls:
         return
-    depth, left = item.depth + 1, item.payload.get(LEFT, MAX_SITEMAPS)
+    depth, left = item.depth + 1, item.payload.get(SITEMAPS_LEFT, MAX_SITEMAPS)
     if depth > MAX_DEPTH:
         log.warning("sitemaps are nested too deeply; these are not read", listed=len(urls), deepest=MAX_DEPTH)
         return
@@ -79,12 +79,12 @@ def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterato
     if len(taken) < len(urls):
         log.warning("there are too many sitemaps; not all are read", listed=len(urls), read=len(taken))
     if taken:
-        payload = {**item.payload, DEPTH: depth, LEFT: (left - len(taken)) // len(taken)}
+        payload = {**item.payload, DEPTH: depth, SITEMAPS_LEFT: (left - len(taken)) // len(taken)}
         for url in taken:
             yield stage.item(url, payload=payload)
 
 
-def _day(text: str | None) -> dt.datetime | None:
+def _parse_day(text: str | None) -> dt.datetime | None:
     if text is None:
         return None
     moment = dt.datetime.fromisoformat(text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 from shoal.define.context import Item
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
-from shoal.define.providers import STAGE_WISHES, Signature, Wish, read_signature
+from shoal.define.providers import STAGE_INJECTS, Inject, Signature, read_signature
 from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
 from shoal.model.url_key import host_or_none
@@ -33,7 +33,7 @@ class _Host:
 
 
 HOST: Final = _Host()
-UNSAID: Final = _Host()
+UNSET: Final = _Host()
 
 
 class StageOptions(RetryOptions, total=False):
@@ -73,15 +73,15 @@ class Stage(Generic[P, T]):
         self.function = function
         self.name: str = options.get("name") or str(getattr(function, "__name__", type(function).__name__))
         _check_types(self.name, options)
-        persistence: dict[str, Any] = {}
-        for place in (scraper.persistence, options):
-            persistence |= {name: value for name in RETRY_OPTIONS if (value := place.get(name)) is not None}
-        self.policy = StagePolicy(ordered=options.get("ordered", False), said=frozenset(persistence)).changed(
+        retry_options: dict[str, Any] = {}
+        for source in (scraper.retry_options, options):
+            retry_options |= {name: value for name in RETRY_OPTIONS if (value := source.get(name)) is not None}
+        self.policy = StagePolicy(ordered=options.get("ordered", False), set_in_code=frozenset(retry_options)).replace(
             rate=options.get("rate"),
             delay=options.get("delay"),
             concurrency=options.get("concurrency"),
             timeout=options.get("timeout"),
-            **persistence,
+            **retry_options,
         )
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
@@ -100,12 +100,12 @@ class Stage(Generic[P, T]):
 
     @functools.cached_property
     def signature(self) -> Signature:
-        return read_signature(self.function, STAGE_WISHES, self.scraper.settings_type)
+        return read_signature(self.function, STAGE_INJECTS, self.scraper.settings_type)
 
     @functools.cached_property
     def fetches(self) -> bool:
         """Whether Shoal fetches the item's URL for it."""
-        return self.signature.wants(Wish.PAGE)
+        return self.signature.injects(Inject.PAGE)
 
     @property
     def by_host(self) -> bool:
@@ -117,7 +117,7 @@ class Stage(Generic[P, T]):
         *,
         key: str | None = None,
         payload: Mapping[str, Any] | None = None,
-        lane: str | _Host | None = UNSAID,
+        lane: str | _Host | None = UNSET,
         partition: str | None = None,
         priority: int | None = None,
         delay: float = 0.0,
@@ -149,8 +149,8 @@ class Stage(Generic[P, T]):
         )
         if partition is None and self._partition:
             part = self._partition if isinstance(self._partition, str) else self._partition(new)
-            new = _with(new, partition=part)
-        return _with(new, lane=self._lane_of(new)) if lane is UNSAID else new
+            new = _replace(new, partition=part)
+        return _replace(new, lane=self._lane_of(new)) if lane is UNSET else new
 
     def sitemap(self, url: str, *, match: str | None = None, since: str | None = None) -> NewItem:
         """Work that reads a sitemap (or the sitemaps a robots.txt names) and makes an item of each page in it.
@@ -167,7 +167,7 @@ class Stage(Generic[P, T]):
         wanted = self.signature
         if self.follow is not None:
             self.follow.checked()
-            if not wanted.wants(Wish.PAGE):
+            if not wanted.injects(Inject.PAGE):
                 raise InvalidScraper(f"The stage {self.name} follows links, so its function must ask for a Page.")
             if self.follow.to is not None and self.follow.to not in self.scraper.stages:
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
@@ -179,7 +179,7 @@ class Stage(Generic[P, T]):
             if new.url is not None:
                 return host_or_none(new.url)
             # No URL, no host: what the author said about pace then holds for the stage as a whole.
-            return f"{self.scraper.name}.{self.name}" if self.policy.paced else None
+            return f"{self.scraper.name}.{self.name}" if self.policy.has_rate else None
         return self._lane(new) if callable(self._lane) else self._lane
 
 
@@ -202,7 +202,7 @@ def _check_types(stage: str, options: StageOptions) -> None:
         raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
 
 
-def _with(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:
+def _replace(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:
     return NewItem(
         url=new.url,
         key=new.key,

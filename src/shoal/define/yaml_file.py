@@ -36,9 +36,9 @@ class YamlFile(msgspec.Struct, frozen=True):
     values: dict[str, Any]
     root: yaml.Node
 
-    def wrong(self, keys: Sequence[str | int], message: str, *, remedy: str | None = None) -> InvalidScraper:
+    def error(self, keys: Sequence[str | int], message: str, *, remedy: str | None = None) -> InvalidScraper:
         """The error that names the file and the line where these keys, from the outermost on, stand."""
-        return _wrong(self.path, _line_of(self.root, keys), message, remedy)
+        return _error(self.path, _line_of(self.root, keys), message, remedy)
 
 
 def read_yaml(path: Path) -> YamlFile:
@@ -48,20 +48,20 @@ def read_yaml(path: Path) -> YamlFile:
         loader = _Loader(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
-            raise _wrong(path, 1, "this is no mapping of keys to values.", "Begin with a line such as name: fijitimes.")
+            raise _error(path, 1, "this is no mapping of keys to values.", "Begin with a line such as name: fijitimes.")
         _check(path, root)
         values = loader.construct_document(root)
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         why = " ".join(str(problem.problem or problem.context).split())
-        raise _wrong(path, mark.line + 1 if mark else 1, f"this is not valid YAML: {why}.", None) from None
+        raise _error(path, mark.line + 1 if mark else 1, f"this is not valid YAML: {why}.", None) from None
     except yaml.reader.ReaderError as problem:
         line = text.count("\n", 0, problem.position) + 1
-        raise _wrong(path, line, f"this is not valid YAML: the character #x{problem.character:04x}.", None) from None
+        raise _error(path, line, f"this is not valid YAML: the character #x{problem.character:04x}.", None) from None
     except ValueError as problem:  # 0x_ looks like a number and is none
         raise InvalidScraper(f"{path} is not valid YAML: {problem}.", remedy="Put the value in quotes.") from None
     except RecursionError:
-        raise _too_much(path) from None
+        raise _too_large_error(path) from None
     return YamlFile(path, values, root)
 
 
@@ -88,10 +88,10 @@ def _check(path: Path, root: yaml.Node) -> None:
         node, depth = left.pop()
         count += 1
         if count > MAX_VALUES or depth > MAX_DEPTH:
-            raise _too_much(path)
+            raise _too_large_error(path)
         if node.tag not in _PLAIN:
             shown = node.tag.replace(_TAG, "!!")
-            raise _wrong(path, node.start_mark.line + 1, f"the tag {shown} is not allowed.", "Write the plain value.")
+            raise _error(path, node.start_mark.line + 1, f"the tag {shown} is not allowed.", "Write the plain value.")
         if isinstance(node, yaml.SequenceNode):
             left += [(value, depth + 1) for value in node.value]
         elif isinstance(node, yaml.MappingNode):
@@ -104,9 +104,9 @@ def _check_keys(path: Path, node: yaml.MappingNode) -> None:
     for key, _ in node.value:
         if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
             shown = key.value if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
-            raise _wrong(path, key.start_mark.line + 1, f"{shown} is no name of a key.", "Put it in quotes.")
+            raise _error(path, key.start_mark.line + 1, f"{shown} is no name of a key.", "Put it in quotes.")
         if key.value in seen:
-            raise _wrong(path, key.start_mark.line + 1, f"{key.value} is given twice.", "Remove one of the two.")
+            raise _error(path, key.start_mark.line + 1, f"{key.value} is given twice.", "Remove one of the two.")
         seen.add(key.value)
 
 
@@ -126,11 +126,11 @@ def _line_of(root: yaml.Node, keys: Sequence[str | int]) -> int:
     return line
 
 
-def _wrong(path: Path, line: int, message: str, remedy: str | None) -> InvalidScraper:
+def _error(path: Path, line: int, message: str, remedy: str | None) -> InvalidScraper:
     return InvalidScraper(f"{path}, line {line}: {message}", remedy=remedy or "Correct the file; nothing was started.")
 
 
-def _too_much(path: Path) -> InvalidScraper:
+def _too_large_error(path: Path) -> InvalidScraper:
     return InvalidScraper(
         f"{path} holds more than {MAX_VALUES:,} values, or nests them more than {MAX_DEPTH} deep.",
         remedy="Use fewer aliases, or write the scraper in Python.",

@@ -16,7 +16,7 @@ from shoal.model.item import NewItem
 PER_HOST = 16
 
 
-class Where(msgspec.Struct, frozen=True):
+class ShopSettings(msgspec.Struct, frozen=True):
     """The settings of the scraper."""
 
     url: str = "http://127.0.0.1:8001"
@@ -27,7 +27,7 @@ def shop_scraper(url: str | None = None) -> Scraper:
 
     `url`: where the shop is; if it is not given, the settings say it. A product's partition is its category.
     """
-    shop = Scraper("shop", settings=Where)
+    shop = Scraper("shop", settings=ShopSettings)
 
     @shop.stage(concurrency=PER_HOST, retries=3)
     async def listing(page: Page) -> AsyncIterator[NewItem]:

@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from shoal.demo.shop import Facts, Fault, OpenShop, Visit
+from shoal.demo.shop import Fault, RunningShop, ShopFacts, Visit
 
 FAILING_ONCE = (Fault.ERROR_ONCE, Fault.THROTTLED_ONCE, Fault.CAPTCHA_ONCE, Fault.EMPTY_ONCE)
-DELAY_OF_OUTLET = 0.2
+OUTLET_DELAY = 0.2
 OUTLET = "127.0.0.2"
 # The shop notes a visit when it reads the request. On a busy machine that is some milliseconds after it came.
 READ_LATE_SECONDS = 0.05
 
 
-class Testimony(msgspec.Struct, frozen=True, kw_only=True):
+class ScrapeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What the shop says about a scrape of it.
 
     `missing` and `wrong` name products; `again` counts visits of a page that had been given out well
@@ -38,7 +38,7 @@ class Testimony(msgspec.Struct, frozen=True, kw_only=True):
     closest_at_outlet: float | None
 
     @property
-    def flaws(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What was not as it should be, each as a few words."""
         closest = self.closest_at_outlet
         checks = {
@@ -46,22 +46,21 @@ class Testimony(msgspec.Struct, frozen=True, kw_only=True):
             f"{len(self.twice)} products were stored twice": self.twice,
             f"{len(self.wrong)} products are wrong": self.wrong,
             f"{self.again} pages were fetched again": self.again,
-            "visits of the outlet came too close": closest is not None
-            and closest < DELAY_OF_OUTLET - READ_LATE_SECONDS,
+            "visits of the outlet came too close": closest is not None and closest < OUTLET_DELAY - READ_LATE_SECONDS,
         }
-        return [flaw for flaw, found in checks.items() if found]
+        return [problem for problem, found in checks.items() if found]
 
 
-def testify(shop: OpenShop, records: Sequence[dict[str, Any]]) -> Testimony:
+def check_scrape(shop: RunningShop, records: Sequence[dict[str, Any]]) -> ScrapeCheck:
     facts, log = shop.facts(), shop.log()
     times = Counter(record.get("sku") for record in records)
     wrong = [
         str(record.get("sku"))
         for record in records
-        if (truth := facts.products.get(str(record.get("sku")))) is None
-        or any(getattr(truth, name) != value for name, value in record.items())
+        if (expected := facts.products.get(str(record.get("sku")))) is None
+        or any(getattr(expected, name) != value for name, value in record.items())
     ]
-    return Testimony(
+    return ScrapeCheck(
         products=len(facts.products),
         found=sum(sku in times for sku in facts.products),
         missing=tuple(sku for sku in facts.products if sku not in times),
@@ -70,19 +69,19 @@ def testify(shop: OpenShop, records: Sequence[dict[str, Any]]) -> Testimony:
         visits=len(log),
         faults=sum(facts.fault_counts.values()),
         again=_fetched_again(log, facts),
-        most_at_once=_most_at_once([visit for visit in log if visit.host != OUTLET]),
-        closest_at_outlet=_closest([visit for visit in log if visit.host == OUTLET]),
+        most_at_once=_max_concurrent([visit for visit in log if visit.host != OUTLET]),
+        closest_at_outlet=_shortest_gap([visit for visit in log if visit.host == OUTLET]),
     )
 
 
-def _fetched_again(log: Sequence[Visit], facts: Facts) -> int:
+def _fetched_again(log: Sequence[Visit], facts: ShopFacts) -> int:
     """How many visits there were beyond one a page, and one more where the first visit is made to fail."""
-    excused = {urlsplit(link).path for fault in FAILING_ONCE for link in facts.troubled[fault]}
+    expected_twice = {urlsplit(link).path for fault in FAILING_ONCE for link in facts.links_by_fault[fault]}
     times = Counter((visit.host, visit.path) for visit in log)
-    return sum(n - (2 if path in excused else 1) for (_, path), n in times.items())
+    return sum(n - (2 if path in expected_twice else 1) for (_, path), n in times.items())
 
 
-def _most_at_once(log: Sequence[Visit]) -> int:
+def _max_concurrent(log: Sequence[Visit]) -> int:
     moments = sorted([(visit.at, 1) for visit in log] + [(visit.ended, -1) for visit in log])
     now = most = 0
     for _, change in moments:
@@ -91,6 +90,6 @@ def _most_at_once(log: Sequence[Visit]) -> int:
     return most
 
 
-def _closest(log: Sequence[Visit]) -> float | None:
+def _shortest_gap(log: Sequence[Visit]) -> float | None:
     starts = sorted(visit.at for visit in log)
     return min((later - earlier for earlier, later in itertools.pairwise(starts)), default=None)

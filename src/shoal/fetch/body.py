@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shoal.fetch.memory import Reservation
 
 ACCEPT_ENCODING = "gzip, deflate"
-# A body of unknown size is covered in steps of at least this.
-_COVER_AHEAD = 64 * 1024
+# A body of unknown size is reserved in steps of at least this.
+_RESERVE_STEP = 64 * 1024
 _ANY_ZLIB_OR_GZIP_HEADER = 32 + zlib.MAX_WBITS
 FALLBACK = "cp1252"
 
@@ -53,12 +53,12 @@ async def read_body(
     if length is not None and response.method != "HEAD":
         if length <= cap and inflater is None:
             if memory is not None:
-                await memory.cover(length, content_type)
+                await memory.reserve(length, content_type)
             return await response.read()
         if length > cap and not truncate:
-            raise too_large(str(response.url), cap)
+            raise too_large_error(str(response.url), cap)
     collected: list[bytes] = []
-    size = covered = 0
+    size = reserved = 0
     content = response.content
     while chunk := await content.readany():
         piece = chunk if inflater is None else inflater.feed(chunk, cap + 1 - size)
@@ -66,19 +66,19 @@ async def read_body(
         size += len(piece)
         if size > cap:
             if not truncate:
-                raise too_large(str(response.url), cap)
+                raise too_large_error(str(response.url), cap)
             # What is still to come is not wanted, so the connection cannot be used again.
             response.close()
             return b"".join(collected)[:cap]
-        if memory is not None and size > covered:
-            covered = size + _COVER_AHEAD
-            await memory.cover(covered, content_type)
+        if memory is not None and size > reserved:
+            reserved = size + _RESERVE_STEP
+            await memory.reserve(reserved, content_type)
     if inflater is not None:
         inflater.finish()
     return b"".join(collected)
 
 
-def too_large(url: str, cap: int) -> Permanent:
+def too_large_error(url: str, cap: int) -> Permanent:
     return Permanent(f"{url} is larger than {cap} bytes")
 
 
@@ -156,9 +156,9 @@ def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
     mark_encoding, mark = read_bom(body)
     if mark_encoding is not None and mark is not None:
         return mark_encoding, to_unicode(body[len(mark) :], mark_encoding)
-    encoding = _allowed(http_content_type_encoding(content_type))
+    encoding = _web_encoding(http_content_type_encoding(content_type))
     if encoding is None and markup:
-        encoding = _allowed(html_body_declared_encoding(body))
+        encoding = _web_encoding(html_body_declared_encoding(body))
         # A declaration that can be read as ASCII proves that the page is not in UTF-16.
         if encoding is not None and encoding.startswith("utf-16"):
             encoding = "utf-8"
@@ -170,5 +170,5 @@ def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
         return FALLBACK, to_unicode(body, FALLBACK)
 
 
-def _allowed(encoding: str | None) -> str | None:
+def _web_encoding(encoding: str | None) -> str | None:
     return encoding if encoding in _WEB_ENCODINGS else None

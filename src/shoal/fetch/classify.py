@@ -21,7 +21,7 @@ from shoal.model.url_key import host_or_none
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
 
-LONGEST_WAIT = 86_400.0
+MAX_RETRY_AFTER = 86_400.0
 # A challenge is a small page. A large one that holds such a text writes about it.
 _LARGEST_CHALLENGE = 64 * 1024
 _HTML = ("text/html", "application/xhtml+xml", "")
@@ -32,7 +32,7 @@ _CHALLENGE_HEADERS = (("cf-mitigated", ("challenge",)), ("x-amzn-waf-action", ("
 # Texts that challenges hold and the pages behind them do not: the vendors' ordinary scripts are on every page they
 # guard, so none of those is here. Challenges also say "challenge" or "captcha" near their beginning, so
 # two short searches clear a normal page.
-_BEGINNING = 8 * 1024
+_HEAD_BYTES = 8 * 1024
 _HINTED_MARKERS = (
     (b"_cf_chl_opt", "a Cloudflare challenge"),
     (b"geo.captcha-delivery.com", "a DataDome captcha"),
@@ -70,36 +70,36 @@ _MONTH = re.compile(r"\d{4}(-\d\d)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?", re.ASCII)
 
 
-def verdict_on(page: Page) -> AttemptEnded | None:
+def classify_page(page: Page) -> AttemptEnded | None:
     """How an attempt that got this answer ends; None if the page can be worked on."""
     status = page.status
     if 200 <= status < 300:
-        sign = _soft_block(page)
-        return None if sign is None else Blocked(f"soft block: {sign}")
-    answer = _named(status)
+        reason = _soft_block(page)
+        return None if reason is None else Blocked(f"soft block: {reason}")
+    answer = _status_text(status)
     if status == 429:
-        return Throttled(answer, retry_after=_wait_asked(page), host=host_or_none(page.url))
-    if sign := _challenge_header(page):
-        return Blocked(f"{answer}: {sign}")
+        return Throttled(answer, retry_after=_retry_after_of(page), host=host_or_none(page.url))
+    if reason := _challenge_header(page):
+        return Blocked(f"{answer}: {reason}")
     if status >= 500:
-        wait = _wait_asked(page) if status == 503 else None
+        wait = _retry_after_of(page) if status == 503 else None
         return Transient(answer) if wait is None else Throttled(answer, retry_after=wait, host=host_or_none(page.url))
     if status == 403:
         return Blocked(answer)
     if status in (408, 425):
         return Transient(answer)
-    return Permanent(answer + _because(status))
+    return Permanent(answer + _status_hint(status))
 
 
 def retry_after(value: str, now: datetime) -> float | None:
     """The wait that a Retry-After header asks for, in seconds up to a day; None if it makes no sense."""
     if (seconds := read_decimal(value)) is not None:
-        return _clamped(seconds)
-    moment = read_date(value)
-    return None if moment is None else _clamped((moment - now).total_seconds())
+        return _clamp(seconds)
+    date = read_date(value)
+    return None if date is None else _clamp((date - now).total_seconds())
 
 
-def _wait_asked(page: Page) -> float | None:
+def _retry_after_of(page: Page) -> float | None:
     value = page.headers.get("Retry-After")
     if value is None:
         return None
@@ -108,18 +108,18 @@ def _wait_asked(page: Page) -> float | None:
     return retry_after(value, now)
 
 
-def _clamped(seconds: float) -> float:
-    return min(max(seconds, 0.0), LONGEST_WAIT)
+def _clamp(seconds: float) -> float:
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-def _named(status: int) -> str:
+def _status_text(status: int) -> str:
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
 
 
-def _because(status: int) -> str:
+def _status_hint(status: int) -> str:
     if status in (401, 407):
         return ": a login is asked for"
     if status < 400:
@@ -136,9 +136,9 @@ def _challenge_header(page: Page) -> str | None:
 
 
 def _soft_block(page: Page) -> str | None:
-    """The sign that gives away a block behind a good status."""
-    if sign := _challenge_header(page):
-        return sign
+    """The reason that gives away a block behind a good status."""
+    if reason := _challenge_header(page):
+        return reason
     body = page.body
     size = len(body)
     if size >= _LARGEST_CHALLENGE or page.content_type not in _HTML:
@@ -149,7 +149,7 @@ def _soft_block(page: Page) -> str | None:
         return None if meant else "the page is empty"
     if size < _LARGEST_IMPERVA and _IMPERVA_MARKER in body:
         return "the page is an Imperva block"
-    if body.find(b"challenge", 0, _BEGINNING) >= 0 or body.find(b"captcha", 0, _BEGINNING) >= 0:
+    if body.find(b"challenge", 0, _HEAD_BYTES) >= 0 or body.find(b"captcha", 0, _HEAD_BYTES) >= 0:
         for marker, name in _HINTED_MARKERS:
             if marker in body:
                 return f"the page is {name}"
@@ -157,7 +157,7 @@ def _soft_block(page: Page) -> str | None:
 
 
 def _challenge_title(body: bytes) -> str | None:
-    start = body.find(b"<title", 0, _BEGINNING)
+    start = body.find(b"<title", 0, _HEAD_BYTES)
     if start < 0:
         return None
     start = body.find(b">", start, start + 200)
@@ -177,9 +177,9 @@ def read_date(text: str | None) -> dt.datetime | None:
         text = f"{text}-01" if len(text) == 7 else f"{text}-01-01"
     for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
         try:
-            moment = read(text)
+            date = read(text)
             # A zone may move a date at the end of the calendar beyond it.
-            return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+            return date.replace(tzinfo=dt.UTC) if date.tzinfo is None else date.astimezone(dt.UTC)
         except (ValueError, OverflowError, TypeError, IndexError):
             continue
     return None

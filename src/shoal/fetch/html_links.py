@@ -34,20 +34,20 @@ _IS_RAW = rf"(?:{'|'.join(_RAW_NAMES)})[\s/>]"
 _RAW_ELEMENT = "|".join(rf"<{name}(?=[\s/>]){_ATTRIBUTES}(?:>.*?(?:</{name}(?=[\s/>])|\Z)|\Z)" for name in _RAW_NAMES)
 _COMMENT = r"<!--(?:-?>|.*?(?:--!?>|\Z))"
 _NO_TAG = rf"{_RAW_ELEMENT}|{_COMMENT}|<[!?/][^>]*+>?|<(?![a-zA-Z!?/])"
-_LINKING = "|".join(_any_case(name) for name in ("a", "area", "base"))
+_LINK_TAGS = "|".join(_any_case(name) for name in ("a", "area", "base"))
 
 # No name that is looked for begins with one of these, so most tags are told by one letter.
-_ORDINARY = "[c-hj-mo-ru-wyzC-HJ-MO-RU-WYZ]"
+_SKIPPED_TAG_START = "[c-hj-mo-ru-wyzC-HJ-MO-RU-WYZ]"
 
 _WITHOUT_LONG_TAG = re.compile(
-    rf"(?:[^<]++|</?+{_ORDINARY}{_FEW_ATTRIBUTES}{_END}|</[a-zA-Z]{_FEW_ATTRIBUTES}{_END}"
+    rf"(?:[^<]++|</?+{_SKIPPED_TAG_START}{_FEW_ATTRIBUTES}{_END}|</[a-zA-Z]{_FEW_ATTRIBUTES}{_END}"
     rf"|<(?!{_IS_RAW})[a-zA-Z]{_FEW_ATTRIBUTES}{_END}|{_NO_TAG})*+",
     re.DOTALL,
 )
 _TAG = re.compile(rf"</?+[a-zA-Z][^\s/>]*+({_ATTRIBUTES}){_END}", re.DOTALL)
 _NEXT_LINK = re.compile(
-    rf"(?:[^<]++|</?+{_ORDINARY}{_ATTRIBUTES}{_END}|</[a-zA-Z]{_ATTRIBUTES}{_END}"
-    rf"|<(?!(?:{_LINKING})[\s/>]|{_IS_RAW})[a-zA-Z]{_ATTRIBUTES}{_END}|{_NO_TAG})*+"
+    rf"(?:[^<]++|</?+{_SKIPPED_TAG_START}{_ATTRIBUTES}{_END}|</[a-zA-Z]{_ATTRIBUTES}{_END}"
+    rf"|<(?!(?:{_LINK_TAGS})[\s/>]|{_IS_RAW})[a-zA-Z]{_ATTRIBUTES}{_END}|{_NO_TAG})*+"
     rf"<([a-zA-Z]++)({_ATTRIBUTES}){_END}",
     re.DOTALL,
 )
@@ -80,7 +80,7 @@ def links(text: str) -> Iterator[Link]:
         position = found.end()
         href = _HREF.match(attributes)
         if href is not None:
-            yield Link(name.lower(), _plain(href[1] or href[2] or href[3] or ""))
+            yield Link(name.lower(), _unescape_attribute(href[1] or href[2] or href[3] or ""))
 
 
 def has_overlong_tag(text: str) -> bool:
@@ -99,12 +99,12 @@ def has_overlong_tag(text: str) -> bool:
     return False
 
 
-def _plain(value: str) -> str:
+def _unescape_attribute(value: str) -> str:
     """An attribute's value with its character references resolved, by the rules for attributes."""
-    return _REFERENCE.sub(_referred, value) if "&" in value else value
+    return _REFERENCE.sub(_resolve_reference, value) if "&" in value else value
 
 
-def _referred(found: re.Match[str]) -> str:
+def _resolve_reference(found: re.Match[str]) -> str:
     decimal, hexadecimal, name, equals = found.groups()
     if name is not None:
         # Without a semicolon `&copy=1` is a parameter, not a sign.

@@ -25,9 +25,9 @@ from shoal.fetch import urls
 from shoal.fetch.body import ACCEPT_ENCODING, read_body
 from shoal.fetch.memory import GZIP, reservation
 from shoal.fetch.page import Page
-from shoal.fetch.redirects import REDIRECTS, Jars, Trip
+from shoal.fetch.redirects import REDIRECTS, CookieJars, RedirectChain
 from shoal.fetch.urls import PrivateAddress, public_socket
-from shoal.model.url_key import shown
+from shoal.model.url_key import quoted
 
 # What aiohttp and the network may raise while a request is under way.
 WIRE_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
@@ -36,11 +36,11 @@ WIRE_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
-    from shoal.fetch.protocols import Gate, Request
+    from shoal.fetch.protocols import Request, RequestGate
 
-    _Watches = WeakKeyDictionary[asyncio.Protocol, select.poll]
+    _Pollers = WeakKeyDictionary[asyncio.Protocol, select.poll]
 
-_LONGEST_HEADER = 65_536
+_MAX_HEADER_BYTES = 65_536
 _DNS_SECONDS = 60
 # A redirect's body is read to its end up to this size, so that its connection can be used again.
 _SMALL_BODY = 65_536
@@ -48,22 +48,22 @@ _SMALL_BODY = 65_536
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
 
-class _Departure:
+class _SendContext:
     """What `_ObservedRequest` tells of one request: whether its connection had served another one before."""
 
-    __slots__ = ("gate", "hop", "reused", "watches")
+    __slots__ = ("gate", "hop", "pollers", "reused")
 
-    def __init__(self, gate: Gate | None, hop: int, watches: _Watches) -> None:
+    def __init__(self, gate: RequestGate | None, hop: int, pollers: _Pollers) -> None:
         self.gate = gate
         self.hop = hop
-        self.watches = watches
+        self.pollers = pollers
         self.reused = False
 
 
-_departure: ContextVar[_Departure] = ContextVar("departure")
+_send_context: ContextVar[_SendContext] = ContextVar("context")
 
 
-class _Stale(aiohttp.ClientError):
+class _StaleConnection(aiohttp.ClientError):
     """The kept connection is no good; nothing was sent on it."""
 
 
@@ -71,33 +71,33 @@ class _ObservedRequest(aiohttp.ClientRequest):
     """A request that says when it left. aiohttp's tracing costs more and speaks before the bytes are written."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        departure = _departure.get()
+        context = _send_context.get()
         protocol = conn.protocol
         if protocol is not None and conn.transport is not None:
-            watch = departure.watches.get(protocol)
-            departure.reused = watch is not None
-            if watch is None:
-                departure.watches[protocol] = _watch(conn.transport)
-            elif protocol.should_close or watch.poll(0):
+            poller = context.pollers.get(protocol)
+            context.reused = poller is not None
+            if poller is None:
+                context.pollers[protocol] = _make_poller(conn.transport)
+            elif protocol.should_close or poller.poll(0):
                 # Something came while nobody had asked: the end of the connection, or bytes past the last answer,
                 # which would be taken for the answer to this request.
-                raise _Stale
-        if departure.gate is not None:
-            await departure.gate.departing(departure.hop)
+                raise _StaleConnection
+        if context.gate is not None:
+            await context.gate.before_send(context.hop)
             if protocol is not None and (conn.transport is None or protocol.should_close):
-                raise _Stale  # it was closed while we waited
+                raise _StaleConnection  # it was closed while we waited
         response = await super().send(conn)
-        if departure.gate is not None:
+        if context.gate is not None:
             # uvloop hands what was written to the kernel at the end of this turn of the loop; this runs after it.
-            self.loop.call_soon(departure.gate.sent, departure.hop)
+            self.loop.call_soon(context.gate.after_send, context.hop)
         return response
 
 
-def _watch(transport: asyncio.Transport) -> select.poll:
+def _make_poller(transport: asyncio.Transport) -> select.poll:
     """Tells whether the connection has something to read. Made once, because finding the socket takes longer."""
-    watch = select.poll()
-    watch.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return watch
+    poller = select.poll()
+    poller.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return poller
 
 
 class HttpFetcher:
@@ -125,24 +125,24 @@ class HttpFetcher:
         self._max_redirects = max_redirects
         self._deny_private = deny_private
         self._session: aiohttp.ClientSession | None = None
-        self._jars = Jars()
-        self._watches: _Watches = WeakKeyDictionary()
+        self._jars = CookieJars()
+        self._pollers: _Pollers = WeakKeyDictionary()
 
     async def fetch(
-        self, request: Request, *, gate: Gate | None = None, jar: str | None = None, max_body: int | None = None
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
     ) -> Page:
         cap = self._max_body if max_body is None else max_body
-        trip = Trip(request)
+        chain = RedirectChain(request)
         memory = reservation()
         seconds = 0.0
         while True:
-            cookies = "" if jar is None else self._jars.header(jar, trip.target)
-            started, response = await self._answer(trip, gate, cookies)
-            hop = trip.hop
+            cookies = "" if jar is None else self._jars.header(jar, chain.target)
+            started, response = await self._request(chain, gate, cookies)
+            hop = chain.hop
             try:
                 new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
                 if jar is not None and new_cookies:
-                    self._jars.keep(jar, trip.target, response.headers.getall(hdrs.SET_COOKIE))
+                    self._jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
                 location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
                 if location is None:
                     body = await read_body(response, cap, truncate=request.truncate, memory=memory)
@@ -150,28 +150,28 @@ class HttpFetcher:
                 await _drain(response)
             except WIRE_ERRORS as error:
                 response.close()
-                raise explained(error, trip.url) from error
+                raise to_attempt_error(error, chain.url) from error
             except BaseException:
                 response.close()
                 raise
             finally:
                 if gate is not None:
-                    gate.done(hop)
+                    gate.request_done(hop)
             seconds += perf_counter() - started
-            trip.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
+            chain.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
         page = Page(
-            trip.url,
+            chain.url,
             requested_url=request.url,
-            method=trip.method,
+            method=chain.method,
             status=response.status,
             headers=response.headers,
             body=body,
-            history=tuple(trip.history),
+            history=tuple(chain.history),
             seconds=seconds + perf_counter() - started,
         )
         if memory is not None:
             if body.startswith(GZIP):
-                await memory.cover(len(body), page.content_type, beginning=GZIP)
+                await memory.reserve(len(body), page.content_type, beginning=GZIP)
             page._memory = memory
         return page
 
@@ -179,33 +179,35 @@ class HttpFetcher:
         if self._session is not None:
             await self._session.close()
 
-    async def _answer(self, trip: Trip, gate: Gate | None, cookies: str) -> tuple[float, aiohttp.ClientResponse]:
+    async def _request(
+        self, chain: RedirectChain, gate: RequestGate | None, cookies: str
+    ) -> tuple[float, aiohttp.ClientResponse]:
         """When the request went out, and the head of its answer.
 
         A kept connection may close just as we write to it. Then the request is sent once more, on a new one.
         """
-        may_repeat = trip.method in _REPEATABLE
+        may_repeat = chain.method in _REPEATABLE
         while True:
             if gate is not None:
-                await gate.before(trip.url, trip.hop)
-            departure = _Departure(gate, trip.hop, self._watches)
-            _departure.set(departure)
+                await gate.before_request(chain.url, chain.hop)
+            context = _SendContext(gate, chain.hop, self._pollers)
+            _send_context.set(context)
             started = perf_counter()
             try:
-                return started, await self._send(trip, cookies)
+                return started, await self._send(chain, cookies)
             except BaseException as error:
                 if gate is not None:
-                    gate.done(trip.hop)
+                    gate.request_done(chain.hop)
                 if not isinstance(error, WIRE_ERRORS):
                     raise
                 closed_early = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
-                if not (may_repeat and departure.reused and closed_early):
-                    raise explained(error, trip.url) from error
+                if not (may_repeat and context.reused and closed_early):
+                    raise to_attempt_error(error, chain.url) from error
             may_repeat = False
-            trip.hop += 1
+            chain.hop += 1
 
-    async def _send(self, trip: Trip, cookies: str) -> aiohttp.ClientResponse:
-        headers = trip.headers
+    async def _send(self, chain: RedirectChain, cookies: str) -> aiohttp.ClientResponse:
+        headers = chain.headers
         if cookies:
             own = headers.get(hdrs.COOKIE)
             headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
@@ -213,9 +215,9 @@ class HttpFetcher:
         while True:
             try:
                 return await session.request(
-                    trip.method, trip.target, headers=headers, data=trip.body, allow_redirects=False
+                    chain.method, chain.target, headers=headers, data=chain.body, allow_redirects=False
                 )
-            except _Stale:  # Each one leaves the pool, so this comes to a good or a new connection.
+            except _StaleConnection:  # Each one leaves the pool, so this comes to a good or a new connection.
                 continue
 
     def _open(self) -> aiohttp.ClientSession:
@@ -230,8 +232,8 @@ class HttpFetcher:
             timeout=self._timeout,
             auto_decompress=False,
             request_class=_ObservedRequest,
-            max_line_size=_LONGEST_HEADER,
-            max_field_size=_LONGEST_HEADER,
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,
         )
         # aiohttp would send a request again without asking the gate, and on new connections too.
         session._retry_connection = False
@@ -246,18 +248,18 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         response.release()
 
 
-def explained(error: BaseException, url: str) -> AttemptEnded:
+def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
     """The attempt's end that an error of the wire stands for."""
-    site = _site(url)
+    site = _host_of(url)
     if isinstance(error, aiohttp.InvalidURL):
-        return Permanent(f"{shown(url)} is not a URL that can be fetched")
+        return Permanent(f"{quoted(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
         return Permanent(f"{site} is no valid host name")
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
         return Permanent(f"{site} has an address that is not public, which deny_private refuses")
     # A certificate error is a ValueError to Python, but none of the request.
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
-        return Permanent(f"the request to {site} cannot be sent: {_sentence(error)}")
+        return Permanent(f"the request to {site} cannot be sent: {_error_text(error)}")
     return Transient(f"{site}: {_cause(error)}")
 
 
@@ -284,26 +286,26 @@ def _cause(error: BaseException) -> str:
         case OSError():
             text = f"the connection broke: {_os_reason(error)}"
         case _:
-            text = f"the connection broke: {_sentence(error)}"
+            text = f"the connection broke: {_error_text(error)}"
     return text
 
 
-def _site(url: str) -> str:
-    parsed = urls.parsed(url)
-    return parsed.host if parsed is not None and parsed.host else shown(url)
+def _host_of(url: str) -> str:
+    parsed = urls.parse_url(url)
+    return parsed.host if parsed is not None and parsed.host else quoted(url)
 
 
 def _os_reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
-        return (error.reason or _sentence(error)).replace("_", " ").lower()
+        return (error.reason or _error_text(error)).replace("_", " ").lower()
     # The resolver's own numbers are negative or unknown to strerror, but they come with a text.
     if error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno).lower()
-    return (error.strerror or _sentence(error)).lower()
+    return (error.strerror or _error_text(error)).lower()
 
 
 def _certificate_problem(error: Exception) -> str:
-    return getattr(error, "verify_message", "") or _sentence(error)
+    return getattr(error, "verify_message", "") or _error_text(error)
 
 
 def _first_line(text: str) -> str:
@@ -311,5 +313,5 @@ def _first_line(text: str) -> str:
     return lines[0][:120] if lines else "the answer makes no sense"
 
 
-def _sentence(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return _first_line(str(error)) if str(error).strip() else type(error).__name__

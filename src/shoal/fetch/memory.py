@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET = 1 << 30
 # A body of markup or JSON, its text and its tree together, per byte of the body: 16 pages of 30 MB took 9.9 GB.
-_PARSED = 20
-_UNPARSED = 2
+_PARSED_FACTOR = 20
+_UNPARSED_FACTOR = 2
 _PARSED_TYPES = ("html", "xml", "json", "text/plain")
 GZIP = b"\x1f\x8b"
 # A compressed sitemap is inflated up to this size.
@@ -41,9 +41,9 @@ class MemoryBudget:
         _share.set(share)
         return share
 
-    async def take(self, share: MemoryShare, size: int) -> None:
+    async def acquire(self, share: MemoryShare, size: int) -> None:
         self._shares.setdefault(share)
-        if not self._granted(share, size):
+        if not self._try_acquire(share, size):
             granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             entry = (share, size, granted)
             self._waiting.append(entry)
@@ -54,28 +54,28 @@ class MemoryBudget:
                     self._waiting.remove(entry)
                 raise
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= size
         if self._waiting:
-            self._call_waiting()
+            self._wake_waiters()
 
     def close(self, share: MemoryShare) -> None:
         self._shares.pop(share, None)
-        self.give(share.held)
+        self.release(share.held)
 
-    def _granted(self, share: MemoryShare, size: int) -> bool:
+    def _try_acquire(self, share: MemoryShare, size: int) -> bool:
         if self.used + size > self.limit and share is not next(iter(self._shares)):
             return False
         self.used += size
         share.held += size
         return True
 
-    def _call_waiting(self) -> None:
+    def _wake_waiters(self) -> None:
         for entry in list(self._waiting):
             share, size, granted = entry
             if granted.done():
                 self._waiting.remove(entry)
-            elif self._granted(share, size):
+            elif self._try_acquire(share, size):
                 self._waiting.remove(entry)
                 granted.set_result(None)
 
@@ -92,7 +92,7 @@ class MemoryShare:
         self.held = 0
         self.is_closed = False
 
-    async def take(self, size: int) -> None:
+    async def acquire(self, size: int) -> None:
         """Waiting for others is not the item's fault: its time stands still meanwhile."""
         if self.is_closed:
             return
@@ -102,20 +102,20 @@ class MemoryShare:
         if deadline is not None and ends_at is not None and self._budget.used + size > self._budget.limit:
             deadline.reschedule(None)
         try:
-            await self._budget.take(self, size)
+            await self._budget.acquire(self, size)
         finally:
             if deadline is not None and ends_at is not None and deadline.when() is None:
                 deadline.reschedule(ends_at + self._loop.time() - began)
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """May be called from any thread."""
         if not self.is_closed:
-            self._loop.call_soon_threadsafe(self._give, size)
+            self._loop.call_soon_threadsafe(self._release, size)
 
-    def _give(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         if not self.is_closed:
             self.held -= size
-            self._budget.give(size)
+            self._budget.release(size)
 
     def close(self) -> None:
         self.is_closed = True
@@ -131,19 +131,19 @@ class Reservation:
         self._share = share
         self._size = 0
 
-    async def cover(self, body_size: int, content_type: str, *, beginning: bytes = b"") -> None:
+    async def reserve(self, body_size: int, content_type: str, *, beginning: bytes = b"") -> None:
         """Reserve for a body of this size; what was reserved before counts."""
         parsed = any(name in content_type for name in _PARSED_TYPES) or not content_type
-        size = body_size * (_PARSED if parsed else _UNPARSED)
+        size = body_size * (_PARSED_FACTOR if parsed else _UNPARSED_FACTOR)
         if beginning.startswith(GZIP):
             size = max(size, _INFLATED)
         if size > self._size:
-            await self._share.take(size - self._size)
+            await self._share.acquire(size - self._size)
             self._size = size
 
     def __del__(self) -> None:
         if self._size:
-            self._share.give(self._size)
+            self._share.release(self._size)
 
 
 def reservation() -> Reservation | None:
@@ -152,10 +152,10 @@ def reservation() -> Reservation | None:
     return None if share is None else Reservation(share)
 
 
-async def charge(page: Page) -> Page:
+async def reserve_page_memory(page: Page) -> Page:
     """Reserve the memory of a page that did not come over the network."""
     held = reservation()
     if held is not None:
-        await held.cover(len(page.body), page.content_type, beginning=page.body[:2])
+        await held.reserve(len(page.body), page.content_type, beginning=page.body[:2])
         page._memory = held
     return page

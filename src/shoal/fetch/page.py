@@ -28,7 +28,7 @@ class Page:
     __slots__ = (
         "_base",
         "_encoding",
-        "_media",
+        "_media_type",
         "_memory",
         "_selector",
         "_text",
@@ -71,7 +71,7 @@ class Page:
         self._encoding: str | None = None
         self._text: str | None = None
         self._selector: Selector | None = None
-        self._media: str | None = None
+        self._media_type: str | None = None
 
     @classmethod
     def of(
@@ -87,9 +87,9 @@ class Page:
     @property
     def content_type(self) -> str:
         """The media type in lower case, without parameters; empty if the site did not say."""
-        if self._media is None:
-            self._media = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        return self._media
+        if self._media_type is None:
+            self._media_type = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        return self._media_type
 
     @property
     def encoding(self) -> str:
@@ -112,7 +112,7 @@ class Page:
         Raises Permanent for a page whose tree would be too deep, or take too long to build.
         """
         if self._selector is None:
-            self._selector = self._built()
+            self._selector = self._build_selector()
         return self._selector
 
     @property
@@ -169,7 +169,7 @@ class Page:
                 found[url.partition("#")[0]] = None
         return list(found)
 
-    def _built(self) -> Selector:
+    def _build_selector(self) -> Selector:
         from parsel import Selector
 
         from shoal.fetch import html_links
@@ -198,7 +198,7 @@ class Page:
 
     def _find_base(self) -> can_ada.URL:
         """Where relative links start: <base href> if there is one, else the page's own URL."""
-        base = urls.parsed(self.url)
+        base = urls.parse_url(self.url)
         if base is None:
             raise Permanent(f"{self.url} is no absolute URL, so its links cannot be resolved")
         body = self.body
@@ -207,8 +207,8 @@ class Page:
 
             written = next((link.href for link in html_links.links(self.text) if link.tag == "base"), None)
             if written is not None:
-                declared = urls.parsed(urls.resolve(base, written.strip(urls.HTML_WHITESPACE)) or "")
-                if declared is not None and urls.is_fetched(declared):
+                declared = urls.parse_url(urls.resolve(base, written.strip(urls.HTML_WHITESPACE)) or "")
+                if declared is not None and urls.is_http(declared):
                     base = declared
         self._base = base
         return base

@@ -22,32 +22,32 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     truncate: bool = False
 
 
-class Gate(Protocol):
+class RequestGate(Protocol):
     """The caller's say in when a request may go out.
 
     `hop` counts the requests of one fetch on the wire: 0 first, one more for each redirect that is followed and for
     the second try after a kept connection turned out to be closed.
     """
 
-    async def before(self, url: str, hop: int) -> None:
+    async def before_request(self, url: str, hop: int) -> None:
         """Called before each request goes on the wire. It may wait, and it may raise AttemptEnded to end the fetch."""
 
-    async def departing(self, hop: int) -> None:
+    async def before_send(self, hop: int) -> None:
         """Called when the connection stands, right before the request is written. It may wait for the very moment."""
 
-    def sent(self, hop: int) -> None:
+    def after_send(self, hop: int) -> None:
         """Called once per hop, as soon as the request's headers left this machine; never if they did not."""
 
-    def done(self, hop: int) -> None:
+    def request_done(self, hop: int) -> None:
         """Called once per hop that was let through: its answer has been read, or there is none to come."""
 
-    async def throttled(self, ended: Throttled) -> None:
+    async def on_throttled(self, ended: Throttled) -> None:
         """Called by whoever reads the answer when it asks to wait."""
 
 
 class Fetcher(Protocol):
     async def fetch(
-        self, request: Request, *, gate: Gate | None = None, jar: str | None = None, max_body: int | None = None
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
     ) -> Page:
         """Get the page, whatever its status. Raises AttemptEnded when there is no answer to speak of.
 

@@ -19,7 +19,7 @@ from yarl import URL
 
 from shoal.errors import Permanent
 from shoal.fetch import urls
-from shoal.model.url_key import shown
+from shoal.model.url_key import quoted
 
 if TYPE_CHECKING:
     import can_ada
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CREDENTIALS = (hdrs.AUTHORIZATION, hdrs.COOKIE, hdrs.PROXY_AUTHORIZATION)
-_ABOUT_THE_BODY = (
+_BODY_HEADERS = (
     hdrs.CONTENT_TYPE,
     hdrs.CONTENT_LENGTH,
     hdrs.CONTENT_ENCODING,
@@ -38,10 +38,10 @@ _ABOUT_THE_BODY = (
 MAX_JARS = 1_000
 
 
-class Trip:
+class RedirectChain:
     """What to ask next, and where we have been. `target` is `url` as it goes on the wire."""
 
-    __slots__ = ("_been", "body", "headers", "history", "hop", "method", "redirects", "target", "url")
+    __slots__ = ("_visited", "body", "headers", "history", "hop", "method", "redirects", "target", "url")
 
     def __init__(self, request: Request) -> None:
         self.url = request.url
@@ -51,33 +51,33 @@ class Trip:
         self.hop = 0
         self.redirects = 0
         self.history: list[str] = []
-        self._been: set[tuple[str, str]] = set()
-        self.target, self.headers = wire_form(request.url, request.headers)
+        self._visited: set[tuple[str, str]] = set()
+        self.target, self.headers = request_target(request.url, request.headers)
 
     def redirect(self, status: int, location: str, *, limit: int, new_cookies: bool) -> None:
         """Turn to where the answer points. Raises Permanent if that leads nowhere."""
-        source = urls.parsed(self.url)
+        source = urls.parse_url(self.url)
         assert source is not None, "it was fetched"
-        target = _pointed_at(source, location)
-        self._been.add((self.method, self.url))
+        target = _redirect_target(source, location)
+        self._visited.add((self.method, self.url))
         if new_cookies:
             # The same URL may answer otherwise now; sites bounce a visitor like this to see whether it keeps cookies.
-            self._been.clear()
+            self._visited.clear()
         self.history.append(self.url)
         self.redirects += 1
         self._change_method(status)
         if not urls.may_carry_credentials(source, target):
             self._drop_headers(_CREDENTIALS)
         self.url = target.href
-        if (self.method, self.url) in self._been:
+        if (self.method, self.url) in self._visited:
             again = urls.without_credentials(self.url)
-            raise Permanent(f"{self._shown_start()} redirects in a loop: {again} comes round again")
+            raise Permanent(f"{self._first_url()} redirects in a loop: {again} comes round again")
         if self.redirects > limit:
-            raise Permanent(f"{self._shown_start()} redirects more than {limit} times")
+            raise Permanent(f"{self._first_url()} redirects more than {limit} times")
         self.hop += 1
-        self.target, self.headers = wire_form(self.url, self.headers)
+        self.target, self.headers = request_target(self.url, self.headers)
 
-    def _shown_start(self) -> str:
+    def _first_url(self) -> str:
         return urls.without_credentials(self.history[0])
 
     def _change_method(self, status: int) -> None:
@@ -85,7 +85,7 @@ class Trip:
         if becomes_get:
             self.method = "GET"
             self.body = None
-            self._drop_headers(_ABOUT_THE_BODY)
+            self._drop_headers(_BODY_HEADERS)
 
     def _drop_headers(self, names: tuple[str, ...]) -> None:
         kept = CIMultiDict(self.headers)
@@ -94,30 +94,30 @@ class Trip:
         self.headers = kept
 
 
-def wire_form(url: str, headers: Mapping[str, str]) -> tuple[URL, Mapping[str, str]]:
+def request_target(url: str, headers: Mapping[str, str]) -> tuple[URL, Mapping[str, str]]:
     """The URL to ask for, byte for byte where it can be sent so, and the headers with its credentials.
 
     Raises Permanent for what cannot be fetched over HTTP.
     """
     text = url.partition("#")[0]
     if not urls.is_clean(text):
-        parsed = urls.parsed(text)
+        parsed = urls.parse_url(text)
         if parsed is None:
-            raise Permanent(f"{shown(url)} is not a valid absolute URL")
-        if not urls.is_fetched(parsed):
-            named, scheme = shown(urls.without_credentials(url)), parsed.protocol[:-1]
+            raise Permanent(f"{quoted(url)} is not a valid absolute URL")
+        if not urls.is_http(parsed):
+            named, scheme = quoted(urls.without_credentials(url)), parsed.protocol[:-1]
             raise Permanent(f"{named} has the scheme {scheme!r}; only http and https are fetched")
         if parsed.username or parsed.password:
             headers = _with_credentials(headers, parsed)
             parsed.username = parsed.password = ""
         text = parsed.href
     try:
-        return _encoded(text), headers
+        return _encode_url(text), headers
     except ValueError:
-        raise Permanent(f"{shown(url)} is not a URL that can be fetched") from None
+        raise Permanent(f"{quoted(url)} is not a URL that can be fetched") from None
 
 
-def _encoded(text: str) -> URL:
+def _encode_url(text: str) -> URL:
     url = URL(text, encoded=True)
     if text.endswith("?") and not url.raw_query_string:
         # yarl drops an empty query. As the end of the path it stays.
@@ -132,13 +132,13 @@ def _with_credentials(headers: Mapping[str, str], url: can_ada.URL) -> Mapping[s
     return complete
 
 
-def _pointed_at(source: can_ada.URL, location: str) -> can_ada.URL:
+def _redirect_target(source: can_ada.URL, location: str) -> can_ada.URL:
     try:
         target = source + urls.header_text(location.strip(urls.HTML_WHITESPACE))
     except (ValueError, TypeError):
         start = urls.without_credentials(source.href)
-        raise Permanent(f"{start} redirects to {shown(location)}, which is no valid URL") from None
-    if not urls.is_fetched(target):
+        raise Permanent(f"{start} redirects to {quoted(location)}, which is no valid URL") from None
+    if not urls.is_http(target):
         start = urls.without_credentials(source.href)
         scheme = target.protocol[:-1]
         raise Permanent(f"{start} redirects to the scheme {scheme!r}; only http and https are fetched")
@@ -146,7 +146,7 @@ def _pointed_at(source: can_ada.URL, location: str) -> can_ada.URL:
     return target
 
 
-class Jars:
+class CookieJars:
     """The cookies of every session; which host and path gets which is decided by the rules of RFC 6265."""
 
     def __init__(self, limit: int = MAX_JARS) -> None:
@@ -161,7 +161,7 @@ class Jars:
         self._jars.move_to_end(name)
         return "; ".join(f"{morsel.key}={morsel.coded_value}" for morsel in jar.filter_cookies(url).values())
 
-    def keep(self, name: str, url: URL, set_cookies: Sequence[str]) -> None:
+    def store(self, name: str, url: URL, set_cookies: Sequence[str]) -> None:
         """Store what an answer from this URL asked to keep."""
         jar = self._jars.get(name)
         if jar is None:

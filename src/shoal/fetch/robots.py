@@ -12,21 +12,21 @@ from protego import Protego
 
 from shoal.errors import AttemptEnded, Permanent, Throttled, Transient
 from shoal.fetch import urls
-from shoal.fetch.classify import ratio, verdict_on
+from shoal.fetch.classify import classify_page, ratio
 from shoal.fetch.protocols import Request
 from shoal.model.lane import MAX_LANE_DELAY
 from shoal.model.log import Log
-from shoal.model.url_key import shown
+from shoal.model.url_key import quoted
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
-    from shoal.fetch.protocols import Fetcher, Gate
+    from shoal.fetch.protocols import Fetcher, RequestGate
 
-LARGEST_FILE = 512 * 1024
+MAX_FILE_BYTES = 512 * 1024
 MAX_SITES = 10_000
 FIRST_RETRY_SECONDS = 1.0
 # The longest pause that a site gets, whatever it asks for.
-LONGEST_DELAY = MAX_LANE_DELAY
+MAX_CRAWL_DELAY = MAX_LANE_DELAY
 # So many wildcards are matched for each URL. Real files have a few hundred at most.
 MAX_WILDCARDS = 2_000
 MAX_AGENT_NAMES = 100
@@ -36,29 +36,29 @@ _AGENT = re.compile(r"user[- ]?agent\b\s*:?\s*(.*)", re.IGNORECASE)
 _SITE_WIDE = re.compile(r"(?:site-?maps?|host)\b", re.IGNORECASE)
 _RULE = re.compile(r"(allow|dis+al+[ao]w|diasllow)\b\s*:?\s*(.*)", re.IGNORECASE)
 # Lines without a colon that the parser understands all the same.
-_OTHER = re.compile(r"(?:allow|dis+al+[ao]w|diasllow|crawl[- ]delay|request[- ]rate)\s", re.IGNORECASE)
+_LOOSE_RULE = re.compile(r"(?:allow|dis+al+[ao]w|diasllow|crawl[- ]delay|request[- ]rate)\s", re.IGNORECASE)
 
 
-class Rules:
+class RobotsRules:
     """What one site asks of one user agent. `crawl_delay` is the pause between two requests, in seconds.
 
-    `remarks`: what was asked for and is done otherwise, in words.
+    `warnings`: what was asked for and is done otherwise, in words.
     """
 
-    __slots__ = ("_agent", "_parsed", "crawl_delay", "remarks", "sitemaps")
+    __slots__ = ("_agent", "_parsed", "crawl_delay", "sitemaps", "warnings")
 
     def __init__(self, text: str, agent: str) -> None:
-        own = _OwnPart(text, agent)
+        own = _AgentGroups(text, agent)
         self._parsed = Protego.parse(own.text)
         self._agent = agent
         self.sitemaps: tuple[str, ...] = tuple(self._parsed.sitemaps)
         asked = self._strictest_delay()
-        self.crawl_delay = None if asked is None else min(asked, LONGEST_DELAY)
-        self.remarks: tuple[str, ...] = ()
-        if asked is not None and asked > LONGEST_DELAY:
-            self.remarks += (f"it asks for {asked:.3g} s between two requests; {LONGEST_DELAY:.0f} s are kept",)
+        self.crawl_delay = None if asked is None else min(asked, MAX_CRAWL_DELAY)
+        self.warnings: tuple[str, ...] = ()
+        if asked is not None and asked > MAX_CRAWL_DELAY:
+            self.warnings += (f"it asks for {asked:.3g} s between two requests; {MAX_CRAWL_DELAY:.0f} s are kept",)
         if own.simplified:
-            self.remarks += (
+            self.warnings += (
                 f"it has more than {MAX_WILDCARDS} wildcards; {own.simplified} rules were cut at their first one too "
                 "many, which forbids more than it asks for",
             )
@@ -74,7 +74,7 @@ class Rules:
         return max(delay or 0.0, ratio(rate.seconds, rate.requests))
 
 
-class _OwnPart:
+class _AgentGroups:
     """The part of a robots.txt that one agent has to know: the groups that may be meant for it, and the sitemaps.
 
     Everything else is left out before it is parsed, because the parser gives each rule of a group to each agent of it,
@@ -99,7 +99,7 @@ class _OwnPart:
                     names[name] = None
             elif _SITE_WIDE.match(line):
                 kept.append(line)
-            elif ":" in line or _OTHER.match(line):
+            elif ":" in line or _LOOSE_RULE.match(line):
                 if in_names:
                     kept += [f"User-agent: {name}" for name in names]
                 in_names = False
@@ -147,30 +147,30 @@ class Robots:
         self._retry = retry
         self._sites: OrderedDict[str, _Site] = OrderedDict()
 
-    async def rules(self, url: str, *, gate: Gate | None = None) -> Rules:
+    async def rules(self, url: str, *, gate: RequestGate | None = None) -> RobotsRules:
         """The rules for the site of this URL. Raises Transient or Throttled while they cannot be known."""
         site = self._site(url)
-        if (known := site.known()) is not None:
+        if (known := site.cached()) is not None:
             return known
         # One caller asks, the others wait here. Should it be cancelled, the next one gets the lock and asks.
         async with site.lock:
-            if (known := site.known()) is not None:
+            if (known := site.cached()) is not None:
                 return known
             try:
-                rules = await self._ask(site.origin, gate)
-            except _Unknown as unknown:
+                rules = await self._fetch_rules(site.origin, gate)
+            except _RulesUnavailable as unknown:
                 wait = min(self._retry, FIRST_RETRY_SECONDS * 2.0 ** min(site.failures, 16))
                 if isinstance(unknown.ended, Throttled) and unknown.ended.retry_after is not None:
                     wait = unknown.ended.retry_after
-                site.fail(unknown.ended, until=monotonic() + wait)
+                site.store_failure(unknown.ended, until=monotonic() + wait)
                 raise type(unknown.ended)(unknown.ended.message, retry_after=wait) from unknown.__cause__
-            site.learn(rules, until=monotonic() + self._ttl)
+            site.store(rules, until=monotonic() + self._ttl)
             return rules
 
     def _site(self, url: str) -> _Site:
-        parsed = urls.parsed(url)
-        if parsed is None or not urls.is_fetched(parsed):
-            raise Permanent(f"{shown(url)} is not a URL that can be fetched")
+        parsed = urls.parse_url(url)
+        if parsed is None or not urls.is_http(parsed):
+            raise Permanent(f"{quoted(url)} is not a URL that can be fetched")
         origin = parsed.origin
         site = self._sites.get(origin)
         if site is None:
@@ -181,38 +181,38 @@ class Robots:
             self._sites.move_to_end(origin)
         return site
 
-    async def _ask(self, origin: str, gate: Gate | None) -> Rules:
+    async def _fetch_rules(self, origin: str, gate: RequestGate | None) -> RobotsRules:
         name = f"robots.txt of {origin.partition('//')[2]}"
-        watched = None if gate is None else _WatchedGate(gate)
+        watched = None if gate is None else _RecordingGate(gate)
         request = Request(url=f"{origin}/robots.txt", truncate=True)
         try:
-            page = await self._fetcher.fetch(request, gate=watched, max_body=LARGEST_FILE)
+            page = await self._fetcher.fetch(request, gate=watched, max_body=MAX_FILE_BYTES)
         except AttemptEnded as ended:
             if watched is not None and watched.refused:
                 # The caller's own gate said no. That tells nothing about the site.
                 raise
             if isinstance(ended, Permanent):
                 # Redirects without end or to nowhere: by the RFC the file does not exist.
-                return Rules("", self._agent)
-            raise _Unknown(Transient(f"{name} could not be fetched: {ended.message}")) from ended
-        rules = await self._read(page, name)
+                return RobotsRules("", self._agent)
+            raise _RulesUnavailable(Transient(f"{name} could not be fetched: {ended.message}")) from ended
+        rules = await self._parse(page, name)
         if self._log is not None:
-            for remark in rules.remarks:
-                self._log.warning(f"{name} is not kept to the letter", why=remark)
+            for warning in rules.warnings:
+                self._log.warning(f"{name} is followed only in part", why=warning)
         return rules
 
-    async def _read(self, page: Page, name: str) -> Rules:
+    async def _parse(self, page: Page, name: str) -> RobotsRules:
         if 200 <= page.status < 300:
             text = page.body.decode("utf-8-sig", "replace")
             if len(text) > _READ_IN_THREAD:
-                return await asyncio.to_thread(Rules, text, self._agent)
-            return Rules(text, self._agent)
-        ended = verdict_on(page)
+                return await asyncio.to_thread(RobotsRules, text, self._agent)
+            return RobotsRules(text, self._agent)
+        ended = classify_page(page)
         if isinstance(ended, Throttled):
-            raise _Unknown(Throttled(f"{name} answered {ended.message}", retry_after=ended.retry_after))
+            raise _RulesUnavailable(Throttled(f"{name} answered {ended.message}", retry_after=ended.retry_after))
         if page.status >= 500:
-            raise _Unknown(Transient(f"{name} answered {ended.message if ended is not None else page.status}"))
-        return Rules("", self._agent)
+            raise _RulesUnavailable(Transient(f"{name} answered {ended.message if ended is not None else page.status}"))
+        return RobotsRules("", self._agent)
 
 
 def product_token(user_agent: str) -> str:
@@ -221,7 +221,7 @@ def product_token(user_agent: str) -> str:
     return match.group().lower() if match else user_agent
 
 
-class _Unknown(Exception):
+class _RulesUnavailable(Exception):
     """The rules cannot be had now; carries what the callers are told."""
 
     def __init__(self, ended: Transient | Throttled) -> None:
@@ -229,31 +229,31 @@ class _Unknown(Exception):
         self.ended = ended
 
 
-class _WatchedGate:
+class _RecordingGate:
     """Passes a gate on and notes whether the end of a fetch came from it."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: RequestGate) -> None:
         self._gate = gate
         self.refused = False
 
-    async def before(self, url: str, hop: int) -> None:
+    async def before_request(self, url: str, hop: int) -> None:
         try:
-            await self._gate.before(url, hop)
+            await self._gate.before_request(url, hop)
         except AttemptEnded:
             self.refused = True
             raise
 
-    async def departing(self, hop: int) -> None:
-        await self._gate.departing(hop)
+    async def before_send(self, hop: int) -> None:
+        await self._gate.before_send(hop)
 
-    def sent(self, hop: int) -> None:
-        self._gate.sent(hop)
+    def after_send(self, hop: int) -> None:
+        self._gate.after_send(hop)
 
-    def done(self, hop: int) -> None:
-        self._gate.done(hop)
+    def request_done(self, hop: int) -> None:
+        self._gate.request_done(hop)
 
-    async def throttled(self, ended: Throttled) -> None:
-        await self._gate.throttled(ended)
+    async def on_throttled(self, ended: Throttled) -> None:
+        await self._gate.on_throttled(ended)
 
 
 class _Site:
@@ -264,12 +264,12 @@ class _Site:
     def __init__(self, origin: str) -> None:
         self.origin = origin
         self.lock = asyncio.Lock()
-        self._rules: Rules | None = None
+        self._rules: RobotsRules | None = None
         self._failure: Transient | Throttled | None = None
         self._until = 0.0
         self.failures = 0
 
-    def known(self) -> Rules | None:
+    def cached(self) -> RobotsRules | None:
         """The rules, None if it is time to ask. Raises what the last try ended with while that is fresh."""
         if monotonic() >= self._until:
             return None
@@ -282,10 +282,10 @@ class _Site:
                 # Trying again earlier would only find the same remembered failure.
                 raise Transient(failure.message, retry_after=max(self._until - monotonic(), 0.0))
 
-    def learn(self, rules: Rules, *, until: float) -> None:
+    def store(self, rules: RobotsRules, *, until: float) -> None:
         self._rules, self._failure, self._until = rules, None, until
         self.failures = 0
 
-    def fail(self, failure: Transient | Throttled, *, until: float) -> None:
+    def store_failure(self, failure: Transient | Throttled, *, until: float) -> None:
         self._rules, self._failure, self._until = None, failure, until
         self.failures += 1

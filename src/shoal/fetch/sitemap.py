@@ -34,22 +34,22 @@ class SitemapEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sitemap(msgspec.Struct, frozen=True):
-    """`kind`: whether the entries are pages or further sitemaps. `complaint`: what kept the rest from being read."""
+    """`kind`: whether the entries are pages or further sitemaps. `problem`: what kept the rest from being read."""
 
     kind: Literal["index", "urls"]
     entries: tuple[SitemapEntry, ...]
-    complaint: str = ""
+    problem: str = ""
 
 
 def read_sitemap(body: bytes) -> Sitemap:
-    """What a sitemap or a feed holds. Never raises: what could be read comes with a complaint about the rest."""
-    body, complaint = _inflated(body)
+    """What a sitemap or a feed holds. Never raises: what could be read comes with a problem about the rest."""
+    body, problem = _inflate(body)
     encoding = None
     if body.startswith(_UTF16_MARKS):
         body, encoding = body.decode("utf-16", "replace").encode(), "utf-8"
     start = _START.search(body)
     found = _read_text(body) if start is None else _read_xml(body[start.start() :], encoding)
-    return msgspec.structs.replace(found, complaint=complaint) if complaint else found
+    return msgspec.structs.replace(found, problem=problem) if problem else found
 
 
 def robots_sitemaps(text: str) -> list[str]:
@@ -57,7 +57,7 @@ def robots_sitemaps(text: str) -> list[str]:
     return list(dict.fromkeys(_SITEMAP_LINE.findall(text.lstrip("\ufeff"))))
 
 
-def _inflated(body: bytes) -> tuple[bytes, str]:
+def _inflate(body: bytes) -> tuple[bytes, str]:
     """The body without its gzip layers. Some servers compress a .gz file once more, so there may be two."""
     for _ in range(2):
         if not body.startswith(_GZIP):
@@ -94,7 +94,7 @@ def _read_xml(body: bytes, encoding: str | None) -> Sitemap:
     from lxml import etree  # type: ignore[import-untyped]
 
     entries: list[SitemapEntry] = []
-    complaint = ""
+    problem = ""
     # Entities are never resolved and nothing is ever loaded; the parser's own limits on depth and size stay on.
     ends = etree.iterparse(
         BytesIO(body),
@@ -112,41 +112,41 @@ def _read_xml(body: bytes, encoding: str | None) -> Sitemap:
                 root = element.getroottree().getroot()
                 if _declares_entities(root):
                     return Sitemap(_kind(root), (), "It declares entities of its own, which is refused.")
-            entry = _READERS[_local(element)](element)
+            entry = _READERS[_local_name(element)](element)
             if entry is not None:
                 entries.append(entry)
-            _forget(element)
+            _free_parsed(element)
         root = ends.root
     except etree.XMLSyntaxError as error:
-        complaint = f"Its XML is broken: {error.msg}."
-    if not complaint and not entries and _local(root) not in _ROOTS:
-        complaint = _NO_SITEMAP
-    return Sitemap(_kind(root), tuple(entries), complaint)
+        problem = f"Its XML is broken: {error.msg}."
+    if not problem and not entries and _local_name(root) not in _ROOTS:
+        problem = _NO_SITEMAP
+    return Sitemap(_kind(root), tuple(entries), problem)
 
 
 def _kind(root: Any) -> Literal["index", "urls"]:
-    return "index" if root is not None and _local(root) == "sitemapindex" else "urls"
+    return "index" if root is not None and _local_name(root) == "sitemapindex" else "urls"
 
 
 def _read_url(element: Any) -> SitemapEntry | None:
     """`url` and `sitemap`. Children of other namespaces, such as `image:loc`, are about something else."""
-    space = _space(element)
-    texts = {_local(child): _text(child) for child in _children(element) if _space(child) == space}
+    namespace = _namespace(element)
+    texts = {_local_name(child): _text(child) for child in _children(element) if _namespace(child) == namespace}
     loc = texts.get("loc", "")
-    return SitemapEntry(loc, read_date(texts.get("lastmod")), _share(texts.get("priority"))) if loc else None
+    return SitemapEntry(loc, read_date(texts.get("lastmod")), _parse_priority(texts.get("priority"))) if loc else None
 
 
 def _read_item(element: Any) -> SitemapEntry | None:
     """An item of RSS."""
     # Feeds often carry an `atom:link` without text beside the link that counts.
-    texts = {_local(child): text for child in _children(element) if (text := _text(child))}
+    texts = {_local_name(child): text for child in _children(element) if (text := _text(child))}
     loc = texts.get("link") or _permalink(element)
     return SitemapEntry(loc, read_date(texts.get("pubDate") or texts.get("date"))) if loc else None
 
 
 def _permalink(element: Any) -> str:
     for child in _children(element):
-        if _local(child) == "guid" and child.get("isPermaLink", "true") == "true":
+        if _local_name(child) == "guid" and child.get("isPermaLink", "true") == "true":
             text = _text(child)
             return text if text.startswith(_SCHEMES) else ""
     return ""
@@ -155,9 +155,13 @@ def _permalink(element: Any) -> str:
 def _read_entry(element: Any) -> SitemapEntry | None:
     """An entry of Atom."""
     children = list(_children(element))
-    texts = {_local(child): _text(child) for child in children}
+    texts = {_local_name(child): _text(child) for child in children}
     for child in children:
-        if _local(child) == "link" and child.get("rel", "alternate") == "alternate" and child.get("href", "").strip():
+        if (
+            _local_name(child) == "link"
+            and child.get("rel", "alternate") == "alternate"
+            and child.get("href", "").strip()
+        ):
             return SitemapEntry(child.get("href").strip(), read_date(texts.get("updated") or texts.get("published")))
     return None
 
@@ -181,12 +185,12 @@ def _text(element: Any) -> str:
     return "" if len(element) else (element.text or "").strip()
 
 
-def _local(element: Any) -> str:
+def _local_name(element: Any) -> str:
     tag: str = element.tag
     return tag.rpartition("}")[2]
 
 
-def _space(element: Any) -> str:
+def _namespace(element: Any) -> str:
     tag: str = element.tag
     return tag.rpartition("}")[0]
 
@@ -196,14 +200,14 @@ def _declares_entities(root: Any) -> bool:
     return dtd is not None and any(True for _ in dtd.iterentities())
 
 
-def _forget(element: Any) -> None:
+def _free_parsed(element: Any) -> None:
     """Free what was read, so that a large file does not become a large tree."""
     element.clear(keep_tail=True)
     while element.getprevious() is not None:
         del element.getparent()[0]
 
 
-def _share(text: str | None) -> float | None:
+def _parse_priority(text: str | None) -> float | None:
     try:
         number = float(text or "nan")
     except ValueError:

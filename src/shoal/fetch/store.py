@@ -20,14 +20,14 @@ import msgspec
 from multidict import CIMultiDict
 
 from shoal.errors import InvalidItem, Permanent, StoreFailed
-from shoal.fetch.body import too_large
-from shoal.fetch.classify import verdict_on
-from shoal.fetch.memory import charge
+from shoal.fetch.body import too_large_error
+from shoal.fetch.classify import classify_page
+from shoal.fetch.memory import reserve_page_memory
 from shoal.fetch.page import Page
 from shoal.model.url_key import key_hash, url_key
 
 if TYPE_CHECKING:
-    from shoal.fetch.protocols import Fetcher, Gate, Request
+    from shoal.fetch.protocols import Fetcher, Request, RequestGate
 
 _FORMAT = 1
 # Twice as fast as the default, for bodies a tenth larger.
@@ -35,7 +35,7 @@ _COMPRESSION = 3
 _OWN_CONDITIONS = ("If-None-Match", "If-Modified-Since", "Range")
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a file. `headers` is a list, because a header may come several times."""
 
     shoal_page: int
@@ -47,8 +47,8 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     stored_at: float
 
 
-_read_head = msgspec.json.Decoder(_Head).decode
-_write_head = msgspec.json.Encoder().encode
+_decode_header = msgspec.json.Decoder(_Header).decode
+_encode_header = msgspec.json.Encoder().encode
 
 
 class FileStore:
@@ -87,7 +87,7 @@ class FileStore:
 def _load(path: Path, key: str) -> Page | None:
     try:
         first_line, _, packed = path.read_bytes().partition(b"\n")
-        head = _read_head(first_line)
+        head = _decode_header(first_line)
         unpacker = zlib.decompressobj()
         body = unpacker.decompress(packed)
         if head.shoal_page != _FORMAT or not unpacker.eof or url_key(head.requested_url) != key:
@@ -107,7 +107,7 @@ def _load(path: Path, key: str) -> Page | None:
 
 
 def _save(path: Path, page: Page) -> None:
-    head = _Head(
+    head = _Header(
         shoal_page=_FORMAT,
         url=page.url,
         requested_url=page.requested_url,
@@ -116,7 +116,7 @@ def _save(path: Path, page: Page) -> None:
         history=page.history,
         stored_at=time.time(),
     )
-    content = _write_head(head) + b"\n" + zlib.compress(page.body, _COMPRESSION)
+    content = _encode_header(head) + b"\n" + zlib.compress(page.body, _COMPRESSION)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
@@ -146,7 +146,7 @@ class StoringFetcher:
         self._store = store
 
     async def fetch(
-        self, request: Request, *, gate: Gate | None = None, jar: str | None = None, max_body: int | None = None
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
     ) -> Page:
         if not _is_plain_get(request):
             return await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
@@ -163,11 +163,11 @@ class StoringFetcher:
             if page.url == copy.url:
                 copy.not_modified = True
                 copy.seconds = page.seconds
-                return await charge(copy)
+                return await reserve_page_memory(copy)
             # The redirect leads elsewhere now, and that page happens to use the same validator.
             page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
         # A block with a good status must not take the place of the page.
-        if page.status == 200 and verdict_on(page) is None:
+        if page.status == 200 and classify_page(page) is None:
             await self._store.put(page)
         return page
 
@@ -182,7 +182,7 @@ class StoreOnlyFetcher:
         self._store = store
 
     async def fetch(
-        self, request: Request, *, gate: Gate | None = None, jar: str | None = None, max_body: int | None = None
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
     ) -> Page:
         page = None
         if _is_plain_get(request):
@@ -194,8 +194,8 @@ class StoreOnlyFetcher:
             what = request.url if request.method.upper() == "GET" else f"{request.method} {request.url}"
             raise Permanent(f"{what} is not in the store; fetch it once without --from-store")
         if max_body is not None and len(page.body) > max_body:
-            raise too_large(request.url, max_body)
-        return await charge(page)
+            raise too_large_error(request.url, max_body)
+        return await reserve_page_memory(page)
 
     async def close(self) -> None:
         return None

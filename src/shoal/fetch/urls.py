@@ -20,7 +20,7 @@ HTML_WHITESPACE = " \t\n\r\f"
 
 # Everything a browser would leave as it is. Anything else goes through the WHATWG parser.
 _CLEAN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]+)?(?:[/?][\w.~!$&'()*+,;=:@/?%|\[\]-]*)?", re.ASCII)
-_FETCHED = ("http:", "https:")
+_HTTP_SCHEMES = ("http:", "https:")
 _ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -40,7 +40,7 @@ def resolve(base: can_ada.URL, href: str) -> str | None:
         return None
 
 
-def parsed(url: str) -> can_ada.URL | None:
+def parse_url(url: str) -> can_ada.URL | None:
     """The URL as a browser reads it; None if it cannot."""
     try:
         return can_ada.parse(url)
@@ -52,15 +52,15 @@ def without_credentials(url: str) -> str:
     """The URL, fit for messages."""
     if "@" not in url:
         return url
-    safe = parsed(url)
+    safe = parse_url(url)
     if safe is None:
         return url
     safe.username = safe.password = ""
     return safe.href
 
 
-def is_fetched(url: can_ada.URL) -> bool:
-    return url.protocol in _FETCHED
+def is_http(url: can_ada.URL) -> bool:
+    return url.protocol in _HTTP_SCHEMES
 
 
 def header_text(value: str) -> str:
@@ -103,13 +103,13 @@ def is_public(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if address.is_site_local:
             return False
-        inner = _embedded(address)
+        inner = _embedded_ipv4(address)
         if inner is not None:
             address = inner
     return address.is_global and not address.is_multicast
 
 
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """The IPv4 address that a gateway on the way would make of this one."""
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)

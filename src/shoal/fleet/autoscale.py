@@ -87,7 +87,7 @@ class Elastic:
             why = "a person let the elastic rule decide again"
         most = self._scaler.bounds.most
         detail = {"from": before, "to": self._pool.size, "most": most, "what": WHAT, "why": why}
-        await self._ledger.runs.tell(self._run_id, ACTION, self._subject, detail, by=self._subject)
+        await self._ledger.runs.record_event(self._run_id, ACTION, self._subject, detail, by=self._subject)
 
     async def run(self) -> None:
         """Until it is cancelled. While the ledger is away everything stays as it is."""

@@ -19,7 +19,7 @@ from shoal.fleet.pool_workers import Ended, Place, Roll
 from shoal.fleet.process import Launcher
 from shoal.model.log import Log
 from shoal.observe.formatting import counted
-from shoal.worker.watchdog import HUNG
+from shoal.worker.watchdog import EXIT_HUNG
 
 STOPPED_BY_SIGNAL = 130
 HANDLER_FAILS = 1
@@ -281,7 +281,7 @@ class Pool:
         self._log.info("a worker has ended", worker=place.number, pid=child.pid, code=code)
         if code != 0:
             try:
-                freed = await self._roll.bury(child.pid)
+                freed = await self._roll.mark_dead(child.pid)
                 self._log.info("its items are free", worker=place.number, items=freed)
             except LedgerError as error:  # then the end of its lease frees them
                 self._note(f"The items of worker {place.number} wait for the end of its lease: {error.message}")
@@ -291,7 +291,7 @@ class Pool:
         place.restarts += 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (place.restarts - 1))
         how = f"was killed by signal {-code}" if code < 0 else f"crashed (exit {code})"
-        if code == HUNG:
+        if code == EXIT_HUNG:
             how = f"hung on an item and ended itself; its log {self._launcher.log_file(place.number)} names it"
         self._note(
             f"Worker {place.number} {how}; restart {place.restarts} of {self._options.max_restarts} in {pause:g} s."

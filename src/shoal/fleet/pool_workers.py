@@ -35,12 +35,12 @@ class Roll:
         self._since = since
         self._node = socket.gethostname()
 
-    async def bury(self, pid: int) -> int:
+    async def mark_dead(self, pid: int) -> int:
         """This process is dead: what it held is free at once. Returns how many items that were."""
         freed = 0
         for worker in await self._ledger.workers.list():
             if self._is_ours(worker, pid):
-                freed += (await self._ledger.workers.bury(worker.id)).rescued
+                freed += (await self._ledger.workers.mark_dead(worker.id)).rescued
         return freed
 
     async def held_by(self, pids: Collection[int]) -> int:
@@ -50,7 +50,7 @@ class Roll:
 
     async def tallies(self, processes: Iterable[tuple[int, int]]) -> dict[int, Tally]:
         """What was done, by the number of the worker; `processes` says which number each process had."""
-        now = (await self._ledger.health.examine()).clock
+        now = (await self._ledger.health.check()).clock
         # The ledger counts by whole minutes: the one in which the pool began belongs to it too.
         minutes = int((now - self._since).total_seconds() // 60) + 2
         work = {row.worker: row for row in await self._ledger.reads.workers(self._run_id, minutes=minutes)}

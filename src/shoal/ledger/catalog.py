@@ -11,7 +11,7 @@ from shoal.ledger.rows import Queryable
 from shoal.model.run import check_key_version
 
 
-class RunFacts(msgspec.Struct, frozen=True):
+class CachedRun(msgspec.Struct, frozen=True):
     """The parts of a run that never change."""
 
     no: int
@@ -25,7 +25,7 @@ class RunFacts(msgspec.Struct, frozen=True):
         return self.stages[name]
 
 
-class KnownQueue(msgspec.Struct, frozen=True):
+class CachedQueue(msgspec.Struct, frozen=True):
     """A queue, and the range of priorities that the ledger expects in it."""
 
     id: int
@@ -38,8 +38,8 @@ class KnownQueue(msgspec.Struct, frozen=True):
     def widened(self, low: int, high: int) -> tuple[int, int]:
         """A range for these as well. It grows in powers of two: a queue is widened a few times, not with every item."""
         return (
-            self.priority_min if self.priority_min <= low else _outward(low),
-            self.priority_max if high <= self.priority_max else _outward(high),
+            self.priority_min if self.priority_min <= low else _next_power_of_two(low),
+            self.priority_max if high <= self.priority_max else _next_power_of_two(high),
         )
 
 
@@ -47,12 +47,12 @@ class Catalog:
     def __init__(self, db: Queryable, queries: Mapping[str, str]) -> None:
         self._db = db
         self._sql = queries
-        self._runs: dict[str, RunFacts] = {}
+        self._runs: dict[str, CachedRun] = {}
         self._ids: dict[int, str] = {}
-        self._queues: dict[tuple[int, str], KnownQueue] = {}
+        self._queues: dict[tuple[int, str], CachedQueue] = {}
         self._workers: dict[str, int] = {}
 
-    async def run(self, run_id: str) -> RunFacts:
+    async def run(self, run_id: str) -> CachedRun:
         known = self._runs.get(run_id)
         if known is None:
             rows = await self._db.fetch(self._sql["run_facts"], run_id)
@@ -60,11 +60,11 @@ class Catalog:
                 raise NotFound(f"There is no run {run_id!r}.")
             check_key_version(rows[0]["key_version"])
             stages = {row["name"]: row["stage"] for row in rows}
-            known = self._runs[run_id] = RunFacts(rows[0]["no"], run_id, stages, rows[0]["name"])
+            known = self._runs[run_id] = CachedRun(rows[0]["no"], run_id, stages, rows[0]["name"])
             self._ids[known.no] = run_id
         return known
 
-    async def run_by_no(self, no: int) -> RunFacts:
+    async def run_by_no(self, no: int) -> CachedRun:
         if no not in self._ids:
             rows = await self._db.fetch(self._sql["run_id_of"], no)
             if not rows:
@@ -99,7 +99,7 @@ class Catalog:
             lows, highs = [low for low, _ in missing.values()], [high for _, high in missing.values()]
             await self._db.fetch(self._sql["make_queues"], stages, partitions, lows, highs)
             for row in await self._db.fetch(self._sql["find_queues"], stages, partitions):
-                self._queues[row["stage"], row["partition"]] = KnownQueue(
+                self._queues[row["stage"], row["partition"]] = CachedQueue(
                     row["id"], row["priority_min"], row["priority_max"]
                 )
         return {pair: self._queues[pair].id for pair in wanted}
@@ -117,7 +117,7 @@ class Catalog:
         self._workers.pop(worker, None)
 
 
-def _outward(priority: int) -> int:
+def _next_power_of_two(priority: int) -> int:
     """The next power of two, away from zero."""
     size: int = 1 << abs(priority).bit_length()
     return size if priority > 0 else -size

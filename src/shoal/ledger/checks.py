@@ -8,7 +8,7 @@ from shoal.errors import InvalidRecord, InvalidSetting, UsageError
 from shoal.model.item import MAX_NAME_BYTES, Lease
 from shoal.model.json_text import json_text
 from shoal.model.lane import LanePolicy
-from shoal.model.outcome import Finished
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.url_key import check_text
 from shoal.model.worker import WorkerSpec
 
@@ -23,7 +23,7 @@ def check_limit(limit: int) -> None:
         )
 
 
-def whole_cursor(cursor: str | None) -> int | None:
+def int_cursor(cursor: str | None) -> int | None:
     """A cursor that is one number."""
     if cursor is None:
         return None
@@ -44,7 +44,7 @@ def check_worker(spec: WorkerSpec) -> None:
         raise InvalidSetting("A worker id must have 1 to 255 characters.")
 
 
-def check_finished(finished: Sequence[Finished]) -> None:
+def check_finished(finished: Sequence[FinishedAttempt]) -> None:
     """Refuse a batch before any of it is stored."""
     seen: set[Lease] = set()
     for end in finished:
@@ -56,7 +56,7 @@ def check_finished(finished: Sequence[Finished]) -> None:
                 raise InvalidRecord("A record must be the JSON text of an object: use record_text(value).")
 
 
-def detail_text(end: Finished) -> str | None:
+def detail_text(end: FinishedAttempt) -> str | None:
     return None if end.detail is None else json_text(end.detail, "detail", MAX_DETAIL_BYTES, InvalidRecord)
 
 

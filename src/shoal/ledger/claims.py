@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.ledger.fairness import Group, Heads, QueueRow, first_queues, in_turn
+from shoal.ledger.fairness import QueueGroup, QueueHeads, QueueRow, limit_queues, order_queues
 from shoal.ledger.rows import Queryable
-from shoal.model.item import Claimed
+from shoal.model.item import ClaimedItem
 from shoal.model.worker import Scope
 
 MAX_CLAIM = 10_000
@@ -20,12 +20,12 @@ REFRESH_SECONDS = 1.0
 RESCAN_SECONDS = 2.0
 PROMOTE_SECONDS = 0.1
 # Before a claim from queues with different priorities, so many items of each queue are looked at, at least.
-LOOK_AHEAD_LEAST = 4
+MIN_LOOK_AHEAD = 4
 FROM_START = (-(1 << 31), 0)
 
 
 class ClaimRow(msgspec.Struct, gc=False):
-    """One row as a backend claims it. A deflected row was not leased: its lane does not let it start now."""
+    """One row as a backend claims it. A deferred row was not leased: its lane does not let it start now."""
 
     item: int
     epoch: int
@@ -38,11 +38,11 @@ class ClaimRow(msgspec.Struct, gc=False):
     url: str | None
     key: str | None
     payload: str | None
-    deflected: bool
+    deferred: bool
     paced: bool
 
 
-class QueueBook:
+class QueueCache:
     """What one worker remembers of the queues between two claims."""
 
     def __init__(self, scope: Scope) -> None:
@@ -58,13 +58,13 @@ class QueueBook:
         self._rows = {row.id: row for row in rows}
         self.refreshed_at = now
 
-    def next_round(self, now: float) -> list[Group]:
+    def next_round(self, now: float) -> list[QueueGroup]:
         if now - self._rescanned_at > RESCAN_SECONDS:
             # Rows that became ready late, or of higher priority, stand behind the hints.
             self.forget_hints(now)
-        groups = in_turn(self._rows.values(), self._own, self._turn, steal=self._steal)
+        groups = order_queues(self._rows.values(), self._own, self._turn, steal=self._steal)
         self._turn += 1
-        return first_queues(groups, QUEUES_PER_CLAIM)
+        return limit_queues(groups, QUEUES_PER_CLAIM)
 
     def after(self, rows: Sequence[QueueRow]) -> list[tuple[int, int]]:
         return [self._hints.get(row.id, FROM_START) for row in rows]
@@ -75,18 +75,18 @@ class QueueBook:
         self._rescanned_at = now
         return had_any
 
-    def distrust(self, now: float) -> None:
+    def invalidate(self, now: float) -> None:
         """The queues known had less than asked for: look for others next time."""
         self.forget_hints(now)
         self.refreshed_at = float("-inf")
 
-    def learn(self, claimed: Sequence[ClaimRow]) -> None:
+    def update_hints(self, claimed: Sequence[ClaimRow]) -> None:
         for row in claimed:
             place = (row.priority, row.item)
             if place > self._hints.get(row.queue, FROM_START):
                 self._hints[row.queue] = place
 
-    def learn_head(self, queue: QueueRow, left: Sequence[int]) -> None:
+    def update_head(self, queue: QueueRow, left: Sequence[int]) -> None:
         """`left`: priorities of what a claim leaves at the head of a queue."""
         self._rows[queue.id] = msgspec.structs.replace(queue, head=left[0] if left else queue.priority_max)
 
@@ -95,8 +95,8 @@ class QueueBook:
             self._rows.pop(row.id, None)
 
     @staticmethod
-    def as_claimed(row: ClaimRow, queue: QueueRow) -> Claimed:
-        return Claimed(
+    def to_claimed_item(row: ClaimRow, queue: QueueRow) -> ClaimedItem:
+        return ClaimedItem(
             row.item,
             row.epoch,
             queue.run_no,
@@ -115,13 +115,13 @@ class QueueBook:
         )
 
 
-class QueueClaims(ABC):
+class BaseClaims(ABC):
     """Fair between runs and stages, own partitions first, cheap when there is plenty and exact when there is little."""
 
     def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
         self._queryable = queryable
         self._sql = queries
-        self._books: dict[tuple[str, Scope], QueueBook] = {}
+        self._caches: dict[tuple[str, Scope], QueueCache] = {}
         self._promoted_at = float("-inf")
 
     @abstractmethod
@@ -143,63 +143,65 @@ class QueueClaims(ABC):
     async def _promote_due(self) -> int:
         """Move what has come due; returns how many items moved."""
 
-    async def claim(self, worker: str, scope: Scope, limit: int) -> list[Claimed]:
+    async def claim(self, worker: str, scope: Scope, limit: int) -> list[ClaimedItem]:
         if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
             raise InvalidSetting(f"The batch size is {limit!r}; it must be from 1 to {MAX_CLAIM}.")
-        book = self._books.setdefault((worker, scope), QueueBook(scope))
+        cache = self._caches.setdefault((worker, scope), QueueCache(scope))
         now = time.monotonic()
         if now - self._promoted_at > PROMOTE_SECONDS:
             await self._promote(now)
-        fresh = now - book.refreshed_at > REFRESH_SECONDS
+        fresh = now - cache.refreshed_at > REFRESH_SECONDS
         if fresh:
-            book.refresh(await self._open_queues(scope), now)
+            cache.refresh(await self._open_queues(scope), now)
         promoted = False
         while True:
             now = time.monotonic()
-            groups = book.next_round(now)
+            groups = cache.next_round(now)
             queues = [queue for group in groups for queue in group.queues]
-            rows = await self._take_by_priority(worker, book, groups, limit) if queues else []
+            rows = await self._take_by_priority(worker, cache, groups, limit) if queues else []
             by_id = {queue.id: queue for queue in queues}
-            claimed = [book.as_claimed(row, by_id[row.queue]) for row in rows if not row.deflected]
-            book.learn(rows)
+            claimed = [cache.to_claimed_item(row, by_id[row.queue]) for row in rows if not row.deferred]
+            cache.update_hints(rows)
             if claimed:
                 if len(rows) < limit:
-                    book.distrust(now)
+                    cache.invalidate(now)
                 return claimed
-            if rows or book.forget_hints(now):
-                continue  # all were deflected, or something may stand behind the hints
-            book.drop(queues)
+            if rows or cache.forget_hints(now):
+                continue  # all were deferred, or something may stand behind the hints
+            cache.drop(queues)
             if not queues:
                 # Once: a claim does not move all that others have come due.
                 if fresh and (promoted or not await self._promote(now)):
                     return []
                 promoted = fresh
-                book.refresh(await self._open_queues(scope), now)
+                cache.refresh(await self._open_queues(scope), now)
                 fresh = True
 
     async def _take_by_priority(
-        self, worker: str, book: QueueBook, groups: Sequence[Group], limit: int
+        self, worker: str, cache: QueueCache, groups: Sequence[QueueGroup], limit: int
     ) -> list[ClaimRow]:
         """The rows in the order in which they should start."""
         if not any(group.merged for group in groups):
             # The usual case: one priority, or one queue. The claim itself needs no look ahead.
             queues = [queue for group in groups for queue in group.queues]
-            return await self._take(worker, queues, book.after(queues), [limit] * len(queues), limit)
-        queues, most = await self._shares(book, groups, limit)
-        rows = await self._take(worker, queues, book.after(queues), most, limit) if queues else []
+            return await self._take(worker, queues, cache.after(queues), [limit] * len(queues), limit)
+        queues, most = await self._shares(cache, groups, limit)
+        rows = await self._take(worker, queues, cache.after(queues), most, limit) if queues else []
         place = {queue.id: n for n, group in enumerate(groups) for queue in group.queues}
         merged = [group.merged for group in groups]
         rows.sort(key=lambda row: (n := place[row.queue], row.priority if merged[n] else 0))
         return rows
 
-    async def _shares(self, book: QueueBook, groups: Sequence[Group], limit: int) -> tuple[list[QueueRow], list[int]]:
+    async def _shares(
+        self, cache: QueueCache, groups: Sequence[QueueGroup], limit: int
+    ) -> tuple[list[QueueRow], list[int]]:
         """How many items to take from which queues."""
         queues: list[QueueRow] = []
         most: list[int] = []
         left = limit
         for group in groups:
             if group.merged:
-                shares = await self._merged_shares(book, group.queues, left)
+                shares = await self._merged_shares(cache, group.queues, left)
             else:
                 shares = [left] * len(group.queues)
             queues += [queue for queue, share in zip(group.queues, shares, strict=True) if share]
@@ -209,34 +211,34 @@ class QueueClaims(ABC):
                 break
         return queues, most
 
-    async def _merged_shares(self, book: QueueBook, queues: Sequence[QueueRow], limit: int) -> list[int]:
+    async def _merged_shares(self, cache: QueueCache, queues: Sequence[QueueRow], limit: int) -> list[int]:
         """Look at the heads of all queues; deeper into those of which more may have to be taken."""
-        depth = min(limit, LOOK_AHEAD_LEAST + 2 * limit // len(queues))
-        found = await self._first_priorities(queues, book.after(queues), depth)
-        heads = Heads(found, [len(seen) >= depth for seen in found])
+        depth = min(limit, MIN_LOOK_AHEAD + 2 * limit // len(queues))
+        found = await self._first_priorities(queues, cache.after(queues), depth)
+        heads = QueueHeads(found, [len(seen) >= depth for seen in found])
         rounds = 0
         while sum(shares := heads.quotas(limit)) < limit and (bound := heads.bound()) is not None:
             # First those that set the bound, as a rule the one queue that has the smallest priorities; then all.
             deeper = [n for n, more in enumerate(heads.more) if more and (rounds or heads.priorities[n][-1] == bound)]
             rows = [queues[n] for n in deeper]
             rounds += 1
-            for n, seen in zip(deeper, await self._first_priorities(rows, book.after(rows), limit), strict=True):
+            for n, seen in zip(deeper, await self._first_priorities(rows, cache.after(rows), limit), strict=True):
                 # After `limit` of one queue nobody asks for more of it.
                 heads.priorities[n], heads.more[n] = seen, False
         for queue, seen, more, share in zip(queues, heads.priorities, heads.more, shares, strict=True):
-            book.learn_head(queue, seen[share:] or (seen[-1:] if more else []))
+            cache.update_head(queue, seen[share:] or (seen[-1:] if more else []))
         return shares
 
-    def _look_behind(self, worker: str) -> None:
+    def _invalidate_caches(self, worker: str) -> None:
         """Items went back into the queues: the next claim starts from their heads."""
-        for (owner, _), book in self._books.items():
+        for (owner, _), cache in self._caches.items():
             if owner == worker:
-                book.distrust(time.monotonic())
+                cache.invalidate(time.monotonic())
 
     def forget(self, worker: str) -> None:
         """The worker is gone; so is what was remembered for it."""
-        for known in [book for book in self._books if book[0] == worker]:
-            del self._books[known]
+        for known in [cache for cache in self._caches if cache[0] == worker]:
+            del self._caches[known]
 
     async def _open_queues(self, scope: Scope) -> list[QueueRow]:
         """Queues of active runs within the scope that have ready items."""

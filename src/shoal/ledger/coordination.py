@@ -14,42 +14,42 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.checks import check_limit
-from shoal.ledger.rows import Queryable, errand_from
+from shoal.ledger.rows import Queryable, lock_from
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.url_key import check_text
-from shoal.model.views import Errand
+from shoal.model.views import LockView
 
 MAX_LOCK_NAME_BYTES = 500
 
 
-class SqlErrands:
+class SqlLocks:
     def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
         self._queryable = queryable
         self._sql = queries
 
-    async def take(self, name: str, by: str, seconds: float) -> bool:
-        check_text("errand", name, MAX_LOCK_NAME_BYTES)
+    async def acquire(self, name: str, by: str, seconds: float) -> bool:
+        check_text("lock", name, MAX_LOCK_NAME_BYTES)
         check_text("taker", by, MAX_LOCK_NAME_BYTES)
-        return bool(await self._queryable.fetch(self._sql["take_errand"], name, by, float(seconds)))
+        return bool(await self._queryable.fetch(self._sql["acquire_lock"], name, by, float(seconds)))
 
-    async def keep(self, name: str, by: str, seconds: float) -> bool:
-        return bool(await self._queryable.fetch(self._sql["keep_errand"], name, by, float(seconds)))
+    async def renew(self, name: str, by: str, seconds: float) -> bool:
+        return bool(await self._queryable.fetch(self._sql["renew_lock"], name, by, float(seconds)))
 
-    async def finish(self, name: str, by: str, value: Mapping[str, Any] | None = None) -> bool:
-        text = json_text(value or {}, "errand's value", PAYLOAD_BYTES, InvalidSetting)
-        return bool(await self._queryable.fetch(self._sql["finish_errand"], name, by, text))
+    async def complete(self, name: str, by: str, value: Mapping[str, Any] | None = None) -> bool:
+        text = json_text(value or {}, "lock's value", PAYLOAD_BYTES, InvalidSetting)
+        return bool(await self._queryable.fetch(self._sql["complete_lock"], name, by, text))
 
-    async def drop(self, name: str, by: str) -> bool:
-        return bool(await self._queryable.fetch(self._sql["drop_errand"], name, by))
+    async def release(self, name: str, by: str) -> bool:
+        return bool(await self._queryable.fetch(self._sql["release_lock"], name, by))
 
-    async def get(self, name: str) -> Errand | None:
-        rows = await self._queryable.fetch(self._sql["get_errand"], name)
-        return errand_from(rows[0]) if rows else None
+    async def get(self, name: str) -> LockView | None:
+        rows = await self._queryable.fetch(self._sql["get_lock"], name)
+        return lock_from(rows[0]) if rows else None
 
-    async def list(self, prefix: str, *, limit: int = 50) -> list[Errand]:
+    async def list(self, prefix: str, *, limit: int = 50) -> list[LockView]:
         check_limit(limit)
-        return [errand_from(row) for row in await self._queryable.fetch(self._sql["list_errands"], prefix, limit)]
+        return [lock_from(row) for row in await self._queryable.fetch(self._sql["list_locks"], prefix, limit)]
 
 
 class SqlSettings:

@@ -13,18 +13,18 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from shoal.ledger.scalings import Scaling, scaling_gate
+from shoal.ledger.scalings import Scaling, scaling_reason
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.lane import LaneView
-from shoal.model.run import COLLECTION, Run, RunState
-from shoal.model.views import Gate, ItemView, PartitionProgress, added
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run, RunState
+from shoal.model.views import ItemView, PartitionProgress, WaitReason, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 
 RANK_LIMIT = 10_000
 # A worker's clock and the ledger's may differ by so much over one attempt.
 SLACK_SECONDS = 1.0
 _SITE_ANSWER = re.compile(r"\d{3}\b|.* answered \d{3}\b|Retry-After\b")
-_HOW_ITEMS_RETURN = "when any worker of this ledger or `shoal release` runs"
+_RETURNED_BY = "when any worker of this ledger or `shoal release` runs"
 
 
 class DelayedGroup(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class DelayedGroup(msgspec.Struct, frozen=True):
     first_due: dt.datetime
 
 
-class Holder(msgspec.Struct, frozen=True):
+class LeaseHolder(msgspec.Struct, frozen=True):
     """A worker and how many items of the run it has leased, and how many of them since its last report."""
 
     worker: str
@@ -41,7 +41,7 @@ class Holder(msgspec.Struct, frozen=True):
     fresh: int
 
 
-class ItemFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
     """`now` is the ledger's time. `full`: that the ledger has no space left, in a sentence."""
 
     run: Run
@@ -55,7 +55,7 @@ class ItemFacts(msgspec.Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerView]
 
 
-class RunFactsNow(msgspec.Struct, frozen=True, kw_only=True):
+class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     """`now` is the ledger's time. `full`: that the ledger has no space left, in a sentence."""
 
     run: Run
@@ -65,12 +65,12 @@ class RunFactsNow(msgspec.Struct, frozen=True, kw_only=True):
     partitions: Sequence[PartitionProgress]
     lanes: Sequence[LaneView]
     delayed: Sequence[DelayedGroup]
-    holders: Sequence[Holder]
+    holders: Sequence[LeaseHolder]
     workers: Sequence[WorkerView]
     scalings: Sequence[Scaling]
 
 
-def silence(worker: WorkerView) -> str | None:
+def heartbeat_problem(worker: WorkerView) -> str | None:
     """What is wrong with the heartbeat of a worker that is registered as present; None when it is fresh."""
     if worker.alive or worker.state not in (WorkerState.LIVE, WorkerState.DRAINING):
         return None
@@ -78,34 +78,34 @@ def silence(worker: WorkerView) -> str | None:
     if not worker.leased:
         return text
     items = "its item returns" if worker.leased == 1 else f"its {worker.leased} items return"
-    return f"{text}; {items} {_HOW_ITEMS_RETURN}"
+    return f"{text}; {items} {_RETURNED_BY}"
 
 
-def why_item(facts: ItemFacts) -> list[Gate]:
+def why_item(facts: ItemContext) -> list[WaitReason]:
     item = facts.item
     if item.state in FINAL_STATES:
         text = f"It is {item.state.value}" + (f": {item.error}" if item.error else "") + "."
-        return [Gate(code=item.state.value, text=text, since=item.since)]
-    gates = [*_run_gates(facts.run, facts.run_changed_at), *_full_gates(facts.full, facts.workers)]
+        return [WaitReason(code=item.state.value, text=text, since=item.since)]
+    gates = [*_run_reasons(facts.run, facts.run_changed_at), *_ledger_full_reasons(facts.full, facts.workers)]
     if item.state is ItemState.LEASED:
-        gates.append(_leased_gate(item, facts.workers, facts.now))
+        gates.append(_leased_reason(item, facts.workers, facts.now))
         return gates
     if item.state is ItemState.DELAYED:
-        gates.append(_delayed_gate(item, facts.delay_reason, facts.lane, facts.now))
+        gates.append(_delayed_reason(item, facts.delay_reason, facts.lane, facts.now))
     if facts.lane is not None and item.state is not ItemState.READY:
-        gates.extend(_lane_gates(facts.lane, item, facts.now))
+        gates.extend(_lane_reasons(facts.lane, item, facts.now))
     if item.state is ItemState.WAITING:
         gates.append(
-            Gate(
+            WaitReason(
                 code="lane_rank",
                 text=f"{_ranked(facts.ahead)} of its run wait before it in the lane.",
                 items=facts.ahead,
             )
         )
-    gates.extend(_worker_gates(facts.run, item.stage, item.partition, facts.workers, facts.now))
+    gates.extend(_worker_reasons(facts.run, item.stage, item.partition, facts.workers, facts.now))
     if item.state is ItemState.READY:
         gates.append(
-            Gate(
+            WaitReason(
                 code="queue_rank",
                 text=f"{_ranked(facts.ahead)} stand before it in its queue.",
                 since=item.since,
@@ -115,44 +115,46 @@ def why_item(facts: ItemFacts) -> list[Gate]:
     return gates
 
 
-def why_run(facts: RunFactsNow) -> list[Gate]:
+def why_run(facts: RunContext) -> list[WaitReason]:
     """What the run waits for, the most important first, and why there are as many workers as there are."""
-    run, counts = facts.run, added(part.counts for part in facts.partitions)
-    gates = _run_gates(run, facts.run_changed_at)
+    run, counts = facts.run, sum_counts(part.counts for part in facts.partitions)
+    gates = _run_reasons(run, facts.run_changed_at)
     if run.state in (RunState.FINISHED, RunState.CANCELLED):
         return gates
     if counts.remaining == 0:
         gates.append(
-            Gate(code="nothing_left", text="Nothing is left to do.")
+            WaitReason(code="nothing_left", text="Nothing is left to do.")
             if run.sealed
-            else Gate(
+            else WaitReason(
                 code="unsealed",
                 text="Everything enqueued so far has ended, but the intake was not closed: more may come. "
                 "If the enqueue was interrupted, run it again; duplicates are dropped.",
             )
         )
         return gates
-    gates.extend(_full_gates(facts.full, facts.workers))
+    gates.extend(_ledger_full_reasons(facts.full, facts.workers))
     alive = {worker.id for worker in facts.workers if worker.alive}
     any_lost = any(holder.worker not in alive for holder in facts.holders)
     open_stages = {part.stage for part in facts.partitions if part.counts.pending or (any_lost and part.counts.leased)}
-    unserved = [stage for stage in run.stages if stage in open_stages and not _able(run, stage, facts.workers)]
+    unserved = [
+        stage for stage in run.stages if stage in open_stages and not _eligible_workers(run, stage, facts.workers)
+    ]
     if unserved:
         # Nobody takes anything of the run, or of some of its stages only.
         code = "no_worker" if len(unserved) == len(open_stages) else "no_worker_for_stage"
         since = _last_served(run, unserved, facts.workers, facts.now)
-        gates.append(Gate(code=code, text=_no_worker(run, unserved), since=since))
-    gates.extend(_holder_gates(run, facts.holders, facts.workers))
+        gates.append(WaitReason(code=code, text=_no_worker(run, unserved), since=since))
+    gates.extend(_holder_reasons(run, facts.holders, facts.workers))
     if counts.ready:
         waiting = "ready" if "no_worker" in {gate.code for gate in gates} else "ready and waiting for a free worker"
-        gates.append(Gate(code="ready", text=f"{_items(counts.ready)} {waiting}.", items=counts.ready))
+        gates.append(WaitReason(code="ready", text=f"{_items(counts.ready)} {waiting}.", items=counts.ready))
     if counts.waiting:
         text = f"{_items(counts.waiting)} waiting for their lanes."
-        gates.append(Gate(code="waiting", text=text, items=counts.waiting))
+        gates.append(WaitReason(code="waiting", text=text, items=counts.waiting))
     for lane in facts.lanes:
-        gates.extend(_lane_gates(lane, None, facts.now))
-    gates.extend(_delayed_group_gate(group, facts.now) for group in facts.delayed)
-    gates.extend(scaling_gate(scaling) for scaling in facts.scalings)
+        gates.extend(_lane_reasons(lane, None, facts.now))
+    gates.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
+    gates.extend(scaling_reason(scaling) for scaling in facts.scalings)
     return gates
 
 
@@ -166,53 +168,53 @@ _REASONS = {
 }
 
 
-def _run_gates(run: Run, changed_at: dt.datetime) -> list[Gate]:
+def _run_reasons(run: Run, changed_at: dt.datetime) -> list[WaitReason]:
     match run.state:
         case RunState.PAUSED:
             text = f"The run {run.id} is paused; `shoal runs resume {run.id}` lets it go on."
-            return [Gate(code="run_paused", text=text, since=changed_at)]
+            return [WaitReason(code="run_paused", text=text, since=changed_at)]
         case RunState.CANCELLED | RunState.FINISHED:
             text = f"The run {run.id} is {run.state.value}."
-            return [Gate(code=f"run_{run.state.value}", text=text, since=changed_at)]
+            return [WaitReason(code=f"run_{run.state.value}", text=text, since=changed_at)]
         case _:
             return []
 
 
-def _full_gates(full: str | None, workers: Iterable[WorkerView]) -> list[Gate]:
+def _ledger_full_reasons(full: str | None, workers: Iterable[WorkerView]) -> list[WaitReason]:
     """A ledger that cannot be written: seen from here, or told by a worker whose heartbeat still got through."""
     for worker in workers:
         if full is None and worker.alive and worker.report is not None and worker.report.trouble:
             full = f"{worker.id} cannot store anything: {worker.report.trouble}"
     if full is None:
         return []
-    return [Gate(code="ledger_full", text=f"{full} Workers wait until there is; nothing is lost meanwhile.")]
+    return [WaitReason(code="ledger_full", text=f"{full} Workers wait until there is; nothing is lost meanwhile.")]
 
 
-def _leased_gate(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime) -> Gate:
+def _leased_reason(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime) -> WaitReason:
     """Who holds the item, and whether it has begun, as far as the holder has said."""
     worker = next((worker for worker in workers if worker.id == item.worker), None)
     if worker is None:
-        text = f"Claimed by {item.worker}, which is gone; it returns {_HOW_ITEMS_RETURN}."
-        return Gate(code="held_by_dead", text=text, since=item.since)
+        text = f"Claimed by {item.worker}, which is gone; it returns {_RETURNED_BY}."
+        return WaitReason(code="held_by_dead", text=text, since=item.since)
     if not worker.alive:
         silent = f"no heartbeat for {_seconds(worker.silent_seconds)} (its lease is {worker.lease_seconds:g} s)"
-        text = f"Held by a dead worker: {worker.id} has sent {silent}. The item returns {_HOW_ITEMS_RETURN}."
-        return Gate(code="held_by_dead", text=text, since=item.since)
+        text = f"Held by a dead worker: {worker.id} has sent {silent}. The item returns {_RETURNED_BY}."
+        return WaitReason(code="held_by_dead", text=text, since=item.since)
     report, age, claimed_for = worker.report, worker.report_seconds or 0.0, (now - item.since).total_seconds()
     running = None if report is None else next((for_ for id, for_ in report.items if id == item.id), None)
     if running is not None and (running := running + age) <= claimed_for + SLACK_SECONDS:
         text = f"{worker.id} has been running it for {_seconds(running)}.{_warning(worker)}"
-        return Gate(code="running", text=text, since=now - dt.timedelta(seconds=running))
+        return WaitReason(code="running", text=text, since=now - dt.timedelta(seconds=running))
     if report is None or age >= claimed_for:
         text = f"Claimed by {worker.id}; its next heartbeat says whether it has begun.{_warning(worker)}"
-        return Gate(code="leased", text=text, since=item.since)
+        return WaitReason(code="leased", text=text, since=item.since)
     busy = sum(report.running.values())
     if report.lists_all:
         text = f"Claimed by {worker.id}, not begun: it waits in the worker's buffer while {_are(busy)} running."
-        return Gate(code="claimed", text=text + _warning(worker), since=item.since)
+        return WaitReason(code="claimed", text=text + _warning(worker), since=item.since)
     text = f"Claimed by {worker.id}, which holds {_counted(worker.leased)}: {_are(busy)} running"
     text += f", {_are(report.unstored)} done and not stored yet" if report.unstored else ""
-    return Gate(code="leased", text=f"{text}, the others have not begun.{_warning(worker)}", since=item.since)
+    return WaitReason(code="leased", text=f"{text}, the others have not begun.{_warning(worker)}", since=item.since)
 
 
 def _warning(worker: WorkerView) -> str:
@@ -224,7 +226,7 @@ def _warning(worker: WorkerView) -> str:
     return f" {last}; in {_seconds(left)} it is taken for dead."
 
 
-def _holder_gates(run: Run, holders: Sequence[Holder], workers: Sequence[WorkerView]) -> list[Gate]:
+def _holder_reasons(run: Run, holders: Sequence[LeaseHolder], workers: Sequence[WorkerView]) -> list[WaitReason]:
     """What is leased: by the living, with what they say of it, and by the dead."""
     alive = {worker.id: worker for worker in workers if worker.alive}
     held = [(holder, alive[holder.worker]) for holder in holders if holder.worker in alive]
@@ -236,18 +238,16 @@ def _holder_gates(run: Run, holders: Sequence[Holder], workers: Sequence[WorkerV
         since = f"no heartbeat for {_seconds(silent[lost[0].worker])}" if lost[0].worker in silent else "it is gone"
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         return_ = "It returns" if items == 1 else "They return"
-        text = (
-            f"{_items(items)} held by a dead worker: {lost[0].worker} ({since}){more}. {return_} {_HOW_ITEMS_RETURN}."
-        )
-        gates.append(Gate(code="held_by_dead", text=text, items=items))
+        text = f"{_items(items)} held by a dead worker: {lost[0].worker} ({since}){more}. {return_} {_RETURNED_BY}."
+        gates.append(WaitReason(code="held_by_dead", text=text, items=items))
     if held:
         leased = sum(holder.leased for holder, _ in held)
         late = next((warning for _, worker in held if (warning := _warning(worker))), "")
-        gates.append(Gate(code="leased", text=_leased_text(run, leased, held) + late, items=leased))
+        gates.append(WaitReason(code="leased", text=_leased_text(run, leased, held) + late, items=leased))
     return gates
 
 
-def _leased_text(run: Run, leased: int, held: Sequence[tuple[Holder, WorkerView]]) -> str:
+def _leased_text(run: Run, leased: int, held: Sequence[tuple[LeaseHolder, WorkerView]]) -> str:
     reports = [worker.report for _, worker in held if worker.report is not None]
     running = min(leased, sum(report.running.get(run.no, 0) for report in reports))
     # What a worker says is as old as its heartbeat, and what waits to be stored is not told by run.
@@ -265,7 +265,7 @@ def _leased_text(run: Run, leased: int, held: Sequence[tuple[Holder, WorkerView]
     return ", ".join(parts) + "."
 
 
-def _delayed_gate(item: ItemView, reason: str | None, lane: LaneView | None, now: dt.datetime) -> Gate:
+def _delayed_reason(item: ItemView, reason: str | None, lane: LaneView | None, now: dt.datetime) -> WaitReason:
     if reason == "lane" and lane is not None and lane.blocked_seconds > 0:
         reason = "blocked"
     elif reason == "lane" and lane is not None and lane.policy.ordered:
@@ -286,63 +286,65 @@ def _delayed_gate(item: ItemView, reason: str | None, lane: LaneView | None, now
     if item.due_at is not None and item.due_at <= now:
         # Delayed items are moved on by workers: without one they stay where they are.
         text = f"Its time has come, and it waits for a worker to take it. {text}"
-        return Gate(code=f"delayed_{reason}", text=text, since=item.due_at)
-    return Gate(code=f"delayed_{reason}", text=text, since=item.since, until=item.due_at)
+        return WaitReason(code=f"delayed_{reason}", text=text, since=item.due_at)
+    return WaitReason(code=f"delayed_{reason}", text=text, since=item.since, until=item.due_at)
 
 
-def _delayed_group_gate(group: DelayedGroup, now: dt.datetime) -> Gate:
+def _delayed_group_reason(group: DelayedGroup, now: dt.datetime) -> WaitReason:
     text, code = f"{_items(group.items)} delayed ({_REASONS[group.reason]})", f"delayed_{group.reason}"
     if group.first_due <= now:
-        return Gate(code=code, text=f"{text}; the first is due.", since=group.first_due, items=group.items)
-    return Gate(code=code, text=f"{text}.", until=group.first_due, items=group.items)
+        return WaitReason(code=code, text=f"{text}; the first is due.", since=group.first_due, items=group.items)
+    return WaitReason(code=code, text=f"{text}.", until=group.first_due, items=group.items)
 
 
-def _lane_gates(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list[Gate]:
+def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list[WaitReason]:
     gates = []
     waiting = lane.waiting or None
     if lane.paused:
         of_run = f" --run {lane.run_id}" if lane.run_id is not None else ""
         text = f"The lane {lane.key} is paused; `shoal lanes resume {shlex.quote(lane.key)}{of_run}` lets it go on."
-        gates.append(Gate(code="lane_paused", text=text, items=waiting))
+        gates.append(WaitReason(code="lane_paused", text=text, items=waiting))
     if lane.blocked_seconds > 0:
-        gates.append(_blocked_gate(lane, now))
+        gates.append(_blocked_reason(lane, now))
     if lane.waiting and (item is None or item.state is ItemState.WAITING):
         policy = lane.policy
         if policy.ordered:
             text = f"The group {lane.key} runs one at a time, in order: the one before has not ended."
-            gates.append(Gate(code="lane_order", text=text, items=waiting))
+            gates.append(WaitReason(code="lane_order", text=text, items=waiting))
         elif lane.taken + lane.visiting >= policy.limit:
             text = f"The lane {lane.key} is full: {lane.taken + lane.visiting} of {policy.limit} places are taken."
             if lane.visiting:
                 text += f" {lane.visiting} by requests that redirects or handlers sent there."
-            gates.append(Gate(code="lane_limit", text=text, items=waiting))
+            gates.append(WaitReason(code="lane_limit", text=text, items=waiting))
         elif policy.delay_max > 0:
             text = f"The lane {lane.key} starts one item every {_range(policy.delay_min, policy.delay_max)} s"
             text += f", the next in {lane.next_seconds:.1f} s." if lane.next_seconds > 0 else "."
             if 0 < lane.floor <= policy.delay_min and lane.floor_why:
                 text += f" At least {lane.floor:g} s: {lane.floor_why}."
-            gates.append(Gate(code="lane_delay", text=text, items=waiting))
+            gates.append(WaitReason(code="lane_delay", text=text, items=waiting))
     return gates
 
 
-def _blocked_gate(lane: LaneView, now: dt.datetime) -> Gate:
+def _blocked_reason(lane: LaneView, now: dt.datetime) -> WaitReason:
     why = lane.blocked_why or ""
     what = "rate limited by its site" if _SITE_ANSWER.match(why) else "blocked"
     text = f"The lane {lane.key} is {what} for another {_seconds(lane.blocked_seconds)}" + (f": {why}." if why else ".")
     until = now + dt.timedelta(seconds=lane.blocked_seconds)
-    return Gate(code="lane_blocked", text=text, until=until, items=lane.waiting or None)
+    return WaitReason(code="lane_blocked", text=text, until=until, items=lane.waiting or None)
 
 
-def _worker_gates(run: Run, stage: str, partition: str, workers: Sequence[WorkerView], now: dt.datetime) -> list[Gate]:
-    able = _able(run, stage, workers)
+def _worker_reasons(
+    run: Run, stage: str, partition: str, workers: Sequence[WorkerView], now: dt.datetime
+) -> list[WaitReason]:
+    able = _eligible_workers(run, stage, workers)
     if not able:
         since = _last_served(run, [stage], workers, now)
-        return [Gate(code="no_worker", text=_no_worker(run, [stage]), since=since)]
+        return [WaitReason(code="no_worker", text=_no_worker(run, [stage]), since=since)]
     if not any(
         worker.scope.steal or not worker.scope.partitions or partition in worker.scope.partitions for worker in able
     ):
         return [
-            Gate(
+            WaitReason(
                 code="no_worker_for_partition",
                 text=f"No live worker takes the partition {partition!r}: all keep to their own.",
             )
@@ -350,12 +352,12 @@ def _worker_gates(run: Run, stage: str, partition: str, workers: Sequence[Worker
     return []
 
 
-def _able(run: Run, stage: str, workers: Iterable[WorkerView]) -> list[WorkerView]:
+def _eligible_workers(run: Run, stage: str, workers: Iterable[WorkerView]) -> list[WorkerView]:
     """Workers that are alive and would claim items of this stage."""
     return [
         worker
         for worker in workers
-        if worker.alive and worker.state is WorkerState.LIVE and worker.scope.serves(run.id, run.scraper, stage)
+        if worker.alive and worker.state is WorkerState.LIVE and worker.scope.includes_stage(run.id, run.scraper, stage)
     ]
 
 
@@ -366,14 +368,14 @@ def _last_served(
     silent = [
         worker.silent_seconds
         for worker in workers
-        if not worker.alive and any(worker.scope.serves(run.id, run.scraper, stage) for stage in stages)
+        if not worker.alive and any(worker.scope.includes_stage(run.id, run.scraper, stage) for stage in stages)
     ]
     return now - dt.timedelta(seconds=min(silent)) if silent else None
 
 
 def _no_worker(run: Run, stages: Sequence[str]) -> str:
     named = f"the stage {stages[0]}" if len(stages) == 1 else f"the stages {', '.join(stages)}"
-    if run.scraper.startswith(COLLECTION):
+    if run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
         return f"No live worker runs the members of {run.scraper}. Go on with `shoal run` and its folder."
     start = "Start one: `shoal worker` or `shoal run` with its file or name."
     return f"No live worker serves {named} of {run.scraper}. {start}"

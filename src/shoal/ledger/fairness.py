@@ -30,7 +30,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     head: int = 0
 
 
-class Group(msgspec.Struct, frozen=True):
+class QueueGroup(msgspec.Struct, frozen=True):
     """Queues that a claim empties before it looks at the next group.
 
     `merged`: their items are taken by priority over all of them; otherwise queue by queue.
@@ -40,7 +40,7 @@ class Group(msgspec.Struct, frozen=True):
     merged: bool = False
 
 
-def in_turn(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, steal: bool = True) -> list[Group]:
+def order_queues(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, steal: bool = True) -> list[QueueGroup]:
     """Own partitions before others; within each, another (run, stage) goes first at every turn.
 
     A claim empties the first group before it looks at the second, so going first is what counts. A run whose queues
@@ -54,18 +54,18 @@ def in_turn(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, steal
     return _grouped(mine, turn) + _grouped(others, turn)
 
 
-def first_queues(groups: Iterable[Group], most: int) -> list[Group]:
+def limit_queues(groups: Iterable[QueueGroup], most: int) -> list[QueueGroup]:
     """The groups cut to so many queues in all."""
-    kept: list[Group] = []
+    kept: list[QueueGroup] = []
     for group in groups:
         if most <= 0:
             break
-        kept.append(Group(group.queues[:most], group.merged))
+        kept.append(QueueGroup(group.queues[:most], group.merged))
         most -= len(group.queues)
     return kept
 
 
-class Heads(msgspec.Struct):
+class QueueHeads(msgspec.Struct):
     """The priorities of the first items of some queues, in order. `more`: whether a queue has further ones."""
 
     priorities: list[list[int]]
@@ -90,7 +90,7 @@ class Heads(msgspec.Struct):
         return taken
 
 
-def _grouped(rows: list[QueueRow], turn: int) -> list[Group]:
+def _grouped(rows: list[QueueRow], turn: int) -> list[QueueGroup]:
     by_stage: dict[tuple[int, str], list[QueueRow]] = {}
     for row in rows:
         by_stage.setdefault((row.run_no, row.stage), []).append(row)
@@ -102,18 +102,18 @@ def _grouped(rows: list[QueueRow], turn: int) -> list[Group]:
     stages = [_rotate(sorted(stage, key=lambda row: row.id), rounds) for stage in ordered]
     mixed = _mixed_runs(rows)
     if not mixed:
-        return [Group(stage) for stage in stages]
+        return [QueueGroup(stage) for stage in stages]
     # The stages of a mixed run move up to the first of them.
     first: dict[int, int] = {}
     places = [first.setdefault(stage[0].run_no, n) if stage[0].run_no in mixed else n for n, stage in enumerate(stages)]
     stages = [stages[n] for n in sorted(range(len(stages)), key=places.__getitem__)]
-    groups: list[Group] = []
+    groups: list[QueueGroup] = []
     for run_no, together in groupby(stages, key=lambda stage: stage[0].run_no):
         if run_no in mixed:
             queues = sorted((row for stage in together for row in stage), key=lambda row: row.head)
-            groups.append(Group(queues, merged=len(queues) > 1))
+            groups.append(QueueGroup(queues, merged=len(queues) > 1))
         else:
-            groups.extend(Group(stage) for stage in together)
+            groups.extend(QueueGroup(stage) for stage in together)
     return groups
 
 

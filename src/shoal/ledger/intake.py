@@ -15,17 +15,17 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, 
 import msgspec
 
 from shoal.errors import InvalidItem, UnknownStage
-from shoal.ledger.catalog import Catalog, RunFacts
+from shoal.ledger.catalog import CachedRun, Catalog
 from shoal.ledger.protocols import Entries, Entry
 from shoal.model.item import NewItem, PreparedItem, prepare
-from shoal.model.outcome import Finished
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.url_key import key_hash, url_key
 from shoal.model.views import IntakeReport
 
 CHUNK_ITEMS = 10_000
 CHUNK_BYTES = 32 << 20
-MAX_COMPLAINTS = 20
-_SLICE = 500
+MAX_INVALID_REPORTED = 20
+_YIELD_EVERY = 500
 
 
 class Chunk(msgspec.Struct):
@@ -33,18 +33,18 @@ class Chunk(msgspec.Struct):
     invalid: int = 0
 
 
-class Complaints(msgspec.Struct):
+class InvalidEntries(msgspec.Struct):
     """The first few invalid entries: position (from 0) and what is wrong."""
 
     found: list[tuple[int, str]]
 
     def add(self, position: int, error: InvalidItem) -> None:
-        if len(self.found) < MAX_COMPLAINTS:
+        if len(self.found) < MAX_INVALID_REPORTED:
             self.found.append((position, error.message))
 
 
 async def prepared_chunks(
-    entries: Entries, stage: str, stages: Collection[str], complaints: Complaints
+    entries: Entries, stage: str, stages: Collection[str], invalid_entries: InvalidEntries
 ) -> AsyncIterator[Chunk]:
     """Check entries and yield them in chunks, bounded by count and by bytes.
 
@@ -54,12 +54,12 @@ async def prepared_chunks(
     chunk = Chunk([])
     size = 0
     position = -1
-    async for entry in _each(entries):
+    async for entry in _iterate(entries):
         position += 1
         try:
             item = _prepare(entry, stage)
         except InvalidItem as error:
-            complaints.add(position, error)
+            invalid_entries.add(position, error)
             chunk.invalid += 1
             continue
         if item.stage is not stage and item.stage not in stages:
@@ -88,7 +88,7 @@ def _prepare(entry: Entry, stage: str) -> PreparedItem:
     return PreparedItem(stage, key_hash(url_key(entry)), None, entry, None, "", None, 0, 0.0, None)
 
 
-async def _each(entries: Entries) -> AsyncIterator[Entry]:
+async def _iterate(entries: Entries) -> AsyncIterator[Entry]:
     if isinstance(entries, AsyncIterable):
         async for entry in entries:
             yield entry
@@ -97,11 +97,11 @@ async def _each(entries: Entries) -> AsyncIterator[Entry]:
         raise InvalidItem(f"Entries must be an iterable of URLs or NewItems, not {type(entries).__name__}.")
     for count, entry in enumerate(entries, 1):
         yield entry
-        if count % _SLICE == 0:
+        if count % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
 
 
-class Placed(msgspec.Struct, frozen=True):
+class QueuedItems(msgspec.Struct, frozen=True):
     """Checked items with the stage and the queue of each, and the parents of follow-ups."""
 
     items: Sequence[PreparedItem]
@@ -110,9 +110,9 @@ class Placed(msgspec.Struct, frozen=True):
     parents: Sequence[int] | None = None
 
 
-async def place(
+async def assign_queues(
     catalog: Catalog, items: Sequence[PreparedItem], stage_ids: Sequence[int], parents: Sequence[int] | None = None
-) -> Placed:
+) -> QueuedItems:
     priorities = {item.priority for item in items}
     if len(priorities) == 1:
         span = (min(priorities), max(priorities))
@@ -122,10 +122,10 @@ async def place(
         for item, stage in zip(items, stage_ids, strict=True):
             low, high = wanted.get((stage, item.partition), (item.priority, item.priority))
             wanted[stage, item.partition] = (min(low, item.priority), max(high, item.priority))
-    return Placed(items, stage_ids, await catalog.queues(wanted), parents)
+    return QueuedItems(items, stage_ids, await catalog.queues(wanted), parents)
 
 
-async def placed_follow_ups(catalog: Catalog, finished: Sequence[Finished]) -> Placed | None:
+async def prepare_follow_ups(catalog: Catalog, finished: Sequence[FinishedAttempt]) -> QueuedItems | None:
     """The follow-ups of a batch of attempts, all checked before any is stored; None when there are none."""
     parents: list[int] = []
     items: list[PreparedItem] = []
@@ -139,36 +139,36 @@ async def placed_follow_ups(catalog: Catalog, finished: Sequence[Finished]) -> P
             items.append(item)
             stage_ids.append(run.stage_id(item.stage))
             parents.append(end.lease.item)
-    return await place(catalog, items, stage_ids, parents) if items else None
+    return await assign_queues(catalog, items, stage_ids, parents) if items else None
 
 
-class ChunkedIntake(ABC):
-    """Bulk enqueue: chunks are stored while the next is prepared, at most `at_once` of them.
+class BaseIntake(ABC):
+    """Bulk enqueue: chunks are stored while the next is prepared, at most `max_concurrent_chunks` of them.
 
     Chunks with lanes go one after another: the order of a sequential group is the order of arrival.
     """
 
-    at_once = 1
+    max_concurrent_chunks = 1
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     @abstractmethod
-    async def _store(self, run: RunFacts, placed: Placed) -> tuple[int, int]:
+    async def _store(self, run: CachedRun, queued: QueuedItems) -> tuple[int, int]:
         """Store a chunk in one transaction; returns how many were new and how many were not."""
 
     async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
         run = await self._catalog.run(run_id)
         stage = stage or run.first_stage
         run.stage_id(stage)
-        complaints = Complaints([])
+        invalid_entries = InvalidEntries([])
         storing: deque[asyncio.Task[tuple[int, int]]] = deque()
         stored: list[tuple[int, int]] = []
         invalid = 0
         try:
-            async for chunk in prepared_chunks(entries, stage, run.stages, complaints):
+            async for chunk in prepared_chunks(entries, stage, run.stages, invalid_entries):
                 alone = any(item.lane is not None for item in chunk.items)
-                while len(storing) >= (1 if alone else self.at_once):
+                while len(storing) >= (1 if alone else self.max_concurrent_chunks):
                     stored.append(await storing.popleft())
                 storing.append(asyncio.create_task(self._store_items(run, chunk.items)))
                 if alone:
@@ -181,10 +181,12 @@ class ChunkedIntake(ABC):
             enqueued=sum(new for new, _ in stored),
             duplicates=sum(old for _, old in stored),
             invalid=invalid,
-            complaints=tuple(complaints.found),
+            invalid_entries=tuple(invalid_entries.found),
         )
 
-    async def _store_items(self, run: RunFacts, items: Sequence[PreparedItem]) -> tuple[int, int]:
+    async def _store_items(self, run: CachedRun, items: Sequence[PreparedItem]) -> tuple[int, int]:
         if not items:
             return 0, 0
-        return await self._store(run, await place(self._catalog, items, [run.stages[item.stage] for item in items]))
+        return await self._store(
+            run, await assign_queues(self._catalog, items, [run.stages[item.stage] for item in items])
+        )

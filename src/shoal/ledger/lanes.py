@@ -9,13 +9,13 @@ from shoal.errors import NotFound
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_lane_change, check_limit
 from shoal.ledger.rows import Queryable, lane_from
-from shoal.model.lane import Admission, LaneView, Starts, StartWish
-from shoal.model.views import Page
+from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
+from shoal.model.views import CursorPage
 
-Delay = tuple[float, float]
+DelayRange = tuple[float, float]
 
 
-class SqlLanes(ABC):
+class BaseLanes(ABC):
     def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog) -> None:
         self._queryable = queryable
         self._sql = queries
@@ -23,7 +23,7 @@ class SqlLanes(ABC):
 
     @abstractmethod
     async def _set(
-        self, run_no: int, key: str, limit: int | None, delay: Delay | None, paused: bool | None, by: str
+        self, run_no: int, key: str, limit: int | None, delay: DelayRange | None, paused: bool | None, by: str
     ) -> bool:
         """Change the lane, making it if it is shared; False when there is none."""
 
@@ -31,19 +31,19 @@ class SqlLanes(ABC):
     async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool: ...
 
     @abstractmethod
-    async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool: ...
+    async def _set_delay_floor(self, run_no: int, key: str, delay: float, why: str) -> bool: ...
 
     @abstractmethod
-    async def _reserve(self, run_no: int, key: str, worker_no: int, wish: StartWish) -> Starts: ...
+    async def _reserve(self, run_no: int, key: str, worker_no: int, request: StartRequest) -> ReservedStarts: ...
 
     @abstractmethod
-    async def _enter(self, worker_no: int, stage: int, key: str, visit: int) -> Admission: ...
+    async def _request_slot(self, worker_no: int, stage: int, key: str, visit: int) -> HostSlotReply: ...
 
     @abstractmethod
-    async def _leave(self, visits: Sequence[int]) -> None: ...
+    async def _release_slots(self, visits: Sequence[int]) -> None: ...
 
     @abstractmethod
-    async def _close(self, stage: int, key: str, seconds: float, why: str) -> None: ...
+    async def _block_host(self, stage: int, key: str, seconds: float, why: str) -> None: ...
 
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView:
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
@@ -51,11 +51,13 @@ class SqlLanes(ABC):
             raise NotFound(f"There is no lane {key!r}.", remedy="Lanes appear with their first item; check the name.")
         return lane_from(rows[0])
 
-    async def list(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[LaneView]:
+    async def list(
+        self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[LaneView]:
         check_limit(limit)
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), None, cursor, limit)
         lanes = tuple(lane_from(row) for row in rows)
-        return Page(lanes, lanes[-1].key if len(lanes) == limit else None)
+        return CursorPage(lanes, lanes[-1].key if len(lanes) == limit else None)
 
     async def set(
         self,
@@ -63,7 +65,7 @@ class SqlLanes(ABC):
         *,
         run_id: str | None = None,
         limit: int | None = None,
-        delay: Delay | None = None,
+        delay: DelayRange | None = None,
         paused: bool | None = None,
         by: str = "",
     ) -> LaneView:
@@ -81,32 +83,34 @@ class SqlLanes(ABC):
     async def clock(self) -> float:
         return float(await self._queryable.value(self._sql["lane_clock"]))
 
-    async def reserve(self, worker: str, key: str, wish: StartWish, *, run_id: str | None = None) -> Starts:
+    async def reserve(
+        self, worker: str, key: str, request: StartRequest, *, run_id: str | None = None
+    ) -> ReservedStarts:
         check_lane_change(key, None, None)
         worker_no = await self._catalog.worker_no(worker)
-        return await self._reserve(await self._run_no(run_id), key, worker_no, wish.checked())
+        return await self._reserve(await self._run_no(run_id), key, worker_no, request.checked())
 
-    async def enter(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> Admission:
+    async def request_slot(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> HostSlotReply:
         check_lane_change(key, None, None)
         worker_no = await self._catalog.worker_no(worker)
-        return await self._enter(worker_no, (await self._catalog.run(run_id)).stage_id(stage), key, visit)
+        return await self._request_slot(worker_no, (await self._catalog.run(run_id)).stage_id(stage), key, visit)
 
-    async def leave(self, visits: Sequence[int]) -> None:
+    async def release_slots(self, visits: Sequence[int]) -> None:
         if visits:
-            await self._leave(visits)
+            await self._release_slots(visits)
 
-    async def close_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
+    async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
         check_lane_change(key, None, (0.0, seconds))
-        await self._close((await self._catalog.run(run_id)).stage_id(stage), key, float(seconds), why)
+        await self._block_host((await self._catalog.run(run_id)).stage_id(stage), key, float(seconds), why)
 
-    async def slow(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
+    async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         check_lane_change(key, None, (0.0, delay))
         run_no = await self._run_no(run_id)
         # Every worker that reads robots.txt says so: as a rule it is known, and nothing need be locked.
         for row in await self._queryable.fetch(self._sql["get_lanes"], run_no, key, None, 1):
             if row["floor"] == delay and (delay == 0 or row["floor_why"] == why):
                 return lane_from(row)
-        if not await self._slow(run_no, key, delay, why):
+        if not await self._set_delay_floor(run_no, key, delay, why):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
 

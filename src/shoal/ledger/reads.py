@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_limit, cursor_parts, whole_cursor
+from shoal.ledger.checks import check_limit, cursor_parts, int_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
 from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
 from shoal.model.item import FINAL_STATES, ItemState
@@ -16,22 +16,22 @@ from shoal.model.url_key import key_hash
 from shoal.model.views import (
     AttemptView,
     Counts,
+    CursorPage,
     Event,
     FailedItem,
-    Gate,
     ItemFilter,
     ItemView,
-    Page,
     PartitionProgress,
-    Recent,
+    RecentActivity,
     ResultRow,
     StaleClaim,
+    WaitReason,
     WorkerProgress,
 )
 
 SCAN_WINDOW = 1_000
 # So many items are looked at for one page when there is no index for what is asked; some tens of milliseconds.
-LOOKED_AT = 50_000
+MAX_SCANNED = 50_000
 _ENDED_BADLY = {ItemState.DEAD, ItemState.CANCELLED}
 
 
@@ -73,26 +73,26 @@ class SqlReads:
         run = await self._catalog.run(run_id)
         return [WorkerProgress(**dict(r)) for r in await self._db.fetch(self._sql["worker_progress"], run.no, minutes)]
 
-    async def recent(self, run_id: str, *, minutes: int = 5) -> Recent:
+    async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
         run = await self._catalog.run(run_id)
-        return Recent(**dict(await self._db.row(self._sql["recent"], run.no, minutes)))
+        return RecentActivity(**dict(await self._db.row(self._sql["recent"], run.no, minutes)))
 
     async def items(
         self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50
-    ) -> Page[ItemView]:
+    ) -> CursorPage[ItemView]:
         run = await self._catalog.run(run_id)
         if which.stage is not None:
             run.stage_id(which.stage)
         check_limit(limit)
-        ids, seen_to = await self._find(run.no, which, whole_cursor(cursor) or 0, limit)
+        ids, seen_to = await self._find(run.no, which, int_cursor(cursor) or 0, limit)
         rows: list[ItemView] = []
         for row in await self._db.fetch(self._sql["item_views"], run.no, ids):
             view = item_from(row)
             if _matches(view, which):
                 rows.append(view)
                 if len(rows) == limit:
-                    return Page(tuple(rows), str(view.id))
-        return Page(tuple(rows), None if seen_to is None else str(seen_to))
+                    return CursorPage(tuple(rows), str(view.id))
+        return CursorPage(tuple(rows), None if seen_to is None else str(seen_to))
 
     async def item(
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
@@ -103,12 +103,12 @@ class SqlReads:
         run = await self._catalog.run(run_id)
         return [attempt_from(row) for row in await self._db.fetch(self._sql["attempts"], run.no, item)]
 
-    async def failed(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> Page[FailedItem]:
+    async def failed(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> CursorPage[FailedItem]:
         run = await self._catalog.run(run_id)
         check_limit(limit)
-        found = await self._db.fetch(self._sql["failed"], run.no, whole_cursor(cursor) or 0, limit)
+        found = await self._db.fetch(self._sql["failed"], run.no, int_cursor(cursor) or 0, limit)
         rows = tuple(FailedItem(**dict(row)) for row in found)
-        return Page(rows, str(rows[-1].item) if len(rows) == limit else None)
+        return CursorPage(rows, str(rows[-1].item) if len(rows) == limit else None)
 
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]:
         check_limit(limit)
@@ -116,7 +116,7 @@ class SqlReads:
 
     async def results(
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
-    ) -> Page[ResultRow]:
+    ) -> CursorPage[ResultRow]:
         run = await self._catalog.run(run_id)
         stage_id = None if stage is None else run.stage_id(stage)
         check_limit(limit)
@@ -125,27 +125,29 @@ class SqlReads:
         found = await self._db.fetch(self._sql["results"], run.no, item, n, window, stage_id, limit)
         rows = tuple(ResultRow(*row) for row in found)
         if len(rows) == limit:
-            return Page(rows, f"{rows[-1].item}.{rows[-1].n}")
+            return CursorPage(rows, f"{rows[-1].item}.{rows[-1].n}")
         if stage_id is None:
-            return Page(rows, None)
+            return CursorPage(rows, None)
         ends = await self._db.fetch(self._sql["results_window_end"], run.no, item, n, window)
         # Records may have come in between the two queries: never go back behind what this page holds.
         places = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
-        return Page(rows, "{}.{}".format(*max(places)) if ends else None)
+        return CursorPage(rows, "{}.{}".format(*max(places)) if ends else None)
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         run = await self._catalog.run(run_id)
         first, last = await self._db.row(self._sql["result_span"], run.no)
         return None if first is None else (first, last)
 
-    async def events(self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Page[Event]:
+    async def events(
+        self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[Event]:
         check_limit(limit)
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no
-        found = await self._db.fetch(self._sql["events"], run_no, whole_cursor(cursor), limit)
+        found = await self._db.fetch(self._sql["events"], run_no, int_cursor(cursor), limit)
         rows = tuple(event_from(row) for row in found)
-        return Page(rows, str(rows[-1].id) if len(rows) == limit else None)
+        return CursorPage(rows, str(rows[-1].id) if len(rows) == limit else None)
 
-    async def why_item(self, run_id: str, item: int) -> list[Gate]:
+    async def why_item(self, run_id: str, item: int) -> list[WaitReason]:
         row = await self._item_row(run_id, item, None, None)
         view = item_from(row)
         run = await self._runs.get(run_id)
@@ -153,7 +155,7 @@ class SqlReads:
         lanes = await self._db.fetch(self._sql["item_lane"], run.no, item)
         times = await self._db.row(self._sql["run_times"], run.no)
         return explain.why_item(
-            explain.ItemFacts(
+            explain.ItemContext(
                 run=run,
                 run_changed_at=times["changed_at"],
                 now=times["now"],
@@ -166,7 +168,7 @@ class SqlReads:
             )
         )
 
-    async def why_run(self, run_id: str) -> list[Gate]:
+    async def why_run(self, run_id: str) -> list[WaitReason]:
         run = await self._runs.get(run_id)
         times = await self._db.row(self._sql["run_times"], run.no)
         delayed = [explain.DelayedGroup(*row) for row in await self._db.fetch(self._sql["delayed_reasons"], run.no)]
@@ -174,7 +176,7 @@ class SqlReads:
         if any(group.reason == "blocked" for group in delayed):
             lanes = [*await self._db.fetch(self._sql["blocked_lanes"], run.no), *lanes]
         return explain.why_run(
-            explain.RunFactsNow(
+            explain.RunContext(
                 run=run,
                 run_changed_at=times["changed_at"],
                 now=times["now"],
@@ -182,7 +184,7 @@ class SqlReads:
                 partitions=await self.partitions(run_id),
                 lanes=list({(lane.run_id, lane.key): lane for lane in map(lane_from, lanes)}.values()),
                 delayed=delayed,
-                holders=[explain.Holder(*row) for row in await self._db.fetch(self._sql["run_holders"], run.no)],
+                holders=[explain.LeaseHolder(*row) for row in await self._db.fetch(self._sql["run_holders"], run.no)],
                 workers=await self._workers.list(),
                 scalings=[scaling_from(row) for row in await self._db.fetch(self._sql["scalings"], run.no)],
             )
@@ -210,7 +212,7 @@ class SqlReads:
         async def look(query: str, looked_at: int, *args: object) -> None:
             """The same for places where many may not match: mostly the first ones do."""
             begin = len(found)
-            for window in (max(most, SCAN_WINDOW), LOOKED_AT):
+            for window in (max(most, SCAN_WINDOW), MAX_SCANNED):
                 del found[begin:]
                 await add(query, *args[:looked_at], window, *args[looked_at:])
                 if len(found[begin][0]) == most or found[begin][1] is None:

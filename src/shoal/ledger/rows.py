@@ -13,7 +13,7 @@ from shoal.ledger.scalings import Scaling
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
-from shoal.model.views import AttemptView, Errand, Event, ItemView
+from shoal.model.views import AttemptView, Event, ItemView, LockView
 from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Queryable(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
-def _stored(read: Callable[[Row], T]) -> Callable[[Row], T]:
+def _readable(read: Callable[[Row], T]) -> Callable[[Row], T]:
     """What the ledger wrote can be read again, unless it was damaged since."""
 
     @wraps(read)
@@ -49,7 +49,7 @@ def _stored(read: Callable[[Row], T]) -> Callable[[Row], T]:
     return checked
 
 
-@_stored
+@_readable
 def run_from(row: Row) -> Run:
     return Run(
         no=row["no"],
@@ -64,12 +64,12 @@ def run_from(row: Row) -> Run:
         max_rescues=row["max_rescues"],
         created_at=row["created_at"],
         finished_at=row["finished_at"],
-        occasion=row["occasion"],
+        idempotency_key=row["idempotency_key"],
         stages=tuple(array_from(row["stages"])),
     )
 
 
-@_stored
+@_readable
 def lane_from(row: Row) -> LaneView:
     return LaneView(
         key=row["key"],
@@ -95,7 +95,7 @@ def lane_from(row: Row) -> LaneView:
     )
 
 
-@_stored
+@_readable
 def item_from(row: Row) -> ItemView:
     return ItemView(
         id=row["id"],
@@ -120,7 +120,7 @@ def item_from(row: Row) -> ItemView:
     )
 
 
-@_stored
+@_readable
 def attempt_from(row: Row) -> AttemptView:
     return AttemptView(
         epoch=row["epoch"],
@@ -134,7 +134,7 @@ def attempt_from(row: Row) -> AttemptView:
     )
 
 
-@_stored
+@_readable
 def event_from(row: Row) -> Event:
     return Event(
         id=row["id"],
@@ -147,9 +147,9 @@ def event_from(row: Row) -> Event:
     )
 
 
-@_stored
-def errand_from(row: Row) -> Errand:
-    return Errand(
+@_readable
+def lock_from(row: Row) -> LockView:
+    return LockView(
         name=row["name"],
         taken_by=row["taken_by"],
         taken_at=row["taken_at"],
@@ -159,7 +159,7 @@ def errand_from(row: Row) -> Errand:
     )
 
 
-@_stored
+@_readable
 def scaling_from(row: Row) -> Scaling:
     detail = msgspec.json.decode(row["detail"])
     return Scaling(
@@ -174,7 +174,7 @@ def scaling_from(row: Row) -> Scaling:
     )
 
 
-@_stored
+@_readable
 def worker_from(row: Row) -> WorkerView:
     return WorkerView(
         id=row["id"],

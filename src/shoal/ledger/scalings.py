@@ -6,7 +6,7 @@ import datetime as dt
 
 import msgspec
 
-from shoal.model.views import Gate
+from shoal.model.views import WaitReason
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,13 +22,13 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def scaling_gate(scaling: Scaling) -> Gate:
+def scaling_reason(scaling: Scaling) -> WaitReason:
     kind, _, name = scaling.subject.partition(" ")
     who = f"The pool on {name}" if kind == "pool" else f"The {scaling.subject}"
     how = f"went from {scaling.before} to {scaling.after} {scaling.what}"
     if scaling.before == scaling.after:
         how = f"stayed at {scaling.after} of {scaling.most} {scaling.what}"
-    return Gate(code="scaled", text=f"{who} {how} {_ago(scaling.seconds_ago)}: {scaling.why}.", since=scaling.at)
+    return WaitReason(code="scaled", text=f"{who} {how} {_ago(scaling.seconds_ago)}: {scaling.why}.", since=scaling.at)
 
 
 def _ago(seconds: float) -> str:

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.protocols import Reads, Told
+from shoal.ledger.protocols import OnProgress, Reads
 from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
 from shoal.model.views import ItemFilter
 
 PAGE = 1_000
 # An item that moves from one place to another while both are looked at may be missed: then there is another round.
-MOST_ROUNDS = 3
+MAX_ROUNDS = 3
 RETRYABLE = (ItemState.DEAD, ItemState.CANCELLED)
 
 
-class FilteredSteering(ABC):
+class BaseSteering(ABC):
     """Bulk changes are made a page at a time, so that none holds up the workers for long."""
 
     def __init__(self, catalog: Catalog, reads: Reads) -> None:
@@ -37,18 +37,22 @@ class FilteredSteering(ABC):
     async def _cancel(self, run_no: int, items: list[int], reason: str) -> int: ...
 
     @abstractmethod
-    async def _note(self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]) -> None: ...
+    async def _record_event(
+        self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
+    ) -> None: ...
 
     async def release(self, *, older_than: float, run_id: str | None = None, by: str = "") -> int:
         if not older_than >= 0:
             raise InvalidSetting(f"older_than is {older_than!r}; it must be 0 or more seconds.")
         no = None if run_id is None else (await self._catalog.run(run_id)).no
         released = await self._release(older_than, no, f"Released by {by or 'an operator'}.")
-        await self._note(no, by, "leases.released", run_id or "all", {"older_than": older_than, "items": released})
+        await self._record_event(
+            no, by, "leases.released", run_id or "all", {"older_than": older_than, "items": released}
+        )
         return released
 
     async def retry(
-        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", told: Told = int
+        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or (ItemState.DEAD,))
@@ -56,12 +60,12 @@ class FilteredSteering(ABC):
             raise InvalidSetting(
                 f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled ones ended badly."
             )
-        retried = await self._change(run_id, which, limit, told, lambda items: self._retry(no, items))
-        await self._note(no, by, "items.retried", run_id, {"items": retried})
+        retried = await self._change(run_id, which, limit, on_progress, lambda items: self._retry(no, items))
+        await self._record_event(no, by, "items.retried", run_id, {"items": retried})
         return retried
 
     async def cancel(
-        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", told: Told = int
+        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or OPEN_STATES)
@@ -71,9 +75,9 @@ class FilteredSteering(ABC):
         cancelled = 0
 
         def so_far(in_this_round: int) -> None:
-            told(cancelled + in_this_round)
+            on_progress(cancelled + in_this_round)
 
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             left = None if limit is None else limit - cancelled
             in_this_round = await self._change(
                 run_id, which, left, so_far, lambda items: self._cancel(no, items, reason)
@@ -81,7 +85,7 @@ class FilteredSteering(ABC):
             cancelled += in_this_round
             if not in_this_round or cancelled == limit:
                 break
-        await self._note(no, by, "items.cancelled", run_id, {"items": cancelled})
+        await self._record_event(no, by, "items.cancelled", run_id, {"items": cancelled})
         return cancelled
 
     async def _change(
@@ -89,7 +93,7 @@ class FilteredSteering(ABC):
         run_id: str,
         which: ItemFilter,
         limit: int | None,
-        told: Told,
+        on_progress: OnProgress,
         change: Callable[[list[int]], Awaitable[int]],
     ) -> int:
         if limit is not None and limit < 1:
@@ -101,7 +105,7 @@ class FilteredSteering(ABC):
             page = await self._reads.items(run_id, which, cursor=cursor, limit=room)
             if page.rows:
                 changed += await change([row.id for row in page.rows])
-                told(changed)
+                on_progress(changed)
             cursor = page.cursor
             if cursor is None or (limit is not None and changed >= limit):
                 return changed

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 
 from shoal.errors import LedgerCorrupt
 from shoal.ledger.rows import Queryable
-from shoal.model.views import Finding, Vitals
+from shoal.model.views import Finding, HealthReport
 from shoal.model.worker import ALL_WORK, Scope
 
 # A round of upkeep begins no further step after so long.
 ROUND_SECONDS = 1.0
-DUE_LOOKED_AT = 200
+DUE_SCAN_LIMIT = 200
 
 
-class Round:
+class UpkeepRound:
     """One round of upkeep. `left`: pieces that it could not finish in its time, or that the round before could not."""
 
     def __init__(self, left_before: frozenset[str]) -> None:
@@ -28,7 +28,7 @@ class Round:
         self._left_before = left_before
         self.left: frozenset[str] = frozenset()
 
-    def goes_on_with(self, piece: str) -> bool:
+    def was_unfinished(self, piece: str) -> bool:
         """Whether the round before left this piece unfinished."""
         return piece in self._left_before
 
@@ -40,7 +40,7 @@ class Round:
         return False
 
 
-class AuditedUpkeep:
+class BaseUpkeep:
     def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
         self._queryable = queryable
         self._sql = queries
@@ -54,7 +54,7 @@ class AuditedUpkeep:
             list(scope.run_ids) or None,
             list(scope.stages) or None,
             partitions,
-            DUE_LOOKED_AT,
+            DUE_SCAN_LIMIT,
         )
         return None if seconds is None else max(0.0, seconds)
 
@@ -75,8 +75,8 @@ class SqlHealth:
         self._queryable = queryable
         self._sql = queries
 
-    def report_to(self, tell: Callable[[str], object]) -> None:
+    def set_warning_handler(self, warn: Callable[[str], object]) -> None:
         """A ledger that notices nothing by itself has nothing to say."""
 
-    async def examine(self) -> Vitals:
-        return Vitals(**dict(await self._queryable.row(self._sql["vitals"])))
+    async def check(self) -> HealthReport:
+        return HealthReport(**dict(await self._queryable.row(self._sql["vitals"])))

@@ -9,13 +9,13 @@ import msgspec
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import check_worker
-from shoal.ledger.claims import QueueClaims
+from shoal.ledger.claims import BaseClaims
 from shoal.ledger.rows import Queryable, worker_from
-from shoal.model.worker import Orders, WorkerReport, WorkerSpec, WorkerState, WorkerView
+from shoal.model.worker import HeartbeatReply, WorkerReport, WorkerSpec, WorkerState, WorkerView
 
 
-class RegisteredWorkers:
-    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog, claims: QueueClaims) -> None:
+class BaseWorkers:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog, claims: BaseClaims) -> None:
         self._queryable = queryable
         self._sql = queries
         self._catalog = catalog
@@ -34,13 +34,13 @@ class RegisteredWorkers:
             msgspec.json.encode(spec.scope).decode(),
         )
 
-    async def beat(self, worker: str, report: WorkerReport | None = None) -> Orders:
-        told = None if report is None else msgspec.json.encode(report).decode()
-        rows = await self._queryable.fetch(self._sql["beat"], worker, told)
+    async def heartbeat(self, worker: str, report: WorkerReport | None = None) -> HeartbeatReply:
+        report_json = None if report is None else msgspec.json.encode(report).decode()
+        rows = await self._queryable.fetch(self._sql["beat"], worker, report_json)
         if not rows:
             self._forget(worker)
             raise WorkerLost(f"The worker {worker} was declared dead, or never registered.")
-        return Orders(WorkerState(rows[0]["state"]), rows[0]["settings_version"])
+        return HeartbeatReply(WorkerState(rows[0]["state"]), rows[0]["settings_version"])
 
     async def list(self, *, present: bool = True) -> list[WorkerView]:
         return [worker_from(row) for row in await self._queryable.fetch(self._sql["list_workers"], present)]

@@ -73,10 +73,10 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     run_no: int
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
+class ClaimedItem(msgspec.Struct, frozen=True, gc=False):
     """An item handed to a worker, with the lease that fences it.
 
-    `paced`: its lane keeps a distance between starts, so `Claims.started` must be told when its request has left.
+    `paced`: its lane keeps a distance between starts, so `Claims.mark_started` must be told when its request has left.
     """
 
     item: int
@@ -139,19 +139,19 @@ def prepare(new: NewItem, default_stage: str) -> PreparedItem:
         json_text(new.payload, "payload", PAYLOAD_BYTES, InvalidItem) if new.payload is not None else None,
         new.partition,
         new.lane,
-        _whole("priority", new.priority, *PRIORITY_RANGE),
-        _delay(new.delay),
-        None if new.max_attempts is None else _whole("max_attempts", new.max_attempts, 1, 1000),
+        _check_int("priority", new.priority, *PRIORITY_RANGE),
+        _check_delay(new.delay),
+        None if new.max_attempts is None else _check_int("max_attempts", new.max_attempts, 1, 1000),
     )
 
 
-def _whole(what: str, value: int, low: int, high: int) -> int:
+def _check_int(what: str, value: int, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise InvalidItem(f"{what} is {value!r}; it must be a whole number from {low} to {high}.")
     return value
 
 
-def _delay(value: float) -> float:
+def _check_delay(value: float) -> float:
     if type(value) not in (int, float) or not 0 <= value <= MAX_DELAY_SECONDS:  # NaN fails this too
         raise InvalidItem(f"delay is {value!r}; it must be a number of seconds from 0 to {MAX_DELAY_SECONDS:.0f}.")
     return float(value)

@@ -54,7 +54,7 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-class StartWish(msgspec.Struct, frozen=True, kw_only=True):
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Starts that a worker asks a lane for.
 
     `count` of them, the first for the `leases`, which count as started then. A start may be used `slack` seconds late.
@@ -68,7 +68,7 @@ class StartWish(msgspec.Struct, frozen=True, kw_only=True):
     within: float | None = None
     idle: float | None = None
 
-    def checked(self) -> StartWish:
+    def checked(self) -> StartRequest:
         if not 1 <= self.count <= MAX_STARTS or len(self.leases) > self.count:
             raise InvalidSetting(f"{self.count} starts are asked for; from 1 to {MAX_STARTS} are possible.")
         for name in ("slack", "idle"):
@@ -78,7 +78,7 @@ class StartWish(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-class Starts(msgspec.Struct, frozen=True):
+class ReservedStarts(msgspec.Struct, frozen=True):
     """Starts that a lane gave: each may leave after so many seconds. `lost` are items whose lease is gone.
 
     `spacing`: the least distance to keep between two starts of one's own. `next_in`: when the first start would be that
@@ -92,16 +92,16 @@ class Starts(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
-class Admission(msgspec.Struct, frozen=True, kw_only=True):
+class HostSlotReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request from elsewhere that asks for a place in a host's lane.
 
-    `is_in`: it has one. Otherwise it waits, with `ahead` others before it; or nobody does, because the lane is shut for
-    so many seconds, and `why` says so. `paced`: the lane keeps a distance, so the start must be reserved.
+    `granted`: it has one. Otherwise it waits, with `ahead` others before it; or nobody does, because the lane is shut
+    for so many seconds, and `why` says so. `paced`: the lane keeps a distance, so the start must be reserved.
     """
 
-    is_in: bool = False
+    granted: bool = False
     ahead: int = 0
-    shut: float = 0.0
+    blocked_seconds: float = 0.0
     why: str = ""
     paced: bool = False
 

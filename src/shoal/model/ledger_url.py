@@ -120,14 +120,14 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
         """The address, if the driver can make something of it. `shown` is how messages name it."""
         for port in self.ports:
             if port and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
-                raise _no_postgres(shown, "its host or its port cannot be read")
+                raise _not_postgres_error(shown, "its host or its port cannot be read")
         if len(self.ports) > 1 and len(self.ports) != len(self.hosts):
             raise BadLedgerUrl(
                 f"{shown} has {len(self.hosts)} hosts and {len(self.ports)} ports.",
                 remedy="Give one port for all hosts, or one for each.",
             )
         if any(not host or (_BAD_IN_HOST.search(host) and not host.startswith("/")) for host in self.hosts):
-            raise _no_postgres(shown, "its host or its port cannot be read")
+            raise _not_postgres_error(shown, "its host or its port cannot be read")
         for name in self.options:
             if name in _NOT_SUPPORTED:
                 raise BadLedgerUrl(
@@ -135,7 +135,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
                 )
         timeout = self.options.get("connect_timeout", "0")
         if not (timeout.isascii() and timeout.isdigit()):
-            raise _no_postgres(shown, "connect_timeout is no number of seconds")
+            raise _not_postgres_error(shown, "connect_timeout is no number of seconds")
         return self
 
 
@@ -145,11 +145,11 @@ def ledger_address(text: str) -> Path | PostgresAddress:
     if found is not None:
         return found
     if _IN_MEMORY in text:
-        raise BadLedgerUrl(f"{shown_address(text)} is gone when the process ends, so it cannot hold a ledger.")
+        raise BadLedgerUrl(f"{redacted_address(text)} is gone when the process ends, so it cannot hold a ledger.")
     if text.lower().startswith("sqlite://"):
         return _sqlite_file(text)
-    if (reason := why_no_path(text)) is not None:
-        raise BadLedgerUrl(f"{shown_address(text)} is not a ledger: {reason}.")
+    if (reason := reason_not_a_path(text)) is not None:
+        raise BadLedgerUrl(f"{redacted_address(text)} is not a ledger: {reason}.")
     path = Path(text).expanduser()
     if path.is_dir():
         raise BadLedgerUrl(f"{path} is a folder; a ledger is a file.", remedy="Name a file in it, such as ledger.db.")
@@ -159,13 +159,13 @@ def ledger_address(text: str) -> Path | PostgresAddress:
 def postgres_address(text: str) -> PostgresAddress | None:
     """The server that a URL or pairs name; None for what is neither. Raises BadLedgerUrl for what is mistyped."""
     if _POSTGRES.match(text):
-        return _from_url(text).checked(shown_address(text))
+        return _from_url(text).checked(redacted_address(text))
     if _BEGINS_WITH_PAIR.match(text) and "://" not in text.partition("=")[0]:
         return _from_pairs(text)
     return None
 
 
-def why_no_path(text: str) -> str | None:
+def reason_not_a_path(text: str) -> str | None:
     """Why a text that looks like an address is not taken for the path of a file; None for a path."""
     if (scheme := _SCHEME.match(text)) is not None:
         return f"{scheme[1]}: is no address that is known here; a file of that name is written ./{scheme[1]}:..."
@@ -178,7 +178,7 @@ def why_no_path(text: str) -> str | None:
     return None
 
 
-def shown_address(text: str) -> str:
+def redacted_address(text: str) -> str:
     """An address for a message. The whole text is one address, so nothing in a password can end it too early."""
     return redacted(_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
 
@@ -187,7 +187,7 @@ def _sqlite_file(text: str) -> Path:
     rest = text[len("sqlite://") :]
     if not rest.startswith("/") or "?" in rest:
         raise BadLedgerUrl(
-            f"{shown_address(text)} is not a SQLite address: three slashes and an absolute path are needed."
+            f"{redacted_address(text)} is not a SQLite address: three slashes and an absolute path are needed."
         )
     path = Path("/" + unquote(rest).lstrip("/"))
     if path.is_dir():
@@ -238,7 +238,7 @@ def _from_pairs(text: str) -> PostgresAddress | None:
                 return None
             what = f"{match[1]} is no parameter of PostgreSQL" if match is not None else "a pair in it cannot be read"
             raise BadLedgerUrl(
-                f"{shown_address(text)} is not a PostgreSQL address: {what}.",
+                f"{redacted_address(text)} is not a PostgreSQL address: {what}.",
                 remedy="Write name=value with spaces between the pairs, and values with spaces in single quotes.",
             )
         value = match[2]
@@ -246,7 +246,7 @@ def _from_pairs(text: str) -> PostgresAddress | None:
             value = value[1:-1]
         found[match[1].lower()] = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
         position = match.end()
-    return _from_parameters(found).checked(shown_address(text))
+    return _from_parameters(found).checked(redacted_address(text))
 
 
 def _from_parameters(given: dict[str, str]) -> PostgresAddress:
@@ -270,11 +270,11 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("/") else quote(host, safe="/%.-_~:")
 
 
-def _no_postgres(shown: str, why: str) -> BadLedgerUrl:
+def _not_postgres_error(shown: str, why: str) -> BadLedgerUrl:
     return BadLedgerUrl(f"{shown} is not a PostgreSQL address: {why}.", remedy=_ESCAPES)
 
 
-def for_driver(url: str) -> tuple[str, float | None]:
+def split_connect_timeout(url: str) -> tuple[str, float | None]:
     """The URL without what the driver takes apart from it, and how long a login may take."""
     found = _parsed(url)
     if found is None or "connect_timeout" not in found.options:

@@ -1,6 +1,6 @@
 """Outcomes: what became of an attempt, and what follows from it.
 
-A fetcher or an author names a class; `judge` turns it into a verdict; ledgers carry verdicts out.
+A fetcher or an author names a class; `decide_attempt` turns it into a decision; ledgers carry verdicts out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OutcomeClass(StrEnum):
     RELEASED = "released"
 
 
-class VerdictKind(StrEnum):
+class DecisionKind(StrEnum):
     """What the ledger does with the item. THROTTLED blocks its lane; PUT_OFF does not, because another host spoke."""
 
     DONE = "done"
@@ -69,32 +69,32 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.cap, self.base_delay(tries) * (1 + self.jitter * rng.random()))
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    kind: VerdictKind
+class AttemptDecision(msgspec.Struct, frozen=True):
+    kind: DecisionKind
     outcome: OutcomeClass
     delay: float = 0.0
     error: str | None = None
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt's end, as a worker reports it.
 
     `records` are JSON texts (see `record_text`). Follow-ups that were checked already are not checked again.
     """
 
     lease: Lease
-    verdict: Verdict
+    decision: AttemptDecision
     records: tuple[str, ...] = ()
     follow_ups: tuple[NewItem | PreparedItem, ...] = ()
     seconds: float = 0.0
     detail: Mapping[str, Any] | None = None
 
 
-DONE = Verdict(VerdictKind.DONE, OutcomeClass.DONE)
+DONE = AttemptDecision(DecisionKind.DONE, OutcomeClass.DONE)
 MAX_ERROR_CHARS = 4_000
 
 
-def judge(
+def decide_attempt(
     outcome: OutcomeClass,
     *,
     tries: int,
@@ -104,8 +104,8 @@ def judge(
     own_lane: bool = True,
     policy: RetryPolicy,
     rng: random.Random,
-) -> Verdict:
-    """The verdict on an attempt. `tries` is how many were charged before this one.
+) -> AttemptDecision:
+    """The decision on an attempt. `tries` is how many were charged before this one.
 
     A throttled attempt is not charged. `own_lane`: it is the item's own lane that must wait. `max_attempts` counts
     tries in all: 4 means one try and three retries.
@@ -115,17 +115,17 @@ def judge(
         case OutcomeClass.DONE:
             return DONE
         case OutcomeClass.PERMANENT:
-            return Verdict(VerdictKind.DEAD, outcome, 0.0, error)
+            return AttemptDecision(DecisionKind.DEAD, outcome, 0.0, error)
         case OutcomeClass.THROTTLED:
             wait = policy.delay(tries + 1, rng) if retry_after is None else max(0.0, retry_after)
-            kind = VerdictKind.THROTTLED if own_lane else VerdictKind.PUT_OFF
-            return Verdict(kind, outcome, min(wait, 86_400.0), error)
+            kind = DecisionKind.THROTTLED if own_lane else DecisionKind.PUT_OFF
+            return AttemptDecision(kind, outcome, min(wait, 86_400.0), error)
         case OutcomeClass.TRANSIENT | OutcomeClass.BLOCKED:
             if tries + 1 >= max_attempts:
                 prefix = "Exceeded retries: " if max_attempts > 1 else ""
-                return Verdict(VerdictKind.DEAD, outcome, 0.0, f"{prefix}{error or outcome.value}")
+                return AttemptDecision(DecisionKind.DEAD, outcome, 0.0, f"{prefix}{error or outcome.value}")
             wait = policy.delay(tries + 1, rng)
-            return Verdict(VerdictKind.RETRY, outcome, max(wait, retry_after or 0.0), error)
+            return AttemptDecision(DecisionKind.RETRY, outcome, max(wait, retry_after or 0.0), error)
         case _:
             raise InvalidSetting(f"{outcome.value} is given by the ledger itself, not by a worker.")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 HIDDEN = "***"
 # Shorter ones are names and numbers; hiding them would make every text unreadable.
-LEAST_SECRET = 8
+MIN_SECRET_LENGTH = 8
 
 _SECRET_WORDS = {
     *("apikey", "auth", "authorization", "bearer", "cookie", "cookies", "credential", "credentials", "jsessionid"),
@@ -118,7 +118,7 @@ def secret_texts(settings: Mapping[str, Any], secret: Iterable[str] = ()) -> tup
         elif isinstance(value, list | tuple):
             for inner in value:
                 collect(inner, hidden=hidden)
-        elif hidden and isinstance(value, str) and len(value) >= LEAST_SECRET:
+        elif hidden and isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH:
             found.add(value)
 
     for name, value in settings.items():

@@ -18,10 +18,10 @@ from shoal.model.url_key import KEY_VERSION, check_text
 
 DEFAULT_MAX_ATTEMPTS = 4
 DEFAULT_MAX_RESCUES = 3
-MAX_OCCASION_BYTES = 500
+MAX_IDEMPOTENCY_KEY_BYTES = 500
 # A collection is run as the scraper `collection.NAME`; the runs of its members are made for `collection RUN MEMBER`.
-COLLECTION = "collection."
-OF_A_COLLECTION = "collection "
+COLLECTION_SCRAPER_PREFIX = "collection."
+COLLECTION_KEY_PREFIX = "collection "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _LIMIT = re.compile(r"(\d{1,15})|(\d{1,3}(?:\.\d{1,9})?)\s*%", re.ASCII)
 
@@ -47,7 +47,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `settings` is kept as a snapshot, without secrets: whoever works on the run has its own.
 
-    `occasion`: what the run is for, such as one slot of a schedule. There is one run for one occasion.
+    `idempotency_key`: what the run is for, such as one slot of a schedule. There is one run for one idempotency key.
     """
 
     scraper: str
@@ -56,7 +56,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     code_version: str | None = None
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     max_rescues: int = DEFAULT_MAX_RESCUES
-    occasion: str | None = None
+    idempotency_key: str | None = None
 
     @property
     def stored_settings(self) -> dict[str, Any]:
@@ -75,8 +75,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         names = [stage.name for stage in self.stages]
         if len(set(names)) != len(names):
             raise InvalidSetting(f"Two stages have the same name: {', '.join(names)}.")
-        if self.occasion is not None:
-            check_text("occasion", self.occasion, MAX_OCCASION_BYTES)
+        if self.idempotency_key is not None:
+            check_text("idempotency_key", self.idempotency_key, MAX_IDEMPOTENCY_KEY_BYTES)
         check_count("max_attempts", self.max_attempts, 1, 1000)
         check_count("max_rescues", self.max_rescues, 0, 1000)
         return self
@@ -97,7 +97,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     max_rescues: int
     created_at: dt.datetime
     finished_at: dt.datetime | None
-    occasion: str | None
+    idempotency_key: str | None
     stages: tuple[str, ...]
 
 

@@ -34,9 +34,9 @@ def url_key(url: str, *, drop_tracking: bool = False) -> str:
         parsed = can_ada.parse(url)
     except ValueError:
         hint = "" if ":" in url else " (a link of a page becomes one with page.join)"
-        raise InvalidItem(f"{shown(url)} is not a valid absolute URL{hint}.") from None
+        raise InvalidItem(f"{quoted(url)} is not a valid absolute URL{hint}.") from None
     if parsed.protocol not in _SCHEMES:
-        raise InvalidItem(f"{shown(url)} has the scheme {parsed.protocol[:-1]!r}; only http and https are fetched.")
+        raise InvalidItem(f"{quoted(url)} has the scheme {parsed.protocol[:-1]!r}; only http and https are fetched.")
     parsed.hash = ""
     search: str = parsed.search
     if search:
@@ -52,7 +52,7 @@ def url_host(url: str) -> str:
     try:
         host: str = can_ada.parse(url).host
     except (ValueError, TypeError):
-        raise InvalidItem(f"{shown(str(url))} is not a valid absolute URL.") from None
+        raise InvalidItem(f"{quoted(str(url))} is not a valid absolute URL.") from None
     return host
 
 
@@ -76,7 +76,7 @@ def check_text(what: str, value: str, max_bytes: int) -> None:
     if not value or value.isspace():
         raise InvalidItem(f"The {what} is empty.")
     if "\0" in value:
-        raise InvalidItem(f"{shown(value)} contains a NUL byte.")
+        raise InvalidItem(f"{quoted(value)} contains a NUL byte.")
     # Four bytes a character is the most UTF-8 needs, so most values are cleared without encoding them.
     if value.isascii():
         size = len(value)
@@ -84,12 +84,12 @@ def check_text(what: str, value: str, max_bytes: int) -> None:
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
-            raise InvalidItem(f"{shown(value)} is not valid Unicode (a lone surrogate, often bad UTF-8).") from None
+            raise InvalidItem(f"{quoted(value)} is not valid Unicode (a lone surrogate, often bad UTF-8).") from None
     if size > max_bytes:
-        raise InvalidItem(f"{shown(value)} is {size} bytes long; the {what} may have {max_bytes} at most.")
+        raise InvalidItem(f"{quoted(value)} is {size} bytes long; the {what} may have {max_bytes} at most.")
 
 
-def shown(value: str) -> str:
+def quoted(value: str) -> str:
     """A value fit for a message: short, one line, printable, without secrets."""
     value = redacted(value[:MAX_URL_BYTES])
     text = value if len(value) <= 80 else value[:77] + "..."

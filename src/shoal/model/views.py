@@ -13,7 +13,7 @@ from shoal.model.item import ItemState
 T = TypeVar("T")
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class CursorPage(msgspec.Struct, Generic[T], frozen=True):
     """One page of a keyset list; hand `cursor` back for the next one, None means the end."""
 
     rows: tuple[T, ...]
@@ -58,7 +58,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         return self.remaining + self.done + self.dead + self.cancelled
 
 
-def added(many: Iterable[Counts]) -> Counts:
+def sum_counts(many: Iterable[Counts]) -> Counts:
     """The sum of several counts."""
     sums = dict.fromkeys(Counts.__struct_fields__, 0)
     for one in many:
@@ -68,12 +68,12 @@ def added(many: Iterable[Counts]) -> Counts:
 
 
 class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of what was handed in. `complaints` holds the first invalid ones: position and reason."""
+    """What became of what was handed in. `invalid_entries` holds the first invalid ones: position and reason."""
 
     enqueued: int
     duplicates: int
     invalid: int
-    complaints: tuple[tuple[int, str], ...] = ()
+    invalid_entries: tuple[tuple[int, str], ...] = ()
 
 
 class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
     enqueued: int
     duplicates: int
 
-    def joined(self, other: CommitReport) -> CommitReport:
+    def merge(self, other: CommitReport) -> CommitReport:
         return CommitReport(
             committed=self.committed + other.committed,
             lost=self.lost + other.lost,
@@ -184,7 +184,7 @@ class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
 
 
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
+class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
     """One reason why something is not running: a code for programs, a sentence for people."""
 
     code: str
@@ -194,7 +194,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     items: int | None = None
 
 
-class Recent(msgspec.Struct, frozen=True, kw_only=True):
+class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
     """What ended in a run lately. `seconds`: what those attempts took together.
 
     `quiet_since`: when an attempt last ended, or the run last changed its state, whichever is later.
@@ -209,7 +209,7 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     quiet_since: dt.datetime
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class LockView(msgspec.Struct, frozen=True, kw_only=True):
     """Something that one of many processes is to do. `until`: when others may take it, unless it is finished."""
 
     name: str
@@ -230,10 +230,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     detail: Mapping[str, Any]
 
 
-class Tending(msgspec.Struct, frozen=True, kw_only=True):
+class UpkeepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one round of upkeep did. `more`: its time was up before its work was; the next should follow at once."""
 
-    woken: int = 0
+    promoted: int = 0
     lost_workers: tuple[str, ...] = ()
     rescued: int = 0
     quarantined: int = 0
@@ -248,7 +248,7 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """A ledger's own state. `clock`: its time. The rest is about a database server, None where there is none.
 
     `lock_waits`: sessions that wait for a lock (S0.20). `longest_transaction`: seconds that one has been open.

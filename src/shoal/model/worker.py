@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 DEFAULT_LEASE_SECONDS = 30.0
-MOST_REPORTED = 100
+MAX_REPORTED_ITEMS = 100
 
 
 class WorkerState(StrEnum):
@@ -21,7 +21,7 @@ class WorkerState(StrEnum):
     LOST = "lost"
 
 
-PRESENT = (WorkerState.LIVE, WorkerState.DRAINING)
+PRESENT_STATES = (WorkerState.LIVE, WorkerState.DRAINING)
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +33,13 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[str, ...] = ()
     steal: bool = True
 
-    def takes_from(self, run_id: str, scraper: str) -> bool:
+    def includes_run(self, run_id: str, scraper: str) -> bool:
         """Whether items of this run are among its work."""
         return self.scraper in (None, scraper) and (not self.run_ids or run_id in self.run_ids)
 
-    def serves(self, run_id: str, scraper: str, stage: str) -> bool:
+    def includes_stage(self, run_id: str, scraper: str, stage: str) -> bool:
         """Whether items of this stage of the run are among its work."""
-        return self.takes_from(run_id, scraper) and (not self.stages or stage in self.stages)
+        return self.includes_run(run_id, scraper) and (not self.stages or stage in self.stages)
 
 
 ALL_WORK = Scope()
@@ -60,7 +60,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = Scope()
 
 
-class Orders(msgspec.Struct, frozen=True):
+class HeartbeatReply(msgspec.Struct, frozen=True):
     """The answer to a heartbeat: go on or drain, and the newest settings version to compare with one's own."""
 
     state: WorkerState
@@ -71,8 +71,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What a worker says about itself with a heartbeat.
 
     `running`: how many attempts are under way, by the number of their run. `items`: which, and for how many seconds,
-    the longest first; at most MOST_REPORTED of them. `unstored`: attempts that have ended and wait for their commit.
-    `trouble`: what keeps the worker from going on, a sentence.
+    the longest first; at most MAX_REPORTED_ITEMS of them. `unstored`: attempts that have ended and wait for their
+    commit. `trouble`: what keeps the worker from going on, a sentence.
     """
 
     running: dict[int, int] = {}
@@ -109,7 +109,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alive(self) -> bool:
         """Present, with a heartbeat that is not older than its lease: the rule by which the ledger gives it up."""
-        return self.state in PRESENT and self.silent_seconds <= self.lease_seconds
+        return self.state in PRESENT_STATES and self.silent_seconds <= self.lease_seconds
 
 
 def new_worker_id(node: str | None = None) -> str:

@@ -15,8 +15,8 @@ from enum import StrEnum
 import msgspec
 
 from shoal.config.settings import Settings
-from shoal.model.run import COLLECTION, OF_A_COLLECTION, DeadLimit, Run, RunState
-from shoal.model.views import Counts, Gate, Recent
+from shoal.model.run import COLLECTION_KEY_PREFIX, COLLECTION_SCRAPER_PREFIX, DeadLimit, Run, RunState
+from shoal.model.views import Counts, RecentActivity, WaitReason
 from shoal.observe.formatting import counted, percent, span
 
 RAISED = "alert:"
@@ -56,12 +56,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def raising(run: str, sign: Sign) -> str:
-    """The errand of raising it. Names sort by run, so the newest runs' alerts are the last."""
+    """The lock of raising it. Names sort by run, so the newest runs' alerts are the last."""
     return f"{RAISED}{run}:{sign.kind.value}:{sign.episode}"
 
 
 def telling(alert: Alert) -> str:
-    """The errand of telling people about it."""
+    """The lock of telling people about it."""
     return f"{TOLD}{alert.run}:{alert.kind.value}:{alert.episode}"
 
 
@@ -89,7 +89,7 @@ def end_sign(run: Run, counts: Counts, rules: Rules) -> Sign | None:
         text = f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}."
     else:
         kind, text = Kind.FINISH, f"It has finished after {took}: {counts.done} done, {counts.dead} dead."
-    if (run.occasion or "").startswith(OF_A_COLLECTION):
+    if (run.idempotency_key or "").startswith(COLLECTION_KEY_PREFIX):
         return None  # how the members of a collection ended is told by the collection, once for all
     return Sign(kind=kind, episode=_stamp(run.finished_at), text=text)
 
@@ -98,7 +98,7 @@ def has_just_ended(run: Run, now: dt.datetime) -> bool:
     return run.finished_at is not None and now - run.finished_at < JUST_ENDED
 
 
-def signs_under_way(run: Run, counts: Counts, recent: Recent, now: dt.datetime, rules: Rules) -> list[Sign]:
+def signs_under_way(run: Run, counts: Counts, recent: RecentActivity, now: dt.datetime, rules: Rules) -> list[Sign]:
     """What is wrong with a run that goes on. A stall may be excused by its gates: see `is_excused`."""
     if run.state is not RunState.ACTIVE:
         return []
@@ -115,7 +115,7 @@ def signs_under_way(run: Run, counts: Counts, recent: Recent, now: dt.datetime, 
     return signs
 
 
-def is_excused(counts: Counts, gates: Sequence[Gate], now: dt.datetime) -> bool:
+def is_excused(counts: Counts, gates: Sequence[WaitReason], now: dt.datetime) -> bool:
     """Whether all that remains waits for a time that its author set, or for the pace the author asked for."""
     if counts.leased or counts.ready:
         return False
@@ -132,7 +132,7 @@ def broken_sign(worker: str, now: dt.datetime) -> Sign:
 
 def _is_collection(run: Run) -> bool:
     """Each of its items is a run of its own, which is watched itself."""
-    return run.scraper.startswith(COLLECTION)
+    return run.scraper.startswith(COLLECTION_SCRAPER_PREFIX)
 
 
 def _stamp(moment: dt.datetime) -> str:

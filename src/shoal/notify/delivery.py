@@ -4,7 +4,7 @@ Sending, and finding out beforehand whether that can work.
 
 Telling people of alerts that were raised, wherever that was: tried until it works, and given up at some time.
 
-Telling is an errand of its own. It is taken by a process that knows an address, kept while that process tries, and
+Telling is a lock of its own. It is taken by a process that knows an address, kept while that process tries, and
 finished when the alert was delivered or given up; should the process die, another one takes it up.
 """
 
@@ -139,7 +139,7 @@ class Deliveries:
 
     async def take_turn(self, ledger: Ledger, *, every: float) -> bool:
         """Take up what there is, unless somebody else did within the time given. Returns whether it was our turn."""
-        if not self._knows_somebody or not await ledger.errands.take(TELLING, self._by, every):
+        if not self._knows_somebody or not await ledger.locks.acquire(TELLING, self._by, every):
             return False
         await self.take_up(ledger)
         return True
@@ -149,17 +149,17 @@ class Deliveries:
         if not self._knows_somebody:
             return
         now = await clock(ledger)
-        told = {errand.name for errand in await ledger.errands.list(TOLD, limit=LISTED) if errand.finished_at}
-        raised = [errand for errand in await ledger.errands.list(RAISED, limit=LISTED) if errand.finished_at]
-        for errand in sorted(raised, key=lambda errand: errand.finished_at or now):  # in the order it happened
-            if errand.finished_at is None or now - errand.finished_at > NEWS:
+        told = {lock.name for lock in await ledger.locks.list(TOLD, limit=LISTED) if lock.finished_at}
+        raised = [lock for lock in await ledger.locks.list(RAISED, limit=LISTED) if lock.finished_at]
+        for lock in sorted(raised, key=lambda lock: lock.finished_at or now):  # in the order it happened
+            if lock.finished_at is None or now - lock.finished_at > NEWS:
                 continue
-            alert = msgspec.convert(errand.value, Alert)
+            alert = msgspec.convert(lock.value, Alert)
             name, addresses = telling(alert), self._addresses(alert)
             if not addresses or name in told or name in self._under_way:
                 continue
-            if await ledger.errands.take(name, self._by, KEEP_SECONDS):
-                left = (NEWS - (now - errand.finished_at)).total_seconds()
+            if await ledger.locks.acquire(name, self._by, KEEP_SECONDS):
+                left = (NEWS - (now - lock.finished_at)).total_seconds()
                 self._begin(name, self._deliver(ledger, alert, addresses, time.monotonic() + left))
 
     def _begin(self, name: str, delivery: Coroutine[Any, Any, None]) -> None:
@@ -185,9 +185,9 @@ class Deliveries:
         try:
             outcome = await self._try_until_told(ledger, alert, addresses, give_up_at)
             if outcome is not None:
-                await ledger.errands.finish(name, self._by, outcome)
+                await ledger.locks.complete(name, self._by, outcome)
         except asyncio.CancelledError:
-            await ledger.errands.drop(name, self._by)
+            await ledger.locks.release(name, self._by)
             raise
         except LedgerError as error:  # whoever takes it up after our time begins again
             self._log.warning("telling of an alert broke off", run=alert.run, error=error.message)
@@ -220,10 +220,10 @@ class Deliveries:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _rest(self, ledger: Ledger, name: str, seconds: float) -> bool:
-        """Pause, and keep the errand. False: it is no longer ours."""
+        """Pause, and keep the lock. False: it is no longer ours."""
         wake_at = time.monotonic() + seconds
         while (left := wake_at - time.monotonic()) > 0:
             await asyncio.sleep(min(left, KEEP_EVERY))
-            if not await ledger.errands.keep(name, self._by, KEEP_SECONDS):
+            if not await ledger.locks.renew(name, self._by, KEEP_SECONDS):
                 return False
         return True

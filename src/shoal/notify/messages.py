@@ -7,7 +7,7 @@ import datetime as dt
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
-from shoal.model.run import COLLECTION, RunState
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX, RunState
 from shoal.model.views import FailedItem, ItemFilter
 from shoal.notify.conditions import Alert, Kind, Sign
 from shoal.observe.failures import FailureGroup, failures, grouped
@@ -23,7 +23,7 @@ _SHORT = {Kind.FINISH: "finished", Kind.FAILURE: "failed", Kind.STALL: "stalled"
 
 async def put_into_words(ledger: Ledger, run_id: str, sign: Sign, secrets: tuple[str, ...]) -> Alert:
     moment = await look(ledger, run_id)
-    now = (await ledger.health.examine()).clock
+    now = (await ledger.health.check()).clock
     lines = [
         sign.text,
         _standing(moment, await recent_rate(ledger, moment), now),
@@ -87,7 +87,7 @@ async def _largest_failure(ledger: Ledger, moment: Moment) -> FailureGroup | Non
 
 async def _failures(ledger: Ledger, moment: Moment) -> list[str]:
     """What failed: of a collection every member by its name, of other runs the largest group."""
-    if moment.run.scraper.startswith(COLLECTION):
+    if moment.run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
         dead = (await ledger.reads.failed(moment.run.id, limit=MEMBERS_NAMED)).rows
         return [f"{item.url}: {item.error_message}" for item in dead]
     group = await _largest_failure(ledger, moment)

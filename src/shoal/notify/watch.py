@@ -2,8 +2,8 @@
 
 One look at the runs of a ledger: what is wrong with them, each thing raised once over the whole fleet.
 
-Nobody is the leader. Whoever looks takes the errand of looking for a while, so that a thousand workers do not all look
-at once; each alert is an errand too, so that it is raised once however many see it.
+Nobody is the leader. Whoever looks takes the lock of looking for a while, so that a thousand workers do not all look
+at once; each alert is a lock too, so that it is raised once however many see it.
 
 Alerts that were raised, and what became of telling people about them.
 """
@@ -21,7 +21,7 @@ from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run
-from shoal.model.views import Errand
+from shoal.model.views import LockView
 from shoal.notify.conditions import (
     MINUTES,
     RAISED,
@@ -61,7 +61,7 @@ class Watch:
 
     async def take_turn(self, ledger: Ledger, *, every: float) -> bool:
         """Look, unless somebody else did within the time given. Returns whether it was our turn."""
-        if not await ledger.errands.take(LOOKING, self._by, every):
+        if not await ledger.locks.acquire(LOOKING, self._by, every):
             return False
         await self.look(ledger)
         return True
@@ -69,7 +69,7 @@ class Watch:
     async def look(self, ledger: Ledger) -> None:
         """Look at the newest runs."""
         now = await clock(ledger)
-        known = {errand.name for errand in await ledger.errands.list(RAISED, limit=LISTED) if errand.finished_at}
+        known = {lock.name for lock in await ledger.locks.list(RAISED, limit=LISTED) if lock.finished_at}
         for run in (await ledger.runs.list(limit=NEWEST_RUNS)).rows:
             await self._look_at(ledger, run, now, known)
 
@@ -104,7 +104,7 @@ class Watch:
 
     async def _raise(self, ledger: Ledger, run_id: str, sign: Sign) -> None:
         name = raising(run_id, sign)
-        if not await ledger.errands.take(name, self._by, RAISE_SECONDS):
+        if not await ledger.locks.acquire(name, self._by, RAISE_SECONDS):
             return
         try:
             alert = await put_into_words(ledger, run_id, sign, self._settings.secrets())
@@ -113,9 +113,9 @@ class Watch:
             say(f"alert: {sign.kind.value}", run=run_id, scraper=alert.scraper, why=sign.text)
         except BaseException:
             with suppress(LedgerError):
-                await ledger.errands.drop(name, self._by)
+                await ledger.locks.release(name, self._by)
             raise
-        await ledger.errands.finish(name, self._by, msgspec.to_builtins(alert))
+        await ledger.locks.complete(name, self._by, msgspec.to_builtins(alert))
 
     async def _leave_event(self, ledger: Ledger, alert: Alert) -> None:
         """Unless somebody did, and died before it could say that it had."""
@@ -123,7 +123,7 @@ class Watch:
         mine = (EVENT, alert.kind.value, alert.episode)
         if not any((event.action, event.subject, event.detail.get("episode")) == mine for event in events):
             detail = {"episode": alert.episode, "why": alert.body.partition("\n")[0]}
-            await ledger.runs.tell(alert.run, EVENT, alert.kind.value, detail, by=self._by)
+            await ledger.runs.record_event(alert.run, EVENT, alert.kind.value, detail, by=self._by)
 
 
 async def signs_of(
@@ -145,7 +145,7 @@ async def signs_of(
 
 async def clock(ledger: Ledger) -> dt.datetime:
     """The ledger's time."""
-    return (await ledger.health.examine()).clock
+    return (await ledger.health.check()).clock
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,15 +159,15 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
 async def raised_alerts(ledger: Ledger, run_id: str | None = None, *, limit: int = 50) -> list[Raised]:
     """The newest first, of one run or of the runs that began last."""
     suffix = "" if run_id is None else f"{run_id}:"
-    found = await ledger.errands.list(RAISED + suffix, limit=LOOKED_AT)
-    told = {errand.name: errand for errand in await ledger.errands.list(TOLD + suffix, limit=LOOKED_AT)}
+    found = await ledger.locks.list(RAISED + suffix, limit=LOOKED_AT)
+    told = {lock.name: lock for lock in await ledger.locks.list(TOLD + suffix, limit=LOOKED_AT)}
     now = await clock(ledger)
-    raised = [_raised(errand, errand.finished_at, told, now) for errand in found if errand.finished_at is not None]
+    raised = [_raised(lock, lock.finished_at, told, now) for lock in found if lock.finished_at is not None]
     return sorted(raised, key=lambda one: one.at, reverse=True)[:limit]
 
 
-def _raised(errand: Errand, at: dt.datetime, told: dict[str, Errand], now: dt.datetime) -> Raised:
-    alert = msgspec.convert(errand.value, Alert)
+def _raised(lock: LockView, at: dt.datetime, told: dict[str, LockView], now: dt.datetime) -> Raised:
+    alert = msgspec.convert(lock.value, Alert)
     telling_it = told.get(telling(alert))
     if telling_it is None:
         state = NOT_SENT

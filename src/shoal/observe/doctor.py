@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from shoal.errors import LedgerError, ShoalError
-from shoal.ledger.explain import silence
+from shoal.ledger.explain import heartbeat_problem
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import Vitals
+from shoal.model.views import HealthReport
 from shoal.model.worker import WorkerView
 from shoal.observe.formatting import counted, percent, span
 from shoal.observe.snapshot import REMEDY, counted_kinds, skew
@@ -43,13 +43,13 @@ async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
     if not all(check.ok for check in checks[1:]):
         return checks  # nothing else can be asked
     try:
-        vitals = [await ledger.health.examine()]
-        checks.append(_check_clock(vitals[0].clock, dt.datetime.now(dt.UTC)))
-        if vitals[0].sessions is not None:
+        health = [await ledger.health.check()]
+        checks.append(_check_clock(health[0].clock, dt.datetime.now(dt.UTC)))
+        if health[0].sessions is not None:
             for _ in range(SAMPLES - 1):
                 await asyncio.sleep(SAMPLE_PAUSE)
-                vitals.append(await ledger.health.examine())
-            checks += check_server(vitals, len(await ledger.workers.list()))
+                health.append(await ledger.health.check())
+            checks += check_server(health, len(await ledger.workers.list()))
         workers = await ledger.workers.list()
         alive = [worker for worker in workers if worker.alive]
         checks += [check_versions(alive, version), check_code(alive), check_heartbeats(workers), check_trouble(alive)]
@@ -92,12 +92,12 @@ def _check_clock(ledger: dt.datetime, here: dt.datetime) -> Check:
     )
 
 
-def check_server(vitals: list[Vitals], workers: int = 0) -> list[Check]:
+def check_server(health: list[HealthReport], workers: int = 0) -> list[Check]:
     """A database server: its connections, lock waits (S0.20) and long transactions, over a few samples.
 
     `workers`: how many are present; each needs CONNECTIONS_NEEDED of the server's connections to work undisturbed.
     """
-    last = vitals[-1]
+    last = health[-1]
     most = max(1, last.most_sessions or 1)
     needed = workers * CONNECTIONS_NEEDED
     share = max(last.sessions or 0, needed) / most
@@ -105,7 +105,7 @@ def check_server(vitals: list[Vitals], workers: int = 0) -> list[Check]:
     if workers:
         in_use += f"; {counted(workers, 'worker')}, {CONNECTIONS_NEEDED} each, make {needed}"
     # One wait in one sample is everyday life; waits in every sample are a queue.
-    waits = min(one.lock_waits or 0 for one in vitals)
+    waits = min(one.lock_waits or 0 for one in health)
     longest = last.longest_transaction or 0.0
     return [
         Check(
@@ -157,7 +157,7 @@ def check_code(workers: list[WorkerView]) -> Check:
 
 def check_heartbeats(workers: list[WorkerView]) -> Check:
     """Whether all that are registered as present are alive."""
-    silent = [(worker, why) for worker in workers if (why := silence(worker)) is not None]
+    silent = [(worker, why) for worker in workers if (why := heartbeat_problem(worker)) is not None]
     if not silent:
         return Check(name="workers", ok=True, text=f"{len(workers)} present, all with a fresh heartbeat")
     worker, why = silent[0]

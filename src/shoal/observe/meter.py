@@ -32,7 +32,7 @@ async def recent_rate(ledger: Ledger, moment: Moment) -> float | None:
     run, counts = moment.run, moment.counts
     if run.finished_at is not None:
         return _rate(counts.done + counts.dead, (run.finished_at - run.created_at).total_seconds())
-    clock = (await ledger.health.examine()).clock
+    clock = (await ledger.health.check()).clock
     workers = await ledger.reads.workers(run.id, minutes=MINUTES)
     # The ledger counts by whole minutes: the oldest of the five begins four full ones before the current one.
     covered = (MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6

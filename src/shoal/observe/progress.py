@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from shoal.errors import LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
-from shoal.model.views import Gate
+from shoal.model.views import WaitReason
 from shoal.observe.meter import Meter, Reading
 from shoal.observe.snapshot import Moment, look
 
@@ -109,10 +109,10 @@ class _Why:
     def __init__(self, ledger: Ledger, run_id: str) -> None:
         self._ledger = ledger
         self._run_id = run_id
-        self._gates: Sequence[Gate] = ()
+        self._gates: Sequence[WaitReason] = ()
         self._next_at = 0.0
 
-    async def gates(self) -> Sequence[Gate]:
+    async def gates(self) -> Sequence[WaitReason]:
         asked = time.monotonic()
         if asked >= self._next_at:
             self._gates = await self._ledger.reads.why_run(self._run_id)

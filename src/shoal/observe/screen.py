@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.model.redaction import redacted
-from shoal.model.views import Counts, added
+from shoal.model.views import Counts, sum_counts
 from shoal.observe.formatting import per_minute, percent, printable
 from shoal.observe.meter import Reading
 from shoal.observe.snapshot import Moment
@@ -102,7 +102,7 @@ def _parts(moment: Moment) -> dict[str, Counts]:
     parts: dict[str, Counts] = {}
     for part in moment.partitions:
         name = f"{part.stage} {part.partition or '-'}" if several_stages else part.partition or "-"
-        parts[name] = added([parts[name], part.counts]) if name in parts else part.counts
+        parts[name] = sum_counts([parts[name], part.counts]) if name in parts else part.counts
     return parts
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, Gate, PartitionProgress, added
+from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
 from shoal.model.worker import WorkerView
 
 ENDED = (RunState.FINISHED, RunState.CANCELLED)
@@ -66,7 +66,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     counts: Counts
     partitions: tuple[PartitionProgress, ...]
-    gates: tuple[Gate, ...]
+    gates: tuple[WaitReason, ...]
 
     @property
     def ended(self) -> bool:
@@ -76,17 +76,18 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     def stages(self) -> dict[str, Counts]:
         """Counts per stage, in the order of the run's stages."""
         return {
-            stage: added(part.counts for part in self.partitions if part.stage == stage) for stage in self.run.stages
+            stage: sum_counts(part.counts for part in self.partitions if part.stage == stage)
+            for stage in self.run.stages
         }
 
 
-async def look(ledger: Ledger, run_id: str, *, gates: Sequence[Gate] | None = None) -> Moment:
+async def look(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReason] | None = None) -> Moment:
     """The run now. Given `gates`, those are used again: asking why is the dearest of the reads."""
     run = await ledger.runs.get(run_id)
     partitions = tuple(await ledger.reads.partitions(run_id))
     if gates is None:
         gates = await ledger.reads.why_run(run_id)
-    counts = added(part.counts for part in partitions)
+    counts = sum_counts(part.counts for part in partitions)
     return Moment(at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates))
 
 
@@ -102,9 +103,9 @@ class Holdup(msgspec.Struct, frozen=True):
     stops: bool = False
 
 
-def holdup(counts: Counts, gates: Sequence[Gate]) -> Holdup:
+def holdup(counts: Counts, gates: Sequence[WaitReason]) -> Holdup:
     """The one thing to name. `gates` are those of `why_run`, the most important first."""
-    by_code: dict[str, Gate] = {}
+    by_code: dict[str, WaitReason] = {}
     for gate in gates:
         by_code.setdefault(gate.code, gate)
     for code, cause in _FULL_STOPS.items():
@@ -122,11 +123,11 @@ def holdup(counts: Counts, gates: Sequence[Gate]) -> Holdup:
     return _largest(counts, by_code)
 
 
-def _held_by_dead(by_code: dict[str, Gate]) -> int:
+def _held_by_dead(by_code: dict[str, WaitReason]) -> int:
     return (by_code[_DEAD].items or 0) if _DEAD in by_code else 0
 
 
-def _largest(counts: Counts, by_code: dict[str, Gate]) -> Holdup:
+def _largest(counts: Counts, by_code: dict[str, WaitReason]) -> Holdup:
     dead = min(counts.leased, _held_by_dead(by_code))
     groups = {"leased": counts.leased - dead, _DEAD: dead, "ready": counts.ready, _LANES: counts.waiting}
     for code in _DELAYS:
@@ -150,7 +151,7 @@ def _largest(counts: Counts, by_code: dict[str, Gate]) -> Holdup:
             return Holdup(_DELAYS[code], share, by_code[code].text)
 
 
-def _lane_holdup(by_code: dict[str, Gate], share: float) -> Holdup:
+def _lane_holdup(by_code: dict[str, WaitReason], share: float) -> Holdup:
     """The busiest lane speaks for all: the ledger names it first, and a stop before a limit."""
     for code, gate in by_code.items():
         if code in _LANE_STOPS:
@@ -189,7 +190,7 @@ def skew(workers: Iterable[WorkerView]) -> Skew:
 
 def workers_of(workers: Sequence[WorkerView], run: Run) -> list[WorkerView]:
     """Those that are alive and take items of this run."""
-    return [worker for worker in workers if worker.alive and worker.scope.takes_from(run.id, run.scraper)]
+    return [worker for worker in workers if worker.alive and worker.scope.includes_run(run.id, run.scraper)]
 
 
 def counted_kinds(kinds: dict[str, int]) -> str:

@@ -21,17 +21,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """A project to start from.
 
     `scraper` names the scraper, `file` where it is (a Python file of its name unless given), `stage` its first stage.
-    `stand_in` is the command that serves a local site for it. `tried` is what to give `shoal try` after the file, `run`
-    what to give `shoal run`.
+    `site_command` is the command that serves a local site for it. `try_arguments` is what to give `shoal try` after the
+    file, `run_arguments` what to give `shoal run`.
     """
 
     name: str
     about: str
     scraper: str
     stage: str
-    stand_in: str
-    tried: str
-    run: str
+    site_command: str
+    try_arguments: str
+    run_arguments: str
     file: str | None = None
 
     @property
@@ -58,9 +58,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         """What to type now, each with what it does."""
         return [
             *([(f"cd {folder}", "")] if folder != "." else []),
-            (f"{self.stand_in} &", "a local site to try it on"),
-            (f"shoal try {self.target} {self.tried}", "one item, nothing stored"),
-            (f"shoal run {self.run}", "all of it; Ctrl-C stops, the same command goes on"),
+            (f"{self.site_command} &", "a local site to try it on"),
+            (f"shoal try {self.target} {self.try_arguments}", "one item, nothing stored"),
+            (f"shoal run {self.run_arguments}", "all of it; Ctrl-C stops, the same command goes on"),
             ("shoal export latest -o out.jsonl", "the records as a file"),
             ("pytest", "the test, on a saved page"),
         ]
@@ -74,36 +74,36 @@ RECIPES = {
             about="listing pages that lead to product pages: two stages",
             scraper="shop",
             stage="listing",
-            stand_in=SHOP,
-            tried="http://127.0.0.1:8001/category/garden",
-            run="shop",
+            site_command=SHOP,
+            try_arguments="http://127.0.0.1:8001/category/garden",
+            run_arguments="shop",
         ),
         Recipe(
             name="pages",
             about="a list of URLs in a file, one record for each",
             scraper="pages",
             stage="title",
-            stand_in=SHOP,
-            tried="http://127.0.0.1:8001/about",
-            run="pages --urls-file urls.txt",
+            site_command=SHOP,
+            try_arguments="http://127.0.0.1:8001/about",
+            run_arguments="pages --urls-file urls.txt",
         ),
         Recipe(
             name="crawl",
             about="a whole site by its links, to a depth",
             scraper="crawl",
             stage="visit",
-            stand_in=SHOP,
-            tried="http://127.0.0.1:8001/",
-            run="crawl",
+            site_command=SHOP,
+            try_arguments="http://127.0.0.1:8001/",
+            run_arguments="crawl",
         ),
         Recipe(
             name="api",
             about="a JSON API: items without URLs, requests of your own, settings",
             scraper="rivers",
             stage="index",
-            stand_in="python stand_in.py",
-            tried="--stage river --key danube",
-            run="rivers",
+            site_command="python stand_in.py",
+            try_arguments="--stage river --key danube",
+            run_arguments="rivers",
         ),
         Recipe(
             name="newspaper",
@@ -111,9 +111,9 @@ RECIPES = {
             scraper="fiji.times",
             file="configs/fiji/times.yaml",
             stage="listing",
-            stand_in=SHOP,
-            tried="http://127.0.0.1:8001/category/garden",
-            run="fiji.times",
+            site_command=SHOP,
+            try_arguments="http://127.0.0.1:8001/category/garden",
+            run_arguments="fiji.times",
         ),
     )
 }

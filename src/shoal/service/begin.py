@@ -2,7 +2,8 @@
 
 Beginning a run: a new one, or the one that was left unfinished; then its items, then its seal.
 
-Runs that are made for an occasion, once: taken up again as long as they are unfinished, never made a second time.
+Runs that are made for an idempotency key, once: taken up again as long as they are unfinished, never made a second
+time.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ class Filled(msgspec.Struct):
 
     def first_complaint(self, urls: UrlFile | None) -> str:
         """What is wrong with the first item that was refused, and which one that is."""
-        if urls is not None and self.listed is not None and self.listed.complaints:
-            return urls.complaint(*self.listed.complaints[0])
-        return self.seeds.complaints[0][1] if self.seeds is not None and self.seeds.complaints else ""
+        if urls is not None and self.listed is not None and self.listed.invalid_entries:
+            return urls.complaint(*self.listed.invalid_entries[0])
+        return self.seeds.invalid_entries[0][1] if self.seeds is not None and self.seeds.invalid_entries else ""
 
 
 async def fill_run(
@@ -128,9 +129,9 @@ async def fill_run(
     `filled` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
     """
     if urls is not None:
-        await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": False})
+        await ledger.runs.put_note(run.id, LIST, {"name": urls.name, "complete": False})
         filled.listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
-        await ledger.runs.note(run.id, LIST, {"name": urls.name, "complete": True})
+        await ledger.runs.put_note(run.id, LIST, {"name": urls.name, "complete": True})
     if not run.sealed:
         filled.seeds = await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
     if filled.nothing_was_valid:
@@ -154,7 +155,7 @@ async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | Non
     """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
     if plan.run is None or plan.run.sealed or urls is not None:
         return
-    noted = await ledger.runs.noted(plan.run.id, LIST)
+    noted = await ledger.runs.get_note(plan.run.id, LIST)
     if noted is not None and not noted["complete"]:
         name = noted["name"]
         raise UsageError(
@@ -163,11 +164,11 @@ async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | Non
         )
 
 
-async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str], bool], *, by: str) -> list[Run]:
+async def set_abandoned_aside(ledger: Ledger, keep: str, was_abandoned: Callable[[str], bool], *, by: str) -> list[Run]:
     """Pause unfinished runs that were left by who worked on them: their items keep places in lanes this run needs.
 
-    `was_left` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first worker,
-    and those that a worker serves, are let alone.
+    `was_abandoned` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first
+    worker, and those that a worker serves, are let alone.
     """
     workers = [worker for worker in await ledger.workers.list() if worker.alive]
     served = {run_id for worker in workers for run_id in worker.scope.run_ids}
@@ -176,7 +177,7 @@ async def set_abandoned_aside(ledger: Ledger, keep: str, was_left: Callable[[str
     for run in (await ledger.runs.list(limit=200)).rows:
         if run.state is not RunState.ACTIVE or run.id == keep or run.id in served:
             continue
-        if run.scraper in scrapers or None in scrapers or not was_left(run.scraper):
+        if run.scraper in scrapers or None in scrapers or not was_abandoned(run.scraper):
             continue
         await ledger.runs.pause(run.id, by=by)
         aside.append(run)
@@ -191,7 +192,7 @@ async def bury_dead_neighbours(ledger: Ledger) -> list[str]:
     buried = []
     for worker in await ledger.workers.list():
         if worker.node == socket.gethostname() and not _is_alive(worker.pid):
-            await ledger.workers.bury(worker.id)
+            await ledger.workers.mark_dead(worker.id)
             buried.append(worker.id)
     return buried
 
@@ -238,7 +239,7 @@ def _unlaned(entry: Entry) -> Entry:
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How things stand for an occasion.
+    """How things stand for an idempotency key.
 
     `own`: the run that was made for it. `going`: while there is none, another run that must not be disturbed. `left`:
     one that nobody works on.
@@ -253,25 +254,25 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.own is not None and self.own.state not in UNFINISHED
 
 
-async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: bool, owned: bool) -> Standing:
+async def standing(ledger: Ledger, scraper: str, idempotency_key: str, *, for_workers: bool, owned: bool) -> Standing:
     """Look, and change nothing.
 
     A run is going when a live worker serves it. `for_workers`: what is active waits for workers that come when they
     come, so it is going without any. `owned`: nobody else can be about to work on the scraper, so what was made
-    a moment ago and has no worker is left. Raises UsageError when the occasion is another scraper's.
+    a moment ago and has no worker is left. Raises UsageError when the idempotency key is another scraper's.
     """
-    own = await ledger.runs.of_occasion(occasion)
+    own = await ledger.runs.by_idempotency_key(idempotency_key)
     if own is not None:
         if own.scraper != scraper:
             raise UsageError(
-                f"The run {own.id}, made for {occasion!r}, belongs to {own.scraper}, not to {scraper}.",
-                remedy="Name another occasion.",
+                f"The run {own.id}, made for {idempotency_key!r}, belongs to {own.scraper}, not to {scraper}.",
+                remedy="Give another idempotency key.",
             )
         return Standing(own=own)
     runs = (await ledger.runs.list(scraper=scraper, limit=MOST_RUNS)).rows
     active = [run for run in runs if run.state is RunState.ACTIVE]
     workers = await ledger.workers.list() if active else []
-    now = (await ledger.health.examine()).clock
+    now = (await ledger.health.check()).clock
     going = next(
         (run for run in active if for_workers or _is_served(run, workers) or (not owned and _is_young(run, now))), None
     )
@@ -279,7 +280,7 @@ async def standing(ledger: Ledger, scraper: str, occasion: str, *, for_workers: 
 
 
 async def plan_for(ledger: Ledger, scraper: Scraper, found: Standing) -> Plan:
-    """The occasion's own run, or a new one, for which a run that nobody works on is set aside."""
+    """The idempotency key's own run, or a new one, for which a run that nobody works on is set aside."""
     if found.own is not None:
         check_stages(scraper, found.own)
     left = (await ledger.reads.stats(found.own.id)).remaining if found.own is not None else 0
@@ -292,4 +293,4 @@ def _is_young(run: Run, now: dt.datetime) -> bool:
 
 
 def _is_served(run: Run, workers: Sequence[WorkerView]) -> bool:
-    return any(worker.alive and worker.scope.takes_from(run.id, run.scraper) for worker in workers)
+    return any(worker.alive and worker.scope.includes_run(run.id, run.scraper) for worker in workers)

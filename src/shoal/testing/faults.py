@@ -1,7 +1,7 @@
 """Faults around every call of a ledger: an error before it, an error after it took effect, a time-out in its middle.
 
-`faulty(ledger, ...)` looks like the ledger. Calls of its roles fail at random; what a caller must then be able to rely
-on is the contract of shoal.ledger.protocols: making the call again is safe.
+`with_faults(ledger, ...)` looks like the ledger. Calls of its roles fail at random; what a caller must then be able to
+rely on is the contract of shoal.ledger.protocols: making the call again is safe.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class InjectedFault(LedgerUnreachable):
 
 
 class FaultyLedger:
-    """A ledger whose calls fail. `met` counts which faults happened where."""
+    """A ledger whose calls fail. `injected` counts which faults happened where."""
 
     def __init__(self, ledger: Ledger, *, rate: float, rng: random.Random) -> None:
-        self.met: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
         self._ledger = ledger
         self._rate = rate
         self._rng = rng
@@ -41,7 +41,7 @@ class FaultyLedger:
         if self._rng.random() >= self._rate:
             return await make()
         kind = self._rng.choice(("before", "after", "timeout"))
-        self.met[f"{name} {kind}"] += 1
+        self.injected[f"{name} {kind}"] += 1
         if kind == "before":
             raise InjectedFault(f"{name}: error before the call")
         if kind == "after":
@@ -68,13 +68,13 @@ class _FaultyRole:
         return call
 
 
-def faulty(ledger: Ledger, *, rate: float, seed: int) -> tuple[Ledger, Counter[str]]:
+def with_faults(ledger: Ledger, *, rate: float, seed: int) -> tuple[Ledger, Counter[str]]:
     """The ledger with faults in a share of its calls, and the count of faults met so far."""
     wrapped = FaultyLedger(ledger, rate=rate, rng=random.Random(seed))
-    return cast(Ledger, wrapped), wrapped.met
+    return cast(Ledger, wrapped), wrapped.injected
 
 
-async def insist(make: Callable[[], Awaitable[T]], *, tries: int = 200) -> T:
+async def retry_on_fault(make: Callable[[], Awaitable[T]], *, tries: int = 200) -> T:
     """Make a call again until it answers, as a robust caller does."""
     for _ in range(tries):
         try:

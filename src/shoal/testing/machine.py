@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import WorkerLost, WrongState
-from shoal.model.item import Claimed, ItemState, NewItem
-from shoal.model.lane import LanePolicy, StartWish
-from shoal.model.outcome import Finished
+from shoal.model.item import ClaimedItem, ItemState, NewItem
+from shoal.model.lane import LanePolicy, StartRequest
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
-from shoal.model.views import CommitReport, ItemFilter, Tending
+from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.lab import Lab, dead, done, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -37,7 +37,7 @@ KEYS = [f"k{n}" for n in range(12)]
 LANES = [None, "host-a", "host-b"]
 
 
-class Known(msgspec.Struct):
+class ModelItem(msgspec.Struct):
     """What the model knows of an item."""
 
     stage: str
@@ -47,32 +47,32 @@ class Known(msgspec.Struct):
     follow_up: bool = False
 
 
-class Held(msgspec.Struct):
+class ModelLease(msgspec.Struct):
     """A lease that some worker believes it has. `valid` says whether the ledger must agree."""
 
-    claimed: Claimed
+    claimed: ClaimedItem
     worker: str
     valid: bool = True
     started: bool = False
-    committed: Finished | None = None
+    committed: FinishedAttempt | None = None
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Derive from this and define `open_lab`."""
+    """Derive from this and define `open_harness`."""
 
     steps: ClassVar[int] = 40
 
-    def open_lab(self) -> AbstractAsyncContextManager[Lab]:
-        raise TypeError("derive from LedgerMachine and define open_lab")
+    def open_harness(self) -> AbstractAsyncContextManager[LedgerHarness]:
+        raise TypeError("derive from LedgerMachine and define open_harness")
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.opened = self.open_lab()
-        self.lab = self.wait(self.opened.__aenter__())
-        self.ledger = self.lab.ledger
-        self.items: dict[tuple[str, str], Known] = {}
-        self.held: list[Held] = []
+        self.opened = self.open_harness()
+        self.harness = self.run_sync(self.opened.__aenter__())
+        self.ledger = self.harness.ledger
+        self.items: dict[tuple[str, str], ModelItem] = {}
+        self.held: list[ModelLease] = []
         self.workers: list[str] = []
         self.silent: dict[str, float] = {}
         self.earliest: dict[str, float] = {}
@@ -90,7 +90,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The ledger's time, counted from no matter when."""
         return time.monotonic() + self.jumped
 
-    def wait(self, coroutine: Awaitable[T]) -> T:
+    def run_sync(self, coroutine: Awaitable[T]) -> T:
         async def run() -> T:
             return await coroutine
 
@@ -106,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
             stages=(StageSpec("page", lane=hosts), StageSpec("polite", lane=spaced), StageSpec("group", lane=group)),
             max_rescues=2,
         )
-        self.run: Run = self.wait(self.ledger.runs.create(spec))
+        self.run: Run = self.run_sync(self.ledger.runs.create(spec))
 
     # -- work arrives -------------------------------------------------------------------------------------------------
 
@@ -127,10 +127,10 @@ class LedgerMachine(RuleBasedStateMachine):
             for key in keys
         ]
         fresh = {key for key in keys if (stage, key) not in self.items}
-        report = self.wait(self.ledger.intake.enqueue(self.run.id, new))
+        report = self.run_sync(self.ledger.intake.enqueue(self.run.id, new))
         assert (report.enqueued, report.duplicates) == (len(fresh), len(keys) - len(fresh))
         for key in fresh:
-            self.items[stage, key] = Known(stage, lane)
+            self.items[stage, key] = ModelItem(stage, lane)
 
     def lane_name(self, stage: str, lane: str | None) -> str | None:
         """Stages with different policies do not share lanes here: the model would have to know who declared last."""
@@ -141,29 +141,29 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def register(self) -> None:
         assume(len(self.workers) < 4)
-        worker = self.wait(self.lab.worker(lease_seconds=LEASE_SECONDS))
+        worker = self.run_sync(self.harness.worker(lease_seconds=LEASE_SECONDS))
         self.workers.append(worker)
-        self.heard_of(worker)
+        self.reset_silence(worker)
 
-    def heard_of(self, worker: str) -> None:
+    def reset_silence(self, worker: str) -> None:
         self.silent[worker] = self.earliest[worker] = 0.0
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
+    def heartbeat(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.workers))
-        self.wait(self.ledger.workers.beat(worker))
-        self.heard_of(worker)
+        self.run_sync(self.ledger.workers.heartbeat(worker))
+        self.reset_silence(worker)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), limit=st.integers(1, 6), partition=st.sampled_from([(), ("x",)]))
     def claim(self, data: st.DataObject, limit: int, partition: tuple[str, ...]) -> None:
         worker = data.draw(st.sampled_from(self.workers))
-        claimed = self.wait(self.ledger.claims.claim(worker, Scope(partitions=partition), limit))
+        claimed = self.run_sync(self.ledger.claims.claim(worker, Scope(partitions=partition), limit))
         note(f"claimed {[item.name for item in claimed]}")
         assert len(claimed) <= limit
         if claimed:
-            self.heard_of(worker)
+            self.reset_silence(worker)
         assert not (claimed and self.paused), "a paused run hands out nothing"
         for item in claimed:
             known = self.items[item.stage, item.name]
@@ -178,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert self.may_start(item.lane) is None, "two items of a lane that keeps a distance may start now"
                 due = self.not_before.get(item.lane, float("-inf")) - LEAD_SECONDS
                 assert self.now() >= due, "too early after the last start"
-            self.held.append(Held(item, worker))
+            self.held.append(ModelLease(item, worker))
 
     def delay_of(self, lane: str | None) -> float:
         if lane is None:
@@ -186,12 +186,12 @@ class LedgerMachine(RuleBasedStateMachine):
         declared = lane.startswith("polite") and any(item.lane == lane for item in self.items.values())
         return max(SPACED_SECONDS if declared else 0.0, self.floors.get(lane, 0.0))
 
-    def may_start(self, lane: str) -> Held | None:
+    def may_start(self, lane: str) -> ModelLease | None:
         """An item of the lane whose request leaves any moment, as far as the ledger knows."""
         paced = (held for held in self.held if held.claimed.paced and held.claimed.lane == lane)
         return next((held for held in paced if held.valid and not held.started), None)
 
-    def begin(self, lane: str | None, wait: float = 0.0) -> None:
+    def record_start(self, lane: str | None, wait: float = 0.0) -> None:
         """A request of this lane leaves after so long; the next one keeps its distance."""
         delay = self.delay_of(lane)
         if lane is not None and delay > 0:
@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
             ends.append(self.end_of(held, kind))
             held.committed = ends[-1]
         before = self.now()
-        report = self.wait(self.ledger.commits.commit(worker, ends))
+        report = self.run_sync(self.ledger.commits.commit(worker, ends))
         valid = [h for h in chosen if h.valid]
         assert report.committed == len(valid)
         assert set(report.lost) == {h.claimed.item for h in chosen if not h.valid}
@@ -218,12 +218,12 @@ class LedgerMachine(RuleBasedStateMachine):
         for held, end in zip(chosen, ends, strict=True):
             if held.valid:
                 if not held.started:
-                    self.begin(held.claimed.lane, before - self.now())
-                self.settle(held, end)
+                    self.record_start(held.claimed.lane, before - self.now())
+                self.apply_commit(held, end)
             else:
                 self.held.remove(held)
 
-    def end_of(self, held: Held, kind: str) -> Finished:
+    def end_of(self, held: ModelLease, kind: str) -> FinishedAttempt:
         item = held.claimed
         match kind:
             case "retry":
@@ -238,17 +238,17 @@ class LedgerMachine(RuleBasedStateMachine):
             case _:
                 return done(item, f'{{"epoch": {item.epoch}}}')
 
-    def settle(self, held: Held, end: Finished) -> None:
+    def apply_commit(self, held: ModelLease, end: FinishedAttempt) -> None:
         item = held.claimed
         known = self.items[item.stage, item.name]
         held.valid = False
-        kind = end.verdict.kind.value
+        kind = end.decision.kind.value
         if kind == "done":
             known.state = "done"
             self.expected_results += len(end.records)
             for new in end.follow_ups:
                 assert new.key is not None
-                self.items.setdefault(("page", new.key), Known("page", new.lane, follow_up=True))
+                self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
         elif kind == "dead":
             known.state = "dead"
 
@@ -258,7 +258,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The answer to a commit was lost, so it is sent once more."""
         held = data.draw(st.sampled_from([h for h in self.held if h.committed]))
         assert held.committed is not None
-        report = self.wait(self.ledger.commits.commit(held.worker, [held.committed]))
+        report = self.run_sync(self.ledger.commits.commit(held.worker, [held.committed]))
         assert (report.committed, report.lost, report.repeated) == (0, (), (held.claimed.item,))
 
     @precondition(lambda self: any(not h.committed for h in self.held))
@@ -269,17 +269,17 @@ class LedgerMachine(RuleBasedStateMachine):
             lost = self.reserve(held.claimed.lane or "", held.worker, held)
         else:
             before = self.now()
-            lost = self.wait(self.ledger.claims.started(held.worker, [held.claimed.lease]))
+            lost = self.run_sync(self.ledger.claims.mark_started(held.worker, [held.claimed.lease]))
             if held.valid and not held.started:
                 held.started = True
-                self.begin(held.claimed.lane, before - self.now())
+                self.record_start(held.claimed.lane, before - self.now())
         assert lost == (set() if held.valid else {held.claimed.item})
 
     @precondition(lambda self: any(not h.committed for h in self.held))
     @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    def return_leases(self, data: st.DataObject) -> None:
         held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
-        assert self.wait(self.ledger.claims.give_back(held.worker, [held.claimed.lease])) == int(held.valid)
+        assert self.run_sync(self.ledger.claims.return_leases(held.worker, [held.claimed.lease])) == int(held.valid)
         held.valid = False
 
     # -- faults -------------------------------------------------------------------------------------------------------
@@ -290,22 +290,22 @@ class LedgerMachine(RuleBasedStateMachine):
         """A worker dies or leaves: seen by its pool, or stopping properly."""
         worker = data.draw(st.sampled_from(self.workers))
         if seen:
-            tending = self.wait(self.ledger.workers.bury(worker))
-            assert worker in tending.lost_workers
+            upkeep_report = self.run_sync(self.ledger.workers.mark_dead(worker))
+            assert worker in upkeep_report.lost_workers
             self.silent[worker] = float("inf")
-            self.absorb(tending)
+            self.apply_upkeep(upkeep_report)
         else:
-            self.wait(self.ledger.workers.stop(worker))
-            self.bury(worker)
+            self.run_sync(self.ledger.workers.stop(worker))
+            self.mark_dead(worker)
 
-    def absorb(self, tending: Tending) -> None:
-        for worker in tending.lost_workers:
+    def apply_upkeep(self, upkeep_report: UpkeepReport) -> None:
+        for worker in upkeep_report.lost_workers:
             # A ledger whose clock was set back may count from the moment it noticed.
             silent = self.silent[worker] - self.earliest[worker]
             assert silent > LEASE_SECONDS - 1, "reaped before its time"
-            self.bury(worker)
+            self.mark_dead(worker)
 
-    def bury(self, worker: str) -> None:
+    def mark_dead(self, worker: str) -> None:
         self.workers.remove(worker)
         del self.silent[worker], self.earliest[worker]
         self.visits = {visit: known for visit, known in self.visits.items() if known[0] != worker}
@@ -314,18 +314,18 @@ class LedgerMachine(RuleBasedStateMachine):
                 held.valid = False
                 self.note_quarantine(held)
 
-    def note_quarantine(self, held: Held) -> None:
+    def note_quarantine(self, held: ModelLease) -> None:
         """The ledger decides when an item has killed enough workers; the model asks, and checks that it may."""
         known = self.items[held.claimed.stage, held.claimed.name]
-        view = self.wait(self.ledger.reads.item(self.run.id, id=held.claimed.item))
+        view = self.run_sync(self.ledger.reads.item(self.run.id, id=held.claimed.item))
         if view.state is ItemState.DEAD:
             assert view.outcome == "poison"
             assert view.rescues == 3
             known.state = "dead"
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 21.0, 31.0, 100.0, -5.0, -40.0]))
-    def jump(self, seconds: float) -> None:
-        self.wait(self.lab.jump(seconds))
+    def advance_clock(self, seconds: float) -> None:
+        self.run_sync(self.harness.advance_clock(seconds))
         self.jumped += seconds
         if seconds < 0:
             self.not_before.clear()  # the ledger may notice, and then waits no longer than the delay
@@ -334,16 +334,16 @@ class LedgerMachine(RuleBasedStateMachine):
             self.earliest[worker] = min(self.earliest[worker], self.silent[worker])
 
     @rule()
-    def tend(self) -> None:
-        self.absorb(self.wait(self.ledger.upkeep.tend()))
+    def run_upkeep(self) -> None:
+        self.apply_upkeep(self.run_sync(self.ledger.upkeep.run_once()))
 
     @rule()
     def release_all(self) -> None:
-        self.wait(self.ledger.steering.release(older_than=0))
+        self.run_sync(self.ledger.steering.release(older_than=0))
         for held in self.held:
             # A lease claimed in what is now the future is too young for any release by age.
             if held.valid:
-                view = self.wait(self.ledger.reads.item(self.run.id, id=held.claimed.item))
+                view = self.run_sync(self.ledger.reads.item(self.run.id, id=held.claimed.item))
                 held.valid = view.state is ItemState.LEASED
 
     # -- orders -------------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(pause=st.booleans())
     def pause_or_resume(self, pause: bool) -> None:
         runs = self.ledger.runs
-        self.wait(runs.pause(self.run.id) if pause else runs.resume(self.run.id))
+        self.run_sync(runs.pause(self.run.id) if pause else runs.resume(self.run.id))
         self.paused = pause
 
     @rule(
@@ -364,15 +364,15 @@ class LedgerMachine(RuleBasedStateMachine):
         lanes = self.ledger.lanes
         match change:
             case "pause":
-                self.wait(lanes.set(name, paused=True))
+                self.run_sync(lanes.set(name, paused=True))
                 self.paused_lanes.add(name)
             case "go on":
-                self.wait(lanes.set(name, paused=False))
+                self.run_sync(lanes.set(name, paused=False))
                 self.paused_lanes.discard(name)
             case "block":
-                self.wait(lanes.block(name, 60, "429"))
+                self.run_sync(lanes.block(name, 60, "429"))
             case "unblock":
-                self.wait(lanes.block(name, 0, ""))
+                self.run_sync(lanes.block(name, 0, ""))
 
     @rule(
         stage=st.sampled_from(["page", "polite"]),
@@ -381,7 +381,7 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def slow_lane(self, stage: str, lane: str, floor: float) -> None:
         name = f"{stage}-{lane}"
-        view = self.wait(self.ledger.lanes.slow(name, floor, "robots.txt"))
+        view = self.run_sync(self.ledger.lanes.set_delay_floor(name, floor, "robots.txt"))
         assert view.floor == floor
         if floor < self.floors.get(name, 0.0):
             self.not_before.pop(name, None)  # a shorter delay counts at once
@@ -393,46 +393,46 @@ class LedgerMachine(RuleBasedStateMachine):
         """A request beyond an item's first: a redirect, a second page."""
         self.reserve(f"{stage}-{lane}", data.draw(st.sampled_from(self.workers)), None)
 
-    def reserve(self, lane: str, worker: str, held: Held | None) -> set[int]:
-        wish = StartWish(leases=() if held is None else (held.claimed.lease,))
+    def reserve(self, lane: str, worker: str, held: ModelLease | None) -> set[int]:
+        request = StartRequest(leases=() if held is None else (held.claimed.lease,))
         before = self.now()
-        starts = self.wait(self.ledger.lanes.reserve(worker, lane, wish))
+        starts = self.run_sync(self.ledger.lanes.reserve(worker, lane, request))
         for wait in starts.waits:
             if held is not None and held.valid:
                 held.started = True
             if self.delay_of(lane) > 0:
                 assert self.now() + wait >= self.not_before.get(lane, float("-inf")), "too early after the last start"
-                self.begin(lane, wait - (self.now() - before))
+                self.record_start(lane, wait - (self.now() - before))
         return set(starts.lost)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), host=st.sampled_from(["page-host-a", "elsewhere"]))
-    def enter(self, data: st.DataObject, host: str) -> None:
+    def request_slot(self, data: st.DataObject, host: str) -> None:
         """A request from elsewhere wants a place at a host."""
         worker = data.draw(st.sampled_from(self.workers))
         visit = data.draw(st.sampled_from([1, 2, 3, 4]))
         known = self.visits.get(visit)
         if known is not None and known[:2] != (worker, host):
             return
-        answer = self.wait(self.ledger.lanes.enter(worker, host, visit, run_id=self.run.id, stage="page"))
-        assert not (answer.is_in and answer.shut)
-        if answer.shut:
+        answer = self.run_sync(self.ledger.lanes.request_slot(worker, host, visit, run_id=self.run.id, stage="page"))
+        assert not (answer.granted and answer.blocked_seconds)
+        if answer.blocked_seconds:
             self.visits.pop(visit, None)
         else:
-            self.visits[visit] = (worker, host, answer.is_in)
-            assert answer.is_in or known is None or not known[2], "a place was lost"
+            self.visits[visit] = (worker, host, answer.granted)
+            assert answer.granted or known is None or not known[2], "a place was lost"
 
     @precondition(lambda self: self.visits)
     @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
+    def release_slot(self, data: st.DataObject) -> None:
         visit = data.draw(st.sampled_from(sorted(self.visits)))
-        self.wait(self.ledger.lanes.leave([visit]))
+        self.run_sync(self.ledger.lanes.release_slots([visit]))
         del self.visits[visit]
 
     @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))
     def cancel_one(self, state: ItemState) -> None:
-        page = self.wait(self.ledger.reads.items(self.run.id, ItemFilter(states=(state,)), limit=1))
-        cancelled = self.wait(self.ledger.steering.cancel(self.run.id, ItemFilter(states=(state,)), limit=1))
+        page = self.run_sync(self.ledger.reads.items(self.run.id, ItemFilter(states=(state,)), limit=1))
+        cancelled = self.run_sync(self.ledger.steering.cancel(self.run.id, ItemFilter(states=(state,)), limit=1))
         assert cancelled == len(page.rows)
         for view in page.rows:
             assert view.key is not None
@@ -444,7 +444,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
-        assert self.wait(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
+        assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
         for known in expected:
             known.state = "open"
 
@@ -452,14 +452,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def seal_and_enqueue_after_the_end(self) -> None:
         """A finished run takes nothing until it is resumed."""
         assume(not self.paused and all(known.state != "open" for known in self.items.values()))
-        self.wait(self.ledger.runs.seal(self.run.id))
-        tending = self.wait(self.ledger.upkeep.tend())
-        self.absorb(tending)
-        assert tending.finished == (self.run.id,)
+        self.run_sync(self.ledger.runs.seal(self.run.id))
+        upkeep_report = self.run_sync(self.ledger.upkeep.run_once())
+        self.apply_upkeep(upkeep_report)
+        assert upkeep_report.finished == (self.run.id,)
         try:
-            self.wait(self.ledger.intake.enqueue(self.run.id, [NewItem(key="late")]))
+            self.run_sync(self.ledger.intake.enqueue(self.run.id, [NewItem(key="late")]))
         except WrongState:
-            self.wait(self.ledger.runs.resume(self.run.id))
+            self.run_sync(self.ledger.runs.resume(self.run.id))
         else:
             raise AssertionError("a finished run took an item")
 
@@ -467,13 +467,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def tables_keep_their_rules(self) -> None:
-        self.wait(self.lab.check())
+        self.run_sync(self.harness.check())
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
         if not hasattr(self, "run"):
             return
-        counts = self.wait(self.ledger.reads.stats(self.run.id))
+        counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
             state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
         }
@@ -488,8 +488,8 @@ class LedgerMachine(RuleBasedStateMachine):
         for held in self.held:
             if held.valid and held.claimed.lane is not None:
                 out[held.claimed.lane] = out.get(held.claimed.lane, 0) + 1
-        for _, host, is_in in self.visits.values():
-            out[host] = out.get(host, 0) + is_in
+        for _, host, granted in self.visits.values():
+            out[host] = out.get(host, 0) + granted
         for lane, count in out.items():
             assert count <= (1 if lane.startswith("group") else HOST_LIMIT), (lane, count)
 
@@ -497,9 +497,9 @@ class LedgerMachine(RuleBasedStateMachine):
         """Whatever happened: everything that was acknowledged can be brought to an end."""
         try:
             if hasattr(self, "run"):
-                self.wait(self.drain())
+                self.run_sync(self.drain())
         finally:
-            self.wait(self.opened.__aexit__(None, None, None))
+            self.run_sync(self.opened.__aexit__(None, None, None))
             self.runner.close()
 
     async def drain(self) -> None:
@@ -509,13 +509,13 @@ class LedgerMachine(RuleBasedStateMachine):
             for lane in page:
                 await ledger.lanes.set(lane.key, run_id=lane.run_id, paused=False)
                 await ledger.lanes.block(lane.key, 0, "", run_id=lane.run_id)
-        await ledger.lanes.leave(list(self.visits))
-        worker = await self.lab.worker(lease_seconds=86_400)
+        await ledger.lanes.release_slots(list(self.visits))
+        worker = await self.harness.worker(lease_seconds=86_400)
         open_before = [known for known in self.items.values() if known.state == "open"]
         finished = 0
         for _ in range(40 + 4 * len(open_before)):
-            await self.lab.jump(500)
-            await ledger.upkeep.tend()
+            await self.harness.advance_clock(500)
+            await ledger.upkeep.run_once()
             claimed = await ledger.claims.claim(worker, Scope(), 50)
             finished += (await self.finish_all(worker, claimed)).committed
             if (await ledger.reads.stats(self.run.id)).remaining == 0:
@@ -524,11 +524,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert counts.remaining == 0, await ledger.reads.why_run(self.run.id)
         assert finished + self.just_quarantined(counts.dead) == len(open_before)
         assert counts.total == len(self.items)
-        await self.lab.check()
+        await self.harness.check()
 
-    async def finish_all(self, worker: str, claimed: Sequence[Claimed]) -> CommitReport:
+    async def finish_all(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         try:
-            return await self.lab.finish(worker, claimed)
+            return await self.harness.finish(worker, claimed)
         except WorkerLost:
             raise AssertionError("a worker with a day's lease was lost") from None
 

@@ -13,27 +13,27 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from shoal.define.author_code import sentence
+from shoal.define.author_code import error_summary
 from shoal.define.context import Http, Item
 from shoal.define.follow import Follow
 from shoal.define.policy import StagePolicy
-from shoal.define.providers import Shape, Wish
+from shoal.define.providers import FunctionKind, Inject
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
-from shoal.fetch.classify import verdict_on
+from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher, Request
-from shoal.model.item import Claimed, Lease, NewItem
+from shoal.model.item import ClaimedItem, Lease, NewItem
 from shoal.model.log import Log
-from shoal.model.outcome import DONE, Finished, OutcomeClass, judge
+from shoal.model.outcome import DONE, FinishedAttempt, OutcomeClass, decide_attempt
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
 from shoal.threads import Threads
-from shoal.worker.failure_log import Complaints
-from shoal.worker.lane_starts import NotNow, WorkerSide
+from shoal.worker.failure_log import FailureLog
+from shoal.worker.lane_starts import ReleaseItem, WorkerCallbacks
 from shoal.worker.politeness import AttemptGate, Politeness
 
 # From this size on, building the tree takes long enough to be noticed by the other items; a thread does it.
@@ -45,8 +45,8 @@ _CLASSES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Blocked: OutcomeClass.BLOCKED,
 }
 # An item that another host made wait looks again after so long at most, and a moment later than it could.
-LONGEST_PUT_OFF = 300.0
-PUT_OFF_SPREAD = 1.0
+MAX_OTHER_HOST_DELAY = 300.0
+OTHER_HOST_JITTER = 1.0
 
 
 class Attempt:
@@ -54,7 +54,7 @@ class Attempt:
 
     __slots__ = ("_attempts", "_deadline", "_gate", "_stage", "began", "claimed", "page")
 
-    def __init__(self, attempts: Attempts, stage: AnyStage, claimed: Claimed, claimed_at: float) -> None:
+    def __init__(self, attempts: AttemptRunner, stage: AnyStage, claimed: ClaimedItem, claimed_at: float) -> None:
         self._attempts = attempts
         self._stage = stage
         self._gate = attempts.gate(claimed, claimed_at)
@@ -67,34 +67,34 @@ class Attempt:
         """When its time is up, on the loop's clock."""
         return self._deadline.when()
 
-    def out_of_time(self) -> Transient:
+    def timeout_error(self) -> Transient:
         doing = "its page was fetched" if self._stage.fetches and self.page is None else "its handler ran"
         return Transient(f"timed out after {self._stage.policy.timeout:g} s while {doing}")
 
-    async def through(self) -> Output:
+    async def run(self) -> Output:
         share = self._attempts.memory.open_share(self._deadline)
         try:
             async with self._deadline:
                 if self._gate is not None:
-                    self._gate.limited_by(self._deadline)
-                return await self._steps()
+                    self._gate.set_deadline(self._deadline)
+                return await self._run_steps()
         except TimeoutError:
             if not self._deadline.expired():
                 raise
-            raise self.out_of_time() from None
+            raise self.timeout_error() from None
         finally:
             share.close()
 
-    async def _steps(self) -> Output:
+    async def _run_steps(self) -> Output:
         stage, claimed, attempts = self._stage, self.claimed, self._attempts
         scraper = attempts.scraper
         output = Output(stage.name, scraper.stages, stage.record, in_lanes=attempts.in_lanes)
-        item = Item.of(claimed)
+        item = Item.from_claimed(claimed)
         if stage.fetches:
-            self.page = page = await self._fetched()
+            self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in attempts.parsing_stages:
                 await attempts.threads.run(page.parse)
-        elif claimed.paced and self._gate is not None and not stage.signature.wants(Wish.HTTP):
+        elif claimed.paced and self._gate is not None and not stage.signature.injects(Inject.HTTP):
             await self._gate.start()  # what it visits is its own business; this is when it starts
         await self._call(output, item)
         if self.page is not None:
@@ -112,7 +112,7 @@ class Attempt:
         for new in await self._attempts.threads.run(find) if large else find():
             output.add(new)
 
-    async def _fetched(self) -> Page:
+    async def _fetch_page(self) -> Page:
         stage, claimed = self._stage, self.claimed
         if claimed.url is None:
             raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
@@ -122,41 +122,43 @@ class Attempt:
             Request(url=claimed.url, headers=headers), gate=self._gate, jar=self._jar()
         )
         self.page = page
-        if (ended := verdict_on(page)) is not None:
+        if (ended := classify_page(page)) is not None:
             if isinstance(ended, Throttled) and self._gate is not None:
-                await self._gate.throttled(ended)
+                await self._gate.on_throttled(ended)
             raise ended
-        if stage.blocked is not None and (sign := stage.blocked(page)):
-            raise Blocked(f"soft block: {sign}" if isinstance(sign, str) else "soft block: the author's rule says so")
+        if stage.blocked is not None and (reason := stage.blocked(page)):
+            raise Blocked(
+                f"soft block: {reason}" if isinstance(reason, str) else "soft block: the author's rule says so"
+            )
         return page
 
     async def _call(self, output: Output, item: Item) -> None:
         function = self._stage.function
-        given = {name: self._provided(wish, item) for name, wish in self._stage.signature.wishes}
-        match self._stage.signature.shape:
-            case Shape.ASYNC_GENERATOR:
-                values: AsyncGenerator[Any, None] = function(**given)
+        arguments = {name: self._injected_value(inject, item) for name, inject in self._stage.signature.injected}
+        match self._stage.signature.kind:
+            case FunctionKind.ASYNC_GENERATOR:
+                values: AsyncGenerator[Any, None] = function(**arguments)
                 try:
                     async for value in values:
                         output.add(value)
                 except BaseException:
                     await values.aclose()
                     raise
-            case Shape.COROUTINE:
-                await _add_all(output, await function(**given))
-            case Shape.PLAIN:
-                await self._attempts.threads.run(lambda: _drain(output, function(**given)))
+            case FunctionKind.COROUTINE:
+                await _add_all(output, await function(**arguments))
+            case FunctionKind.PLAIN:
+                await self._attempts.threads.run(lambda: _add_returned(output, function(**arguments)))
 
-    def _provided(self, wish: Wish, item: Item) -> Any:
+    def _injected_value(self, inject: Inject, item: Item) -> Any:
         attempts = self._attempts
-        match wish:
-            case Wish.PAGE:
+        match inject:
+            case Inject.PAGE:
                 return self.page
-            case Wish.ITEM:
+            case Inject.ITEM:
                 return item
-            case Wish.LOG:
+            case Inject.LOG:
                 return attempts.log.bind(stage=self._stage.name, item=item.key)
-            case Wish.HTTP:
+            case Inject.HTTP:
                 headers = {**attempts.scraper.headers, **self._stage.headers}
                 return Http(attempts.fetcher, gate=self._gate, jar=self._jar(), headers=headers)
             case _:
@@ -166,7 +168,7 @@ class Attempt:
         return (self.claimed.lane or self._stage.name) if self._attempts.scraper.cookies else None
 
 
-def is_ordered(error: BaseException) -> bool:
+def is_cancellation(error: BaseException) -> bool:
     """Whether somebody wants this attempt to end: its task was cancelled, or is being closed by the interpreter.
 
     A CancelledError may also have escaped from a handler's own task, and a GeneratorExit may have been raised by it.
@@ -185,10 +187,10 @@ async def _add_all(output: Output, value: Any) -> None:
         async for each in value:
             output.add(each)
     else:
-        _drain(output, value)
+        _add_returned(output, value)
 
 
-def _drain(output: Output, value: Any) -> None:
+def _add_returned(output: Output, value: Any) -> None:
     """A returned value: a record, an item, or an iterable of such."""
     if (
         isinstance(value, Iterable)
@@ -201,14 +203,14 @@ def _drain(output: Output, value: Any) -> None:
         output.add(value)
 
 
-class Attempts:
+class AttemptRunner:
     """Makes attempts on items of one scraper. Nothing here knows about commits or other items."""
 
     def __init__(
         self,
         scraper: Scraper,
         fetcher: Fetcher,
-        polite: Politeness | None,
+        politeness: Politeness | None,
         *,
         log: Log,
         in_lanes: bool = True,
@@ -217,85 +219,97 @@ class Attempts:
         self.in_lanes = in_lanes
         self.scraper = scraper
         self.fetcher = fetcher
-        self._polite = polite
+        self._politeness = politeness
         self.log = log
         self._rng = random.Random()
         self.threads = Threads()
         self.memory = memory or MemoryBudget()
         self.parsing_stages: set[str] = set()
         self._current: dict[Lease, Attempt] = {}
-        self.complaints = Complaints(log)
+        self.failure_log = FailureLog(log)
 
     async def close(self) -> None:
         self.threads.close()
-        if self._polite is not None:
-            await self._polite.close()
+        if self._politeness is not None:
+            await self._politeness.close()
 
-    def serve(self, side: WorkerSide) -> None:
+    def set_worker(self, callbacks: WorkerCallbacks) -> None:
         """From now on attempts are made for this worker."""
-        if self._polite is not None:
-            self._polite.serve(side)
+        if self._politeness is not None:
+            self._politeness.set_worker(callbacks)
 
-    async def make(self, claimed: Claimed, claimed_at: float) -> tuple[Finished, int]:
+    async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """The end of one attempt, and about how many bytes it holds.
 
-        Raises NotNow for an item that should go back; StoreFailed or LedgerError when none can be worked on.
+        Raises ReleaseItem for an item that should go back; StoreFailed or LedgerError when none can be worked on.
         """
         began = time.monotonic()
         stage = self.scraper.stages.get(claimed.stage)
         if stage is None:
-            return self._ended(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
+            return self._finish_failed(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
         lease = claimed.lease
-        run = self._current[lease] = Attempt(self, stage, claimed, claimed_at)
+        attempt = self._current[lease] = Attempt(self, stage, claimed, claimed_at)
         try:
-            output = await run.through()
-        except (NotNow, StoreFailed, LedgerError):
+            output = await attempt.run()
+        except (ReleaseItem, StoreFailed, LedgerError):
             raise
         except AttemptEnded as ended:
-            return self._ended(claimed, ended, run.page, began), 0
+            return self._finish_failed(claimed, ended, attempt.page, began), 0
         except InvalidRecord as error:
-            return self._ended(claimed, Permanent(str(error)), run.page, began), 0
+            return self._finish_failed(claimed, Permanent(str(error)), attempt.page, began), 0
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) or is_ordered(error):
+            if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
                 raise
-            self.complaints.bug(claimed, error)
-            return self._ended(claimed, Transient(sentence(error)), run.page, began), 0
+            self.failure_log.log_handler_error(claimed, error)
+            return self._finish_failed(claimed, Transient(error_summary(error)), attempt.page, began), 0
         finally:
             self._current.pop(lease, None)
-        self.complaints.success()
+        self.failure_log.record_success()
         if output.dropped:
-            self.complaints.refused(claimed, output.dropped)
-        finished = Finished(
+            self.failure_log.log_dropped_items(claimed, output.dropped)
+        finished = FinishedAttempt(
             lease=lease,
-            verdict=DONE,
+            decision=DONE,
             records=tuple(output.records),
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
-            detail=_detail(run.page, output),
+            detail=_detail(attempt.page, output),
         )
         return finished, output.size
 
-    def under_way(self) -> list[tuple[Lease, float]]:
+    def running_attempts(self) -> list[tuple[Lease, float]]:
         """Every attempt that runs now, and when it began by the monotonic clock. Safe to call from another thread."""
         return [(attempt.claimed.lease, attempt.began) for attempt in list(self._current.values())]
 
-    def name_of(self, lease: Lease) -> str:
+    def describe_item(self, lease: Lease) -> str:
         """The stage and the key of an item that is being worked on."""
-        run = self._current.get(lease)
-        return f"item {lease.item}" if run is None else f"{run.claimed.stage} {run.claimed.name}"
+        attempt = self._current.get(lease)
+        return f"item {lease.item}" if attempt is None else f"{attempt.claimed.stage} {attempt.claimed.name}"
 
-    def overdue(self, grace: float) -> list[tuple[Claimed, Finished]]:
+    def pop_overdue(self, grace: float) -> list[tuple[ClaimedItem, FinishedAttempt]]:
         """Attempts that go on `grace` seconds after their time was up, because their handler ignores being cancelled.
 
         Each is told once, with the end it gets. Whatever the handler yields later is nobody's business any more.
         """
         now = asyncio.get_running_loop().time()
-        late = [run for run in self._current.values() if (when := run.ends_at()) is not None and now > when + grace]
-        for run in late:
-            del self._current[run.claimed.lease]
-        return [(run.claimed, self._ended(run.claimed, run.out_of_time(), run.page, run.began)) for run in late]
+        late = [
+            attempt
+            for attempt in self._current.values()
+            if (when := attempt.ends_at()) is not None and now > when + grace
+        ]
+        for attempt in late:
+            del self._current[attempt.claimed.lease]
+        return [
+            (
+                attempt.claimed,
+                self._finish_failed(attempt.claimed, attempt.timeout_error(), attempt.page, attempt.began),
+            )
+            for attempt in late
+        ]
 
-    def _ended(self, claimed: Claimed, ended: AttemptEnded, page: Page | None, began: float) -> Finished:
+    def _finish_failed(
+        self, claimed: ClaimedItem, ended: AttemptEnded, page: Page | None, began: float
+    ) -> FinishedAttempt:
         outcome = next(found for kind, found in _CLASSES.items() if isinstance(ended, kind))
         stage = self.scraper.stages.get(claimed.stage)
         policy = stage.policy if stage is not None else StagePolicy()
@@ -303,10 +317,10 @@ class Attempts:
         if isinstance(ended, Throttled) and ended.host is not None and not _is_own_host(claimed, ended.host):
             # Not all at once when the host is open again; and an operator may open it sooner.
             own_lane = False
-            retry_after = min(retry_after or 0.0, LONGEST_PUT_OFF) + self._rng.uniform(0.0, PUT_OFF_SPREAD)
+            retry_after = min(retry_after or 0.0, MAX_OTHER_HOST_DELAY) + self._rng.uniform(0.0, OTHER_HOST_JITTER)
             if ended.host not in message:
                 message = f"{ended.host} asks to wait: {message}"
-        verdict = judge(
+        decision = decide_attempt(
             outcome,
             tries=claimed.tries,
             max_attempts=policy.max_attempts(claimed.max_attempts),
@@ -317,22 +331,22 @@ class Attempts:
             rng=self._rng,
         )
         detail = {**(_failure_detail(page) or {}), **ended.detail} or None
-        return Finished(lease=claimed.lease, verdict=verdict, seconds=time.monotonic() - began, detail=detail)
+        return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=time.monotonic() - began, detail=detail)
 
-    def run_of_lane(self, claimed: Claimed) -> str | None:
+    def lane_run_id(self, claimed: ClaimedItem) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""
         stage = self.scraper.stages.get(claimed.stage)
         return claimed.run_id if stage is not None and stage.policy.ordered else None
 
-    def gate(self, claimed: Claimed, claimed_at: float) -> AttemptGate | None:
-        if self._polite is None:
+    def gate(self, claimed: ClaimedItem, claimed_at: float) -> AttemptGate | None:
+        if self._politeness is None:
             return None
-        if self._polite.robots is None and claimed.lane is None and claimed.url is not None:
+        if self._politeness.robots is None and claimed.lane is None and claimed.url is not None:
             return None  # nothing to keep to, nothing to tell
-        return AttemptGate(self._polite, claimed, claimed_at, run_of_lane=self.run_of_lane(claimed))
+        return AttemptGate(self._politeness, claimed, claimed_at, lane_run_id=self.lane_run_id(claimed))
 
 
-def _is_own_host(claimed: Claimed, host: str) -> bool:
+def _is_own_host(claimed: ClaimedItem, host: str) -> bool:
     return claimed.url is not None and host_or_none(claimed.url) == host
 
 

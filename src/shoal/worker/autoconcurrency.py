@@ -13,71 +13,73 @@ from shoal.autoscale.scaler import Backlog, Ends, Scaler, backlog_of
 from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
-from shoal.model.outcome import OutcomeClass, Verdict
-from shoal.worker.lease_buffer import Hold
-from shoal.worker.registration import Membership
+from shoal.model.outcome import AttemptDecision, OutcomeClass
+from shoal.worker.lease_buffer import LeaseBuffer
+from shoal.worker.registration import Registration
 from shoal.worker.slots import Slots
 
-GLANCE_SECONDS = 0.1
-GLANCES = 10
+SAMPLE_SECONDS = 0.1
+SAMPLES = 10
 # Places are cheap: they come within seconds and go within half a minute.
 PACE = Pace(grow=1.0, settle=10.0, hot=3.0, quiet=20.0, remember=60.0)
 # What fewer attempts at once may cure. A page that is not there is not among it.
 _FAILED = {OutcomeClass.TRANSIENT, OutcomeClass.BLOCKED}
 
 
-class Governor:
-    """Moves the slots between `least` and `concurrency` of the worker's options."""
+class AutoConcurrency:
+    """Moves the slots between `min_concurrency` and `concurrency` of the worker's options."""
 
-    def __init__(self, ledger: Ledger, membership: Membership, hold: Hold, slots: Slots, log: Log) -> None:
+    def __init__(
+        self, ledger: Ledger, registration: Registration, lease_buffer: LeaseBuffer, slots: Slots, log: Log
+    ) -> None:
         self._ledger = ledger
-        self._membership = membership
-        self._hold = hold
+        self._registration = registration
+        self._lease_buffer = lease_buffer
         self._slots = slots
         self._log = log
         self._ends = Ends()
 
-    def saw(self, verdict: Verdict) -> None:
+    def record_outcome(self, decision: AttemptDecision) -> None:
         """An attempt was committed."""
         ends = self._ends
         self._ends = Ends(
             ends.all + 1,
-            ends.failed + (verdict.outcome in _FAILED),
-            ends.throttled + (verdict.outcome is OutcomeClass.THROTTLED),
+            ends.failed + (decision.outcome in _FAILED),
+            ends.throttled + (decision.outcome is OutcomeClass.THROTTLED),
         )
 
     async def run(self) -> None:
         """Until it is cancelled. While the ledger is away everything stays as it is."""
-        options = self._membership.options
-        bounds = Bounds(options.first, options.concurrency)
+        options = self._registration.options
+        bounds = Bounds(options.initial_concurrency, options.concurrency)
         scaler = Scaler(bounds, PACE, options.limits, what="items at once", log=self._log, machine=Machine())
-        while self._membership.signs.ending is None:
+        while self._registration.events.stop_reason is None:
             began, used = time.monotonic(), time.process_time()
-            running = await self._glance()
+            running = await self._average_busy()
             process = (time.process_time() - used) / (time.monotonic() - began)
             with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
                 backlog = await backlog_of(self._ledger, options.scope)
-                await self._follow(scaler, self._signs(backlog, running, process), backlog.run_ids)
+                await self._apply(scaler, self._measure(backlog, running, process), backlog.run_ids)
 
-    async def _glance(self) -> float:
+    async def _average_busy(self) -> float:
         """How many slots were busy in the last second, on average: between two items each is free for a moment."""
         seen = 0
-        for _ in range(GLANCES):
-            await asyncio.sleep(GLANCE_SECONDS)
+        for _ in range(SAMPLES):
+            await asyncio.sleep(SAMPLE_SECONDS)
             seen += len(self._slots.running)
-        return seen / GLANCES
+        return seen / SAMPLES
 
-    async def _follow(self, scaler: Scaler, signs: Signs, run_ids: Sequence[str]) -> None:
+    async def _apply(self, scaler: Scaler, signs: Signs, run_ids: Sequence[str]) -> None:
         now = self._slots.capacity
         decision = scaler.judge(now, signs, self._ends)
         if decision.target != now:
             self._slots.resize(decision.target)
-        await scaler.tell(self._ledger.runs, run_ids, f"worker {self._membership.id}", now, decision)
+        await scaler.tell(self._ledger.runs, run_ids, f"worker {self._registration.id}", now, decision)
 
-    def _signs(self, backlog: Backlog, running: float, process: float) -> Signs:
+    def _measure(self, backlog: Backlog, running: float, process: float) -> Signs:
         return Signs(
             at=time.monotonic(),
-            backlog=backlog.ready + self._hold.buffered,
+            backlog=backlog.ready + self._lease_buffer.buffered,
             behind_lanes=backlog.behind_lanes,
             idle=max(0, round(self._slots.capacity - running)),
             process=process,

@@ -17,22 +17,22 @@ from typing import Any
 from shoal.errors import LedgerError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
-from shoal.model.worker import Orders, WorkerReport
+from shoal.model.worker import HeartbeatReply, WorkerReport
 
-LONGEST_BEAT = 2.0
-FAREWELL_SECONDS = 1.0
+MAX_INTERVAL_SECONDS = 2.0
+STOP_TIMEOUT_SECONDS = 1.0
 # During an outage every beat fails: it is told now and then, not each time.
-LONGEST_QUIET = 10.0
+WARN_INTERVAL_SECONDS = 10.0
 
 OpenLedger = Callable[[], Awaitable[Ledger]]
 
 
-class Heart:
+class Heartbeat:
     """Beats for one worker until it is stopped. What it hears is passed to the loop it was made on.
 
     `on_orders` and `on_lost` are called on that loop. `loop_is_alive` says whether to beat at all; it and `report`,
-    what each beat says of the worker, are called on the heart's own thread. `failure` is a future of that loop: it gets
-    the exception when the thread ends although nobody stopped it, and is never done otherwise.
+    what each beat says of the worker, are called on the heartbeat's own thread. `failure` is a future of that loop: it
+    gets the exception when the thread ends although nobody stopped it, and is never done otherwise.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Heart:
         lease: float,
         loop_is_alive: Callable[[], bool],
         log: Log,
-        on_orders: Callable[[Orders], None],
+        on_orders: Callable[[HeartbeatReply], None],
         on_lost: Callable[[str], None],
         report: Callable[[], WorkerReport | None] = lambda: None,
     ) -> None:
         self._open = open_ledger
-        self._every = min(LONGEST_BEAT, lease / 5)
+        self._interval = min(MAX_INTERVAL_SECONDS, lease / 5)
         self._loop_is_alive = loop_is_alive
         self._log = log
         self._on_orders = on_orders
@@ -56,47 +56,47 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._worker = ""
-        self._beat_at = awake_and_asleep()
+        self._beat_at = boottime_seconds()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._complained_at = -LONGEST_QUIET
+        self._warned_at = -WARN_INTERVAL_SECONDS
 
-    def beat_for(self, worker: str) -> None:
+    def start_for(self, worker: str) -> None:
         """Begin, or go on under another id."""
         self._worker = worker
-        self._beat_at = awake_and_asleep()
+        self._beat_at = boottime_seconds()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="shoal-heart", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="shoal-heartbeat", daemon=True)
             self._thread.start()
 
     @property
-    def silent_seconds(self) -> float:
+    def seconds_since_beat(self) -> float:
         """How long ago the ledger last heard from us, time asleep included."""
-        return awake_and_asleep() - self._beat_at
+        return boottime_seconds() - self._beat_at
 
     async def stop(self) -> None:
         self._stopped.set()
         # A beat that waits for a ledger which is away is left to itself: the thread ends with the process.
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, FAREWELL_SECONDS)
+            await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_SECONDS)
         if self.failure.done():
             self.failure.exception()  # it was told when it happened
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._beat())
+            asyncio.run(self._run_loop())
         except BaseException as error:
             # Whatever it is: without heartbeats the items of this worker go to others while it works on them.
             self._call(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
-        self._log.error("the heartbeat ended unexpectedly; this worker leaves", exc_info=error)
+        self._log.error("the heartbeat thread failed; this worker stops", exc_info=error)
         if not self.failure.done():
             # A StopIteration or a cancellation cannot be the exception of a future as it is.
             self.failure.set_exception(RuntimeError(f"the heartbeat ended: {type(error).__name__}: {error}"))
 
-    async def _beat(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._left_over)
+    async def _run_loop(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._log_loop_error)
         ledger: Ledger | None = None
         try:
             while not self._stopped.is_set():
@@ -105,25 +105,25 @@ class Heart:
                     if self._loop_is_alive():
                         await self._beat_once(ledger)
                 except LedgerError as error:
-                    self._complain(error)
+                    self._warn_unreachable(error)
                 await self._pause()
         finally:
             if ledger is not None:
                 await ledger.close()
 
-    def _complain(self, error: LedgerError) -> None:
-        if time.monotonic() - self._complained_at >= LONGEST_QUIET:
-            self._complained_at = time.monotonic()
-            self._log.warning("the heartbeat does not reach the ledger", error=error.message)
+    def _warn_unreachable(self, error: LedgerError) -> None:
+        if time.monotonic() - self._warned_at >= WARN_INTERVAL_SECONDS:
+            self._warned_at = time.monotonic()
+            self._log.warning("the heartbeat cannot reach the ledger", error=error.message)
 
-    def _left_over(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What asyncio finds left over, such as a connection that broke while nobody waited for it: one line."""
         self._log.debug(str(context["message"]), error=str(context.get("exception") or ""))
 
     async def _beat_once(self, ledger: Ledger) -> None:
-        before, worker = awake_and_asleep(), self._worker
+        before, worker = boottime_seconds(), self._worker
         try:
-            orders = await ledger.workers.beat(worker, self._report())
+            orders = await ledger.workers.heartbeat(worker, self._report())
         except WorkerLost:
             # By now it may have another id: only the one that was beaten for is lost.
             self._call(self._on_lost, worker)
@@ -134,7 +134,7 @@ class Heart:
 
     async def _pause(self) -> None:
         # Nothing else runs on this thread's loop, so it may simply wait.
-        self._stopped.wait(self._every)
+        self._stopped.wait(self._interval)
         await asyncio.sleep(0)
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
@@ -143,6 +143,6 @@ class Heart:
                 self._loop.call_soon_threadsafe(function, *args)
 
 
-def awake_and_asleep() -> float:
+def boottime_seconds() -> float:
     """Seconds on a clock that goes on while the machine is suspended, where there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -8,14 +8,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from shoal.define.providers import HOOK_WISHES, Shape, Wish, read_signature, where
+from shoal.define.providers import HOOK_INJECTS, FunctionKind, Inject, function_location, read_signature
 from shoal.define.scraper import Scraper
 from shoal.errors import LedgerError, NotFound, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
-from shoal.worker.claim import runs_served
+from shoal.worker.claim import runs_in_scope
 
 WATCH_SECONDS = 2.0
 RUNS_WATCHED = 20
@@ -29,7 +29,7 @@ async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log)
         except Exception as error:
             log.error("a start hook failed", hook=hook.__name__, exc_info=error)
             raise UsageError(
-                f"The start hook {where(hook)} failed: {type(error).__name__}: {error}.",
+                f"The start hook {function_location(hook)} failed: {type(error).__name__}: {error}.",
                 remedy="Correct it and run the scraper again.",
             ) from error
 
@@ -44,7 +44,7 @@ async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: 
         if not scraper.finish_hooks or run.state is not RunState.FINISHED or run.finished_at is None:
             return False
         # A run that was resumed finishes again, and then its hooks are called again.
-        if not await ledger.runs.take(run.id, f"finish hooks {run.finished_at.isoformat()}"):
+        if not await ledger.runs.acquire_once(run.id, f"finish hooks {run.finished_at.isoformat()}"):
             return False
     except NotFound:  # removed meanwhile
         return False
@@ -67,7 +67,7 @@ async def watch_finished_runs(
     while scraper.finish_hooks:
         last = until.is_set()
         try:
-            for run in await runs_served(ledger, scope, newest=RUNS_WATCHED):
+            for run in await runs_in_scope(ledger, scope, newest=RUNS_WATCHED):
                 # A run that was resumed finishes again, at another time.
                 end = (run.id, run.finished_at)
                 if run.state is RunState.FINISHED and end not in seen:
@@ -85,21 +85,21 @@ async def watch_finished_runs(
 
 
 async def _call(hook: Callable[..., Any], scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
-    signature = read_signature(hook, HOOK_WISHES, scraper.settings_type)
-    given: dict[str, Any] = {}
-    for name, wish in signature.wishes:
-        match wish:
-            case Wish.RUN:
-                given[name] = run
-            case Wish.COUNTS:
-                given[name] = await ledger.reads.stats(run.id)
-            case Wish.LOG:
-                given[name] = log.bind(hook=hook.__name__)
+    signature = read_signature(hook, HOOK_INJECTS, scraper.settings_type)
+    arguments: dict[str, Any] = {}
+    for name, inject in signature.injected:
+        match inject:
+            case Inject.RUN:
+                arguments[name] = run
+            case Inject.COUNTS:
+                arguments[name] = await ledger.reads.stats(run.id)
+            case Inject.LOG:
+                arguments[name] = log.bind(hook=hook.__name__)
             case _:
-                given[name] = scraper.settings
-    if signature.shape is Shape.PLAIN:
-        answer = await asyncio.to_thread(hook, **given)
+                arguments[name] = scraper.settings
+    if signature.kind is FunctionKind.PLAIN:
+        answer = await asyncio.to_thread(hook, **arguments)
         if inspect.isawaitable(answer):
             await answer
     else:
-        await hook(**given)
+        await hook(**arguments)

@@ -11,26 +11,26 @@ import msgspec
 
 from shoal.errors import LedgerError, Throttled, WorkerLost
 from shoal.ledger.protocols import Lanes
-from shoal.model.item import Claimed
-from shoal.model.lane import Admission
-from shoal.worker.lane_starts import Deadline, NotNow, WorkerSide, extend
+from shoal.model.item import ClaimedItem
+from shoal.model.lane import HostSlotReply
+from shoal.worker.lane_starts import Deadline, ReleaseItem, WorkerCallbacks, extend_deadline
 
-# A place is used again without asking for so long after the ledger confirmed it: what others heard of the host since
+# A slot is used again without asking for so long after the ledger confirmed it: what others heard of the host since
 # (a 429) is known here after that time.
 FRESH_SECONDS = 0.25
 # It is kept for the next visitor of this process for so long, and held in all for so long while others may wait.
 LINGER_SECONDS = 0.2
-HELD_SECONDS = 1.0
+MAX_HELD_SECONDS = 1.0
 # How often somebody who waits in the ledger's line asks again.
-ASK_AGAIN_SECONDS = (0.02, 0.1)
-# When nobody before us got a place for so long, all who wait give up: two hosts may wait for each other.
+POLL_SECONDS = (0.02, 0.1)
+# When nobody before us got a slot for so long, all who wait give up: two hosts may wait for each other.
 STUCK_SECONDS = (4.0, 6.0)
-PUT_OFF_SECONDS = (1.0, 5.0)
-MOST_HOSTS = 10_000
+NO_SLOT_DELAY_SECONDS = (1.0, 5.0)
+MAX_HOSTS = 10_000
 
 
-class Place(msgspec.Struct, eq=False):
-    """A place at a host. `paced`: the host's lane keeps a distance, so the start must be reserved."""
+class HostSlot(msgspec.Struct, eq=False):
+    """A slot at a host. `paced`: the host's lane keeps a distance, so the start must be reserved."""
 
     visit: int
     worker: str
@@ -41,177 +41,177 @@ class Place(msgspec.Struct, eq=False):
 
 
 class _Waiter(msgspec.Struct, eq=False):
-    claimed: Claimed
-    given: asyncio.Future[Place]
+    claimed: ClaimedItem
+    future: asyncio.Future[HostSlot]
 
 
-class HostPlaces:
-    """The places of this process at one host. One task speaks with the ledger for all who want one."""
+class HostSlotPool:
+    """The slots of this process at one host. One task speaks with the ledger for all who want one."""
 
-    def __init__(self, lanes: Lanes, side: WorkerSide, host: str) -> None:
+    def __init__(self, lanes: Lanes, callbacks: WorkerCallbacks, host: str) -> None:
         self._lanes = lanes
-        self._side = side
+        self._callbacks = callbacks
         self._host = host
         self._waiting: deque[_Waiter] = deque()
-        self._free: list[Place] = []
+        self._free: list[HostSlot] = []
         self._changed = asyncio.Event()
-        self._shut_until = 0.0
-        self._why = ""
-        self._inside = 0
+        self._closed_until = 0.0
+        self._close_reason = ""
+        self._in_use = 0
         self._worker = ""
         self.task: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
         """Nobody is inside, nobody waits, and nothing need be remembered."""
-        return not (self._inside or self._waiting or self._free or time.monotonic() < self._shut_until)
+        return not (self._in_use or self._waiting or self._free or time.monotonic() < self._closed_until)
 
-    def shut(self, seconds: float, why: str) -> bool:
+    def close_for(self, seconds: float, why: str) -> bool:
         """The host asks to wait. False if that was known."""
         until = time.monotonic() + seconds
-        if until <= self._shut_until + 1.0 and self._shut_until > time.monotonic():
+        if until <= self._closed_until + 1.0 and self._closed_until > time.monotonic():
             return False
-        self._shut_until, self._why = until, why
-        self._refuse_all()
+        self._closed_until, self._close_reason = until, why
+        self._fail_waiters()
         self._changed.set()
         return True
 
-    async def enter(self, claimed: Claimed, deadline: Deadline) -> Place:
-        """Wait for a place. Raises Throttled while the host is shut, or when no place comes free for long."""
+    async def acquire(self, claimed: ClaimedItem, deadline: Deadline) -> HostSlot:
+        """Wait for a slot. Raises Throttled while the host is shut, or when no slot comes free for long."""
         now = time.monotonic()
-        if now < self._shut_until:
-            raise self._refusal()
+        if now < self._closed_until:
+            raise self._closed_error()
         if not self._waiting:
-            for place in self._free:
-                if self._is_good(place, now):
-                    self._free.remove(place)
-                    self._inside += 1
-                    return place
+            for slot in self._free:
+                if self._is_fresh(slot, now):
+                    self._free.remove(slot)
+                    self._in_use += 1
+                    return slot
         waiter = _Waiter(claimed, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         self._wake()
         try:
-            place = await waiter.given
+            slot = await waiter.future
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            elif waiter.given.done() and not waiter.given.cancelled() and waiter.given.exception() is None:
-                self.leave(waiter.given.result())  # it was called, and cannot come
+            elif waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
+                self.release(waiter.future.result())  # it was called, and cannot come
             raise
-        extend(deadline, time.monotonic() - now)
-        return place
+        extend_deadline(deadline, time.monotonic() - now)
+        return slot
 
-    def leave(self, place: Place) -> None:
-        self._inside -= 1
-        place.free_since = time.monotonic()
-        self._free.append(place)
-        self._hand_out()
+    def release(self, slot: HostSlot) -> None:
+        self._in_use -= 1
+        slot.free_since = time.monotonic()
+        self._free.append(slot)
+        self._assign_free()
         self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         if self.task is None or self.task.done():
-            self.task = asyncio.create_task(self._look_after())
+            self.task = asyncio.create_task(self._run())
 
-    def _is_good(self, place: Place, now: float) -> bool:
-        return now < place.fresh_until and place.worker == self._side.worker()
+    def _is_fresh(self, slot: HostSlot, now: float) -> bool:
+        return now < slot.fresh_until and slot.worker == self._callbacks.worker_id()
 
-    def _hand_out(self) -> None:
-        """Give fresh places to those who wait."""
+    def _assign_free(self) -> None:
+        """Give fresh slots to those who wait."""
         now = time.monotonic()
-        for place in [place for place in self._free if self._is_good(place, now)]:
-            while self._waiting and self._waiting[0].given.done():
+        for slot in [slot for slot in self._free if self._is_fresh(slot, now)]:
+            while self._waiting and self._waiting[0].future.done():
                 self._waiting.popleft()
             if not self._waiting:
                 return
-            self._free.remove(place)
-            self._inside += 1
-            self._waiting.popleft().given.set_result(place)
+            self._free.remove(slot)
+            self._in_use += 1
+            self._waiting.popleft().future.set_result(slot)
 
-    async def _look_after(self) -> None:
+    async def _run(self) -> None:
         while self._waiting or self._free:
             self._changed.clear()
             try:
-                await self._give_up_old()
+                await self._release_old()
                 if self._waiting:
-                    await self._ask()
+                    await self._acquire_next()
                 elif self._free:
                     await self._pause(LINGER_SECONDS)
             except WorkerLost:
                 self._free.clear()
-                self._side.lost(self._worker)
-                self._refuse_all(NotNow())
+                self._callbacks.on_lost(self._worker)
+                self._fail_waiters(ReleaseItem())
             except LedgerError as error:
                 self._free.clear()  # the worker ends of it, and they with it
-                self._refuse_all(error)
+                self._fail_waiters(error)
             except Exception as error:
-                self._refuse_all(error)
+                self._fail_waiters(error)
 
-    async def _give_up_old(self) -> None:
-        """Return places that were kept for nobody, or for too long."""
-        now, worker = time.monotonic(), self._side.worker()
-        mine = [place for place in self._free if place.worker == worker]  # others went with the worker we were before
+    async def _release_old(self) -> None:
+        """Return slots that were kept for nobody, or for too long."""
+        now, worker = time.monotonic(), self._callbacks.worker_id()
+        mine = [slot for slot in self._free if slot.worker == worker]  # others went with the worker we were before
         old = [
-            place
-            for place in mine
-            if now - place.taken_at > HELD_SECONDS or (not self._waiting and now - place.free_since >= LINGER_SECONDS)
+            slot
+            for slot in mine
+            if now - slot.taken_at > MAX_HELD_SECONDS or (not self._waiting and now - slot.free_since >= LINGER_SECONDS)
         ]
-        self._free = [place for place in mine if place not in old]
+        self._free = [slot for slot in mine if slot not in old]
         if old:
-            await self._lanes.leave([place.visit for place in old])
+            await self._lanes.release_slots([slot.visit for slot in old])
 
-    async def _ask(self) -> None:
-        """Get one more place for whoever waits first. Places that we still hold are confirmed and used before that."""
+    async def _acquire_next(self) -> None:
+        """Get one more slot for whoever waits first. Places that we still hold are confirmed and used before that."""
         visit = 0
-        pause = ASK_AGAIN_SECONDS[0]
+        pause = POLL_SECONDS[0]
         patience = random.uniform(*STUCK_SECONDS)
         moved_at, ahead = time.monotonic(), -1
         try:
             while self._waiting:
-                await self._give_up_old()
+                await self._release_old()
                 if not self._waiting:
                     return
                 if self._free:
-                    await self._confirm()
+                    await self._renew()
                     moved_at = time.monotonic()
                 else:
                     visit = visit or random.getrandbits(62)
-                    answer = await self._enter(visit, time.monotonic())
-                    if answer.is_in or answer.shut > 0:
+                    answer = await self._request_slot(visit, time.monotonic())
+                    if answer.granted or answer.blocked_seconds > 0:
                         visit = 0
                         return
                     if answer.ahead != ahead:
                         moved_at, ahead = time.monotonic(), answer.ahead
                     if time.monotonic() - moved_at > patience:
-                        self._refuse_all(self._no_place())
+                        self._fail_waiters(self._no_slot_error())
                         return
                     await self._pause(pause)
-                    self._hand_out()
-                    pause = min(ASK_AGAIN_SECONDS[1], pause * 1.5)
+                    self._assign_free()
+                    pause = min(POLL_SECONDS[1], pause * 1.5)
         finally:
             if visit:
-                await self._lanes.leave([visit])
+                await self._lanes.release_slots([visit])
 
-    async def _confirm(self) -> None:
+    async def _renew(self) -> None:
         held = self._free.pop()
         try:
-            await self._enter(held.visit, held.taken_at)
+            await self._request_slot(held.visit, held.taken_at)
         except BaseException:
             self._free.append(held)
             raise
 
-    async def _enter(self, visit: int, taken_at: float) -> Admission:
+    async def _request_slot(self, visit: int, taken_at: float) -> HostSlotReply:
         asked_at = time.monotonic()
-        self._worker = worker = self._side.worker()
+        self._worker = worker = self._callbacks.worker_id()
         claimed = self._waiting[0].claimed
-        answer = await self._lanes.enter(worker, self._host, visit, run_id=claimed.run_id, stage=claimed.stage)
-        if answer.shut > 0:
-            self._shut_until, self._why = asked_at + answer.shut, answer.why
-            self._refuse_all()
-        elif answer.is_in:
+        answer = await self._lanes.request_slot(worker, self._host, visit, run_id=claimed.run_id, stage=claimed.stage)
+        if answer.blocked_seconds > 0:
+            self._closed_until, self._close_reason = asked_at + answer.blocked_seconds, answer.why
+            self._fail_waiters()
+        elif answer.granted:
             now = time.monotonic()
-            self._free.append(Place(visit, worker, taken_at, asked_at + FRESH_SECONDS, now, answer.paced))
-            self._hand_out()
+            self._free.append(HostSlot(visit, worker, taken_at, asked_at + FRESH_SECONDS, now, answer.paced))
+            self._assign_free()
         return answer
 
     async def _pause(self, seconds: float) -> None:
@@ -224,40 +224,40 @@ class HostPlaces:
         finally:
             self._changed.clear()
 
-    def _refusal(self) -> Throttled:
-        left = max(0.0, self._shut_until - time.monotonic())
-        why = f": {self._why}" if self._why else ""
+    def _closed_error(self) -> Throttled:
+        left = max(0.0, self._closed_until - time.monotonic())
+        why = f": {self._close_reason}" if self._close_reason else ""
         return Throttled(f"{self._host} must not be visited for {left:.0f} s{why}", retry_after=left, host=self._host)
 
-    def _no_place(self) -> Throttled:
-        wait = random.uniform(*PUT_OFF_SECONDS)
-        return Throttled(f"no place at {self._host} came free in time", retry_after=wait, host=self._host)
+    def _no_slot_error(self) -> Throttled:
+        wait = random.uniform(*NO_SLOT_DELAY_SECONDS)
+        return Throttled(f"no slot at {self._host} came free in time", retry_after=wait, host=self._host)
 
-    def _refuse_all(self, error: Exception | None = None) -> None:
+    def _fail_waiters(self, error: Exception | None = None) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
-            if not waiter.given.done():
-                waiter.given.set_exception(error or self._refusal())
+            if not waiter.future.done():
+                waiter.future.set_exception(error or self._closed_error())
 
 
-class Places:
+class HostSlots:
     """The hosts that this process visits from elsewhere."""
 
-    def __init__(self, lanes: Lanes, side: WorkerSide) -> None:
+    def __init__(self, lanes: Lanes, callbacks: WorkerCallbacks) -> None:
         self._lanes = lanes
-        self._side = side
-        self._hosts: dict[str, HostPlaces] = {}
+        self._callbacks = callbacks
+        self._hosts: dict[str, HostSlotPool] = {}
 
-    def at(self, host: str) -> HostPlaces:
-        places = self._hosts.get(host)
-        if places is None:
-            if len(self._hosts) >= MOST_HOSTS:
+    def pool_for(self, host: str) -> HostSlotPool:
+        slots = self._hosts.get(host)
+        if slots is None:
+            if len(self._hosts) >= MAX_HOSTS:
                 self._hosts = {name: known for name, known in self._hosts.items() if not known.idle}
-            places = self._hosts[host] = HostPlaces(self._lanes, self._side, host)
-        return places
+            slots = self._hosts[host] = HostSlotPool(self._lanes, self._callbacks, host)
+        return slots
 
     async def close(self) -> None:
-        """Stop looking after places; the ledger takes them back with the worker."""
+        """Stop looking after slots; the ledger takes them back with the worker."""
         tasks = [known.task for known in self._hosts.values() if known.task is not None]
         for task in tasks:
             task.cancel()

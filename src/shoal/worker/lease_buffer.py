@@ -11,36 +11,36 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 
-from shoal.model.item import Claimed, Lease
-from shoal.worker.options import Ending
+from shoal.model.item import ClaimedItem, Lease
+from shoal.worker.options import StopReason
 
 
-class Signs:
-    """`hungry`: slots want more items. `moved`: something was committed or started, so a claim may now find work.
-    `end`: no more claims. `now`: do not even wait for what runs.
+class WorkerEvents:
+    """`items_wanted`: slots want more items. `work_changed`: something was committed or started, so a claim may now
+    find work. `stopping`: no more claims. `stop_immediately`: do not even wait for what runs.
     """
 
     def __init__(self) -> None:
-        self.hungry = asyncio.Event()
-        self.moved = asyncio.Event()
-        self.end = asyncio.Event()
-        self.now = asyncio.Event()
-        self.ending: Ending | None = None
+        self.items_wanted = asyncio.Event()
+        self.work_changed = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.stop_immediately = asyncio.Event()
+        self.stop_reason: StopReason | None = None
 
-    def wake(self) -> None:
+    def wake_all(self) -> None:
         """Whoever sleeps should look around."""
-        self.hungry.set()
-        self.moved.set()
+        self.items_wanted.set()
+        self.work_changed.set()
 
-    def finish(self, why: Ending) -> None:
+    def stop(self, why: StopReason) -> None:
         """Order the end; the first to do so says why."""
-        if self.ending is None:
-            self.ending = why
-            self.end.set()
-            self.wake()
+        if self.stop_reason is None:
+            self.stop_reason = why
+            self.stopping.set()
+            self.wake_all()
 
 
-class Hold:
+class LeaseBuffer:
     """`leases` has every lease from its claim until it is committed or given back.
 
     A lease that was taken away may come back as another lease of the same item while the old attempt still runs, so
@@ -49,26 +49,26 @@ class Hold:
 
     def __init__(self) -> None:
         self.leases: set[Lease] = set()
-        self._buffer: asyncio.Queue[tuple[Claimed, float]] = asyncio.Queue()
+        self._buffer: asyncio.Queue[tuple[ClaimedItem, float]] = asyncio.Queue()
 
     @property
     def buffered(self) -> int:
         return self._buffer.qsize()
 
-    def take_in(self, claimed: Sequence[Claimed]) -> None:
+    def add_claimed(self, claimed: Sequence[ClaimedItem]) -> None:
         now = time.monotonic()
         for item in claimed:
             self.leases.add(item.lease)
             self._buffer.put_nowait((item, now))
 
-    async def next(self) -> tuple[Claimed, float]:
+    async def next(self) -> tuple[ClaimedItem, float]:
         """An item to work on, and when it was claimed."""
         return await self._buffer.get()
 
     def drop(self, leases: Iterable[Lease]) -> None:
         self.leases.difference_update(leases)
 
-    def empty_buffer(self, *, keep: int = 0) -> list[Lease]:
+    def pop_unstarted(self, *, keep: int = 0) -> list[Lease]:
         """The leases of what nobody has begun, but for the first few; it is up to the caller to give them back."""
         buffered = [self._buffer.get_nowait() for _ in range(self._buffer.qsize())]
         for entry in buffered[:keep]:

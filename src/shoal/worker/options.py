@@ -11,50 +11,50 @@ from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`concurrency`: items worked on at once; with `least`, at most so many, at least those, and as `limits` and the
-    work allow. `batch_size`: items per claim, at most. `ahead`: claim a little more than is worked on. `lease`: seconds
-    without a heartbeat after which others get the items. `drain`: seconds that running items get after a stop. `limit`:
-    leave after so many items. `leave_when_idle`: leave when nothing is claimable now, though the run has not ended.
-    `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk. `version`: of Shoal; `code`: the
-    fingerprint of the scraper's code.
+    """`concurrency`: items worked on at once; with `min_concurrency`, at most so many, at least those, and as `limits`
+    and the work allow. `batch_size`: items per claim, at most. `prefetch`: claim a little more than is worked on.
+    `lease`: seconds without a heartbeat after which others get the items. `drain`: seconds that running items get after
+    a stop. `limit`: leave after so many items. `stop_when_idle`: leave when nothing is claimable now, though the run
+    has not ended. `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk. `version`: of
+    Shoal; `code`: the fingerprint of the scraper's code.
     """
 
     scope: Scope
     concurrency: int = 16
-    least: int | None = None
+    min_concurrency: int | None = None
     limits: Limits = Limits()
     batch_size: int = 50
     lease: float = DEFAULT_LEASE_SECONDS
     drain: float = 30.0
     limit: int | None = None
-    leave_when_idle: bool = False
+    stop_when_idle: bool = False
     forever: bool = False
-    ahead: bool = True
+    prefetch: bool = True
     patience: float = 60.0
     version: str = ""
     code: str | None = None
 
     @property
-    def first(self) -> int:
+    def initial_concurrency(self) -> int:
         """Items at once to begin with."""
-        return self.concurrency if self.least is None else self.least
+        return self.concurrency if self.min_concurrency is None else self.min_concurrency
 
 
-class Ending(StrEnum):
+class StopReason(StrEnum):
     """Why a worker left."""
 
     NOTHING_LEFT = "nothing left"
     LIMIT = "limit reached"
     STOPPED = "stopped"
-    ORDERED = "told to leave"
+    ORDERED = "drained by request"
     TIMED_OUT = "timed out"
     BROKEN = "its handler fails every time"
 
 
-class WorkReport(msgspec.Struct, kw_only=True):
+class WorkSummary(msgspec.Struct, kw_only=True):
     """What one worker did. Counts are of attempts that were committed; `dropped` items were no valid work."""
 
-    ending: Ending = Ending.NOTHING_LEFT
+    stop_reason: StopReason = StopReason.NOTHING_LEFT
     worker: str = ""
     attempts: int = 0
     done: int = 0

@@ -16,30 +16,37 @@ import time
 from shoal.errors import NotFound, Permanent, Throttled
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
-from shoal.model.item import Claimed
+from shoal.model.item import ClaimedItem
 from shoal.model.outcome import RetryPolicy
 from shoal.model.url_key import host_or_none, url_host
-from shoal.worker.host_slots import HostPlaces, Place, Places
-from shoal.worker.lane_starts import LONGEST_NAP, AllStarts, LaneStart, NotNow, TooFar, WorkerSide
+from shoal.worker.host_slots import HostSlot, HostSlotPool, HostSlots
+from shoal.worker.lane_starts import (
+    MAX_SLEEP_SECONDS,
+    RateLimiter,
+    ReleaseItem,
+    StartReservation,
+    StartTooFarAhead,
+    WorkerCallbacks,
+)
 
-MOST = 10_000
+MAX_KEYS = 10_000
 # A look at a lane is good for so long.
-LOOK_SECONDS = 0.1
+LANE_RECHECK_SECONDS = 0.1
 # An item whose own start is farther ahead than this goes back instead of keeping a slot.
-OWN_START_WITHIN = 1.0
+MAX_START_WAIT_SECONDS = 1.0
 
 
-class Remembered(dict[str, float]):
+class BoundedDict(dict[str, float]):
     """A dict that forgets its oldest half when it gets too long. Whoever asks must be able to find out again."""
 
     def __setitem__(self, key: str, value: float) -> None:
-        if len(self) >= MOST and key not in self:
-            for old in list(self)[: MOST // 2]:
+        if len(self) >= MAX_KEYS and key not in self:
+            for old in list(self)[: MAX_KEYS // 2]:
                 del self[old]
         super().__setitem__(key, value)
 
 
-class Barriers:
+class ClosedLanes:
     """Which lanes must not be visited though their items were claimed before anybody knew.
 
     What this process hears it knows at once; what others heard it learns by looking at the lane before an item that
@@ -48,8 +55,8 @@ class Barriers:
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
-        self._until = Remembered()
-        self._looked_at = Remembered()
+        self._until = BoundedDict()
+        self._checked_at = BoundedDict()
 
     def close(self, lane: str, seconds: float) -> None:
         """The site asked to wait."""
@@ -59,16 +66,16 @@ class Barriers:
         now = time.monotonic()
         if now < self._until.get(lane, 0.0):
             return True
-        if now - max(claimed_at, self._looked_at.get(lane, 0.0)) < LOOK_SECONDS:
+        if now - max(claimed_at, self._checked_at.get(lane, 0.0)) < LANE_RECHECK_SECONDS:
             return False
         try:
             view = await self._lanes.get(lane, run_id=run_id)
         except NotFound:
             return False
         if view.paused or view.blocked_seconds > 0:
-            self.close(lane, LOOK_SECONDS if view.paused else view.blocked_seconds)
+            self.close(lane, LANE_RECHECK_SECONDS if view.paused else view.blocked_seconds)
             return True
-        self._looked_at[lane] = now
+        self._checked_at[lane] = now
         return False
 
 
@@ -81,40 +88,40 @@ class Politeness:
     def __init__(self, lanes: Lanes | None, robots: Robots | None) -> None:
         self._lanes = lanes
         self.robots = robots
-        self.places: Places | None = None
-        self.starts: AllStarts | None = None
-        self._slowed = Remembered()
+        self.host_slots: HostSlots | None = None
+        self.rate_limiter: RateLimiter | None = None
+        self._crawl_delay_set_at = BoundedDict()
         self._rng = random.Random()
 
-    def serve(self, side: WorkerSide) -> None:
+    def set_worker(self, callbacks: WorkerCallbacks) -> None:
         """Places and starts are taken for this worker."""
         if self._lanes is not None:
-            self.places = Places(self._lanes, side)
-            self.starts = AllStarts(self._lanes, side)
+            self.host_slots = HostSlots(self._lanes, callbacks)
+            self.rate_limiter = RateLimiter(self._lanes, callbacks)
 
-    async def slow(self, lane: str, delay: float, run_id: str | None) -> float:
+    async def set_crawl_delay(self, lane: str, delay: float, run_id: str | None) -> float:
         """Hand a crawl-delay on to the lane, once. Returns when that was."""
-        if lane not in self._slowed and self._lanes is not None:
-            await self._lanes.slow(lane, delay, "robots.txt asks for it", run_id=run_id)
-            self._slowed[lane] = time.monotonic()
-        return self._slowed.get(lane, 0.0)
+        if lane not in self._crawl_delay_set_at and self._lanes is not None:
+            await self._lanes.set_delay_floor(lane, delay, "robots.txt asks for it", run_id=run_id)
+            self._crawl_delay_set_at[lane] = time.monotonic()
+        return self._crawl_delay_set_at.get(lane, 0.0)
 
-    def is_slowed(self, lane: str) -> bool:
-        return lane in self._slowed
+    def has_crawl_delay(self, lane: str) -> bool:
+        return lane in self._crawl_delay_set_at
 
-    async def close_host(self, host: str, ended: Throttled, claimed: Claimed) -> None:
+    async def block_host(self, host: str, ended: Throttled, claimed: ClaimedItem) -> None:
         """A host that has no say in the item's own lane asks to wait: nobody visits it until then."""
         if ended.retry_after is None:
             ended.retry_after = RetryPolicy().delay(claimed.tries + 1, self._rng)
-        if self._lanes is None or self.places is None:
+        if self._lanes is None or self.host_slots is None:
             return
         wait, why = ended.retry_after, ended.message
-        if self.places.at(host).shut(wait, why):
-            await self._lanes.close_host(host, wait, why, run_id=claimed.run_id, stage=claimed.stage)
+        if self.host_slots.pool_for(host).close_for(wait, why):
+            await self._lanes.block_host(host, wait, why, run_id=claimed.run_id, stage=claimed.stage)
 
     async def close(self) -> None:
-        if self.places is not None:
-            await self.places.close()
+        if self.host_slots is not None:
+            await self.host_slots.close()
 
 
 class AttemptGate:
@@ -125,149 +132,155 @@ class AttemptGate:
     """
 
     __slots__ = (
-        "_begun",
         "_claimed",
         "_claimed_at",
         "_deadline",
-        "_place",
-        "_polite",
+        "_host_slot",
+        "_politeness",
         "_reading_robots",
+        "_request_sent",
         "_run_id",
         "_start",
-        "_used",
+        "_start_used",
     )
 
-    def __init__(self, polite: Politeness, claimed: Claimed, claimed_at: float, *, run_of_lane: str | None) -> None:
-        self._polite = polite
+    def __init__(
+        self, politeness: Politeness, claimed: ClaimedItem, claimed_at: float, *, lane_run_id: str | None
+    ) -> None:
+        self._politeness = politeness
         self._claimed = claimed
         self._claimed_at = claimed_at
-        self._run_id = run_of_lane
+        self._run_id = lane_run_id
         self._deadline: asyncio.Timeout | None = None
-        self._place: tuple[HostPlaces, Place] | None = None
-        self._start: LaneStart | None = None
+        self._host_slot: tuple[HostSlotPool, HostSlot] | None = None
+        self._start: StartReservation | None = None
         self._reading_robots = False
-        self._used = False
-        self._begun = False
+        self._start_used = False
+        self._request_sent = False
 
-    def limited_by(self, deadline: asyncio.Timeout) -> None:
+    def set_deadline(self, deadline: asyncio.Timeout) -> None:
         """Waiting for a place or a start moves this deadline."""
         self._deadline = deadline
 
-    async def before(self, url: str, hop: int) -> None:
-        if self._polite.robots is not None and not self._reading_robots:
-            await self._obey_robots(self._polite.robots, url)
+    async def before_request(self, url: str, hop: int) -> None:
+        if self._politeness.robots is not None and not self._reading_robots:
+            await self._check_robots(self._politeness.robots, url)
         if self._is_free():
             return
-        foreign = self._foreign_host(url)
+        other_host = self._other_host(url)
         try:
             # The place first: a start that waits for a place would be used late.
-            if foreign is not None and self._polite.places is not None:
-                places = self._polite.places.at(foreign)
-                self._place = places, await places.enter(self._claimed, self._deadline)
-            if foreign is None or self._claimed.url is None:
+            if other_host is not None and self._politeness.host_slots is not None:
+                host_slots = self._politeness.host_slots.pool_for(other_host)
+                self._host_slot = host_slots, await host_slots.acquire(self._claimed, self._deadline)
+            if other_host is None or self._claimed.url is None:
                 await self._reserve_own()
-            if foreign is not None:
+            if other_host is not None:
                 if self._start is not None:
-                    await self._depart_at_once()  # its own lane is none of the host's: that start is over
-                if self._place is not None and self._place[1].paced:
-                    await self._reserve(foreign, None, foreign=True)
+                    await self._use_start_now()  # its own lane is none of the host's: that start is over
+                if self._host_slot is not None and self._host_slot[1].paced:
+                    await self._reserve(other_host, None, is_other_host=True)
         except BaseException:
-            self.done(hop)
+            self.request_done(hop)
             raise
 
-    async def departing(self, hop: int) -> None:
+    async def before_send(self, hop: int) -> None:
         if self._start is not None:
-            await self._start.departing()
+            await self._start.before_send()
 
-    def sent(self, hop: int) -> None:
-        self._begun = self._begun or not self._reading_robots
-        self._used = True
+    def after_send(self, hop: int) -> None:
+        self._request_sent = self._request_sent or not self._reading_robots
+        self._start_used = True
         if self._start is not None:
-            self._start.sent()
+            self._start.after_send()
 
-    def done(self, hop: int) -> None:
+    def request_done(self, hop: int) -> None:
         if self._start is not None:
             self._start.close()
             self._start = None
-        if self._place is not None:
-            places, place = self._place
-            self._place = None
-            places.leave(place)
+        if self._host_slot is not None:
+            host_slots, slot = self._host_slot
+            self._host_slot = None
+            host_slots.release(slot)
 
     async def start(self) -> None:
         """Something that is no request of ours starts, such as a handler with a client of its own."""
         try:
             await self._reserve_own()
-            await self._depart_at_once()
+            await self._use_start_now()
         finally:
-            self.done(0)
+            self.request_done(0)
 
-    async def throttled(self, ended: Throttled) -> None:
+    async def on_throttled(self, ended: Throttled) -> None:
         """A host answered that it wants to be left alone. The item's own lane hears of it by the end of the attempt."""
         if ended.host is not None and not self._is_own(ended.host):
-            await self._polite.close_host(ended.host, ended, self._claimed)
+            await self._politeness.block_host(ended.host, ended, self._claimed)
 
-    async def _obey_robots(self, robots: Robots, url: str) -> None:
+    async def _check_robots(self, robots: Robots, url: str) -> None:
         self._reading_robots = True
         try:
             rules = await robots.rules(url, gate=self)
         except Throttled as ended:
             ended.host = ended.host or host_or_none(url)
-            await self.throttled(ended)
+            await self.on_throttled(ended)
             raise
         finally:
             self._reading_robots = False
         if not rules.allowed(url):
             raise Permanent(f"robots.txt of {url_host(url)} forbids it")
         if rules.crawl_delay and not self._is_free():
-            await self._slow_down(rules.crawl_delay, self._foreign_host(url))
+            await self._apply_crawl_delay(rules.crawl_delay, self._other_host(url))
 
-    async def _slow_down(self, delay: float, host: str | None) -> None:
+    async def _apply_crawl_delay(self, delay: float, host: str | None) -> None:
         """Hand a crawl-delay on to the lane it is meant for."""
         claimed = self._claimed
         if host is not None:
-            await self._polite.slow(host, delay, None)
+            await self._politeness.set_crawl_delay(host, delay, None)
         elif claimed.lane is not None:
-            slowed_at = await self._polite.slow(claimed.lane, delay, self._run_id)
-            if self._claimed_at < slowed_at and not (claimed.paced or self._begun):
+            slowed_at = await self._politeness.set_crawl_delay(claimed.lane, delay, self._run_id)
+            if self._claimed_at < slowed_at and not (claimed.paced or self._request_sent):
                 # It was claimed before the lane knew: it goes back, to come out again in its turn.
-                raise NotNow
+                raise ReleaseItem
 
     async def _reserve_own(self) -> None:
         """A start on the item's own lane, if that keeps a distance."""
         lane = self._claimed.lane
-        if lane is None or self._start is not None or not (self._claimed.paced or self._polite.is_slowed(lane)):
+        if (
+            lane is None
+            or self._start is not None
+            or not (self._claimed.paced or self._politeness.has_crawl_delay(lane))
+        ):
             return
-        await self._reserve(lane, self._run_id, foreign=False)
+        await self._reserve(lane, self._run_id, is_other_host=False)
 
-    async def _reserve(self, lane: str, run_id: str | None, *, foreign: bool) -> None:
-        if self._polite.starts is None:
+    async def _reserve(self, lane: str, run_id: str | None, *, is_other_host: bool) -> None:
+        if self._politeness.rate_limiter is None:
             return
-        self._start = start = self._polite.starts.on(lane, run_id, self._deadline)
-        is_first = not foreign and not self._used and self._claimed.paced
+        self._start = start = self._politeness.rate_limiter.reservation(lane, run_id, self._deadline)
+        is_first = not is_other_host and not self._start_used and self._claimed.paced
         while True:
             try:
                 if is_first:
-                    await start.reserve(self._claimed.lease, OWN_START_WITHIN)
+                    await start.reserve(self._claimed.lease, MAX_START_WAIT_SECONDS)
                 else:
                     await start.reserve(None, None)
-            except TooFar as far:
+            except StartTooFarAhead as far:
                 if is_first:
-                    raise NotNow from None
-                if foreign:
+                    raise ReleaseItem from None
+                if is_other_host:
                     text = f"the next start at {lane} is {far.seconds:.0f} s ahead"
                     raise Throttled(text, retry_after=far.seconds, host=lane) from None
-                await asyncio.sleep(min(far.seconds, LONGEST_NAP))
+                await asyncio.sleep(min(far.seconds, MAX_SLEEP_SECONDS))
             else:
                 return
 
-    async def _depart_at_once(self) -> None:
+    async def _use_start_now(self) -> None:
         if self._start is not None:
-            await self._start.departing()
-            self._start.sent()
+            await self._start.before_send()
+            self._start.after_send()
             self._start.close()
             self._start = None
-        self._used = True
+        self._start_used = True
 
     def _is_free(self) -> bool:
         return self._claimed.lane is None and self._claimed.url is not None
@@ -276,7 +289,7 @@ class AttemptGate:
         """Whether the item's own lane speaks for this host."""
         return self._claimed.url is not None and host_or_none(self._claimed.url) == host
 
-    def _foreign_host(self, url: str) -> str | None:
+    def _other_host(self, url: str) -> str | None:
         """The host of a request that the item's own lane does not speak for, else None."""
         own = self._claimed.url
         if url == own:

@@ -18,34 +18,36 @@ from collections.abc import Callable, Sequence
 
 from shoal.errors import LedgerError, NotFound, UsageError, WorkerLost
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import Claimed, Lease
+from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
-from shoal.model.outcome import Finished, OutcomeClass, Verdict, VerdictKind, clean_error
-from shoal.model.views import CommitReport, Tending
+from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass, clean_error
+from shoal.model.views import CommitReport, UpkeepReport
 from shoal.model.worker import WorkerSpec, new_worker_id
-from shoal.worker.commit import Space
-from shoal.worker.lease_buffer import Signs
+from shoal.worker.commit import RetryWhenFull
+from shoal.worker.lease_buffer import WorkerEvents
 from shoal.worker.options import WorkerOptions
 
 ROUND_SECONDS = 1.0
 
 
-class Membership:
+class Registration:
     """A worker may be given up by the ledger at any moment, because it was silent for too long.
 
     Every call finds out: it then answers as if all leases were gone, which they are, and `lost` says so until the
     worker joins again under a new id.
     """
 
-    def __init__(self, ledger: Ledger, options: WorkerOptions, signs: Signs, space: Space) -> None:
+    def __init__(
+        self, ledger: Ledger, options: WorkerOptions, events: WorkerEvents, retry_when_full: RetryWhenFull
+    ) -> None:
         self._ledger = ledger
-        self._space = space
+        self._retry_when_full = retry_when_full
         self.options = options
-        self.signs = signs
+        self.events = events
         self.id = ""
         self.lost = False
 
-    async def join(self) -> str:
+    async def register(self) -> str:
         """Register under a new id."""
         options = self.options
         self.id = new_worker_id()
@@ -66,12 +68,14 @@ class Membership:
     def mark_lost(self, worker: str) -> None:
         if worker == self.id:
             self.lost = True
-            self.signs.wake()
+            self.events.wake_all()
 
-    async def claim(self, limit: int) -> list[Claimed]:
+    async def claim(self, limit: int) -> list[ClaimedItem]:
         worker = self.id
         try:
-            return await self._space.wait_for(lambda: self._ledger.claims.claim(worker, self.options.scope, limit))
+            return await self._retry_when_full.call(
+                lambda: self._ledger.claims.claim(worker, self.options.scope, limit)
+            )
         except WorkerLost:
             self.mark_lost(worker)
             return []
@@ -80,18 +84,18 @@ class Membership:
         """Returns those that are gone."""
         worker = self.id
         try:
-            lost = await self._space.wait_for(lambda: self._ledger.claims.started(worker, leases))
+            lost = await self._retry_when_full.call(lambda: self._ledger.claims.mark_started(worker, leases))
         except WorkerLost:
             self.mark_lost(worker)
             return list(leases)
         return [lease for lease in leases if lease.item in lost]
 
-    async def give_back(self, leases: Sequence[Lease]) -> int:
+    async def return_leases(self, leases: Sequence[Lease]) -> int:
         worker = self.id
         if not leases:
             return 0
         try:
-            return await self._space.wait_for(lambda: self._ledger.claims.give_back(worker, leases))
+            return await self._retry_when_full.call(lambda: self._ledger.claims.return_leases(worker, leases))
         except WorkerLost:
             self.mark_lost(worker)
             return 0
@@ -99,15 +103,15 @@ class Membership:
     async def reconcile(self, known: Sequence[Lease]) -> None:
         worker = self.id
         try:
-            await self._space.wait_for(lambda: self._ledger.claims.reconcile(worker, known))
+            await self._retry_when_full.call(lambda: self._ledger.claims.reconcile(worker, known))
         except WorkerLost:
             self.mark_lost(worker)
 
-    async def commit(self, batch: Sequence[Finished]) -> tuple[CommitReport, Sequence[Finished]]:
+    async def commit(self, batch: Sequence[FinishedAttempt]) -> tuple[CommitReport, Sequence[FinishedAttempt]]:
         """The report, and the ends as they were stored: what the ledger refuses to store ends its item as dead."""
         worker = self.id
         try:
-            return await self._space.wait_for(lambda: self._ledger.commits.commit(worker, batch)), batch
+            return await self._retry_when_full.call(lambda: self._ledger.commits.commit(worker, batch)), batch
         except WorkerLost:
             self.mark_lost(worker)
             return _all_lost(batch), batch
@@ -116,34 +120,36 @@ class Membership:
                 half = len(batch) // 2
                 first, first_ends = await self.commit(batch[:half])
                 second, second_ends = await self.commit(batch[half:])
-                return first.joined(second), [*first_ends, *second_ends]
-            if isinstance(refused, NotFound) or batch[0].verdict.kind is VerdictKind.DEAD:
+                return first.merge(second), [*first_ends, *second_ends]
+            if isinstance(refused, NotFound) or batch[0].decision.kind is DecisionKind.DEAD:
                 return _all_lost(batch), batch  # its run was removed, and its lease with it
             return await self.commit([_dead(batch[0], refused)])
 
-    async def tend(self) -> None:
+    async def run_maintenance(self) -> None:
         """The upkeep that any worker does now and then."""
-        await self._space.wait_for(self._ledger.upkeep.tend)
+        await self._retry_when_full.call(self._ledger.upkeep.run_once)
 
-    async def leave(self) -> None:
+    async def deregister(self) -> None:
         """Say goodbye; what is still held goes back at once."""
         await self._ledger.workers.stop(self.id)
 
 
-def _all_lost(batch: Sequence[Finished]) -> CommitReport:
+def _all_lost(batch: Sequence[FinishedAttempt]) -> CommitReport:
     lost = tuple(end.lease.item for end in batch)
     return CommitReport(committed=0, lost=lost, repeated=(), enqueued=0, duplicates=0)
 
 
-def _dead(end: Finished, refused: UsageError) -> Finished:
-    verdict = Verdict(VerdictKind.DEAD, OutcomeClass.PERMANENT, 0.0, clean_error(f"not stored: {refused.message}"))
-    return Finished(lease=end.lease, verdict=verdict, seconds=end.seconds)
+def _dead(end: FinishedAttempt, refused: UsageError) -> FinishedAttempt:
+    decision = AttemptDecision(
+        DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, clean_error(f"not stored: {refused.message}")
+    )
+    return FinishedAttempt(lease=end.lease, decision=decision, seconds=end.seconds)
 
 
 class Maintenance:
     """`on_round` hears what a round did."""
 
-    def __init__(self, ledger: Ledger, on_round: Callable[[Tending], None], log: Log) -> None:
+    def __init__(self, ledger: Ledger, on_round: Callable[[UpkeepReport], None], log: Log) -> None:
         self._ledger = ledger
         self._on_round = on_round
         self._log = log
@@ -153,10 +159,10 @@ class Maintenance:
         while True:
             pause = ROUND_SECONDS * random.uniform(1.0, 1.25)
             try:
-                done = await self._ledger.upkeep.tend()
+                done = await self._ledger.upkeep.run_once()
             except LedgerError as error:
                 # Claims and commits fail as well, and decide how long that is borne.
-                self._log.debug("maintenance does not reach the ledger", error=error.message)
+                self._log.debug("maintenance cannot reach the ledger", error=error.message)
             else:
                 self._on_round(done)
                 if done.more:

@@ -26,15 +26,15 @@ _POLL_SECONDS = 0.25
 
 
 @contextmanager
-def owning(scraper: str, ledger: Path) -> Iterator[None]:
+def hold_file_lock(scraper: str, ledger: Path) -> Iterator[None]:
     """Hold the lock of a scraper beside its ledger. Raises NotAllowed when another process has it."""
-    with _opened(_path(scraper, ledger)) as file:
+    with _open_lock_file(_path(scraper, ledger)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
             owner = (file.read(20) or b"").decode().strip()
-            raise _owned(scraper, owner) from None
+            raise _already_running_error(scraper, owner) from None
         with suppress(OSError):  # who owns it is only told to people; on a full disk it is not
             file.truncate(0)
             file.write(str(os.getpid()).encode())
@@ -46,56 +46,56 @@ def owning(scraper: str, ledger: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def owning_in_ledger(scraper: str, ledger: Ledger, tell: Callable[[str], None]) -> AsyncIterator[None]:
+async def hold_ledger_lock(scraper: str, ledger: Ledger, report: Callable[[str], None]) -> AsyncIterator[None]:
     """Hold the lock of a scraper in the ledger. Raises NotAllowed when another process has it and gives signs of life.
 
     One that died keeps it for a moment: that is waited for.
     """
-    name, me = f"single:{scraper}", new_worker_id()
-    await _take(name, me, scraper, ledger, tell)
-    renewing = asyncio.create_task(_renew(name, me, ledger))
+    name, owner_id = f"single:{scraper}", new_worker_id()
+    await _acquire(name, owner_id, scraper, ledger, report)
+    renewing = asyncio.create_task(_renew(name, owner_id, ledger))
     try:
         yield
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with suppress(LedgerError):  # then its time runs out
-            await ledger.errands.drop(name, me)
+            await ledger.locks.release(name, owner_id)
 
 
-async def _take(name: str, me: str, scraper: str, ledger: Ledger, tell: Callable[[str], None]) -> None:
+async def _acquire(name: str, owner_id: str, scraper: str, ledger: Ledger, report: Callable[[str], None]) -> None:
     first = None
-    while not await ledger.errands.take(name, me, LOCK_SECONDS):
-        held = await ledger.errands.get(name)
+    while not await ledger.locks.acquire(name, owner_id, LOCK_SECONDS):
+        held = await ledger.locks.get(name)
         if held is None:
             continue
         if first is None:
             first = held
         elif (held.taken_by, held.until) != (first.taken_by, first.until):
-            raise _owned(scraper, held.taken_by)
+            raise _already_running_error(scraper, held.taken_by)
         else:
             await asyncio.sleep(_POLL_SECONDS)
         if held is first:
-            tell(f"{held.taken_by} has run {scraper} a moment ago; looking whether it still does.")
+            report(f"{held.taken_by} has run {scraper} a moment ago; looking whether it still does.")
 
 
-async def _renew(name: str, me: str, ledger: Ledger) -> None:
+async def _renew(name: str, owner_id: str, ledger: Ledger) -> None:
     while True:
         await asyncio.sleep(RENEW_SECONDS)
         with suppress(LedgerError):
-            if not await ledger.errands.keep(name, me, LOCK_SECONDS):
+            if not await ledger.locks.renew(name, owner_id, LOCK_SECONDS):
                 # Its time ran out while this process or the ledger stood still. Whoever has it now may keep it.
-                await ledger.errands.take(name, me, LOCK_SECONDS)
+                await ledger.locks.acquire(name, owner_id, LOCK_SECONDS)
 
 
-def _owned(scraper: str, owner: str) -> NotAllowed:
+def _already_running_error(scraper: str, owner: str) -> NotAllowed:
     return NotAllowed(
         f"{scraper} is being run by another process{f' ({owner})' if owner else ''} on this ledger.",
         remedy='Wait for it, help it with `shoal worker`, or share runs between machines with mode = "distributed".',
     )
 
 
-def _opened(path: Path) -> FileIO:
+def _open_lock_file(path: Path) -> FileIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileIO(path, "a+")
@@ -105,7 +105,7 @@ def _opened(path: Path) -> FileIO:
         raise LedgerReadOnly(f"The lock file {path} cannot be written: {error.strerror}.") from None
 
 
-def was_left(scraper: str, ledger: Path) -> bool:
+def was_abandoned(scraper: str, ledger: Path) -> bool:
     """Whether a process has owned this scraper here and none does now."""
     try:
         with _path(scraper, ledger).open() as file:

@@ -6,22 +6,22 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from shoal.model.item import Claimed, Lease
+from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
-from shoal.model.outcome import Finished, VerdictKind
-from shoal.worker.attempt import Attempts
+from shoal.model.outcome import DecisionKind, FinishedAttempt
+from shoal.worker.attempt import AttemptRunner
 from shoal.worker.commit import Committer
-from shoal.worker.heartbeat import Heart
-from shoal.worker.lane_starts import NotNow
-from shoal.worker.lease_buffer import Hold
-from shoal.worker.options import Ending, WorkReport
-from shoal.worker.politeness import Barriers
-from shoal.worker.registration import Membership
-from shoal.worker.watchdog import Running
+from shoal.worker.heartbeat import Heartbeat
+from shoal.worker.lane_starts import ReleaseItem
+from shoal.worker.lease_buffer import LeaseBuffer
+from shoal.worker.options import StopReason, WorkSummary
+from shoal.worker.politeness import ClosedLanes
+from shoal.worker.registration import Registration
+from shoal.worker.watchdog import RunningItem
 
 SMOOTHING = 0.1
-ASLEEP_LOOK_SECONDS = 0.02
-NURSE_SECONDS = 2.0
+RESUME_POLL_SECONDS = 0.02
+OVERDUE_CHECK_SECONDS = 2.0
 # An item that was rescued so often may be the one that kills its workers.
 SUSPECT_RESCUES = 2
 
@@ -34,32 +34,32 @@ class Slots:
 
     def __init__(
         self,
-        attempts: Attempts,
-        membership: Membership,
-        hold: Hold,
+        attempts: AttemptRunner,
+        registration: Registration,
+        lease_buffer: LeaseBuffer,
         committer: Committer,
-        barriers: Barriers,
-        heart: Heart,
-        report: WorkReport,
+        closed_lanes: ClosedLanes,
+        heartbeat: Heartbeat,
+        report: WorkSummary,
         log: Log,
     ) -> None:
         self._attempts = attempts
-        self._membership = membership
-        self._hold = hold
+        self._registration = registration
+        self._lease_buffer = lease_buffer
         self._committer = committer
-        self._barriers = barriers
-        self._heart = heart
-        self._signs = membership.signs
-        self._options = membership.options
+        self._closed_lanes = closed_lanes
+        self._heartbeat = heartbeat
+        self._events = registration.events
+        self._options = registration.options
         self._report = report
         self._log = log
         self._running: dict[Lease, asyncio.Task[None]] = {}
-        self._last_begun = 0.0
-        self._abandoned: set[Lease] = set()
+        self._last_started_at = 0.0
+        self._cancelled: set[Lease] = set()
         self._idle: set[asyncio.Task[None]] = set()
-        self._one_suspect = asyncio.Lock()
+        self._suspect_lock = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.capacity = self._options.first
+        self.capacity = self._options.initial_concurrency
         self.item_seconds = 0.0
         self.given_back = 0
         self.low_water = 0
@@ -67,16 +67,16 @@ class Slots:
 
     def start(self) -> None:
         for _ in range(self.capacity):
-            self._add()
+            self._add_slot()
 
     def resize(self, capacity: int) -> None:
         """From now on so many. Those that are too many end after their item; no attempt is broken off."""
         if capacity < self.capacity:
             self.shrunk = True
-            self._signs.hungry.set()
+            self._events.items_wanted.set()
         self.capacity = capacity
         for _ in range(capacity - len(self.tasks)):
-            self._add()
+            self._add_slot()
         for task in list(self._idle)[: max(0, len(self.tasks) - capacity)]:
             self.tasks.discard(task)
             self._idle.discard(task)
@@ -89,129 +89,131 @@ class Slots:
     @property
     def stuck_seconds(self) -> float:
         """How long no slot has begun anything because all are busy; 0 while one is free."""
-        return 0.0 if self.free > 0 else time.monotonic() - self._last_begun
+        return 0.0 if self.free > 0 else time.monotonic() - self._last_started_at
 
     @property
     def running(self) -> list[Lease]:
         """The leases that are being worked on."""
         return list(self._running)
 
-    def in_progress(self) -> list[Running]:
+    def in_progress(self) -> list[RunningItem]:
         """What is being worked on, by name; may be asked from another thread."""
-        return [Running(self._attempts.name_of(lease), lease, task) for lease, task in list(self._running.items())]
+        return [
+            RunningItem(self._attempts.describe_item(lease), lease, task) for lease, task in list(self._running.items())
+        ]
 
-    def abandon(self, lease: Lease) -> None:
+    def cancel_attempt(self, lease: Lease) -> None:
         """Break off an attempt whose lease is gone; its slot goes on with the next."""
         task = self._running.get(lease)
         if task is not None:
-            self._abandoned.add(lease)
+            self._cancelled.add(lease)
             task.cancel()
 
-    async def give_back(self, leases: Sequence[Lease]) -> None:
-        self._report.given_back += await self._membership.give_back(leases)
+    async def return_leases(self, leases: Sequence[Lease]) -> None:
+        self._report.given_back += await self._registration.return_leases(leases)
         self.given_back += len(leases)
-        self._hold.drop(leases)
+        self._lease_buffer.drop(leases)
 
-    async def replace_stubborn(self) -> None:
+    async def replace_overdue_slots(self) -> None:
         """A handler that swallows its cancellation would keep its slot for ever: its item ends, a new slot comes."""
         while True:
-            await asyncio.sleep(NURSE_SECONDS)
-            for claimed, finished in self._attempts.overdue(NURSE_SECONDS):
+            await asyncio.sleep(OVERDUE_CHECK_SECONDS)
+            for claimed, finished in self._attempts.pop_overdue(OVERDUE_CHECK_SECONDS):
                 task = self._running.pop(claimed.lease, None)
                 if task is not None:
-                    self._log.warning("a handler ignores that its time is up; it is left behind", item=claimed.name)
+                    self._log.warning("a handler ignores its timeout; its slot was replaced", item=claimed.name)
                     self.tasks.discard(task)
                     if len(self.tasks) < self.capacity:
-                        self._add()
+                        self._add_slot()
                     await self._committer.put(finished, 0)
 
-    def _add(self) -> None:
-        self.tasks.add(asyncio.create_task(self._work(), name="slot"))
+    def _add_slot(self) -> None:
+        self.tasks.add(asyncio.create_task(self._run_slot(), name="slot"))
 
-    async def _work(self) -> None:
-        me = asyncio.current_task()
-        assert me is not None
+    async def _run_slot(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         while True:
-            if self._hold.buffered <= self.low_water:
-                self._signs.hungry.set()
+            if self._lease_buffer.buffered <= self.low_water:
+                self._events.items_wanted.set()
             try:
-                self._idle.add(me)
-                claimed, at = await self._hold.next()
+                self._idle.add(task)
+                claimed, at = await self._lease_buffer.next()
             except asyncio.CancelledError:
-                if me not in self.tasks:
+                if task not in self.tasks:
                     return  # it was one too many, and had nothing to do
                 raise
             finally:
-                self._idle.discard(me)
+                self._idle.discard(task)
             lease = claimed.lease
-            if self._signs.ending is not None:
-                await self.give_back([lease])
+            if self._events.stop_reason is not None:
+                await self.return_leases([lease])
                 continue
-            self._running[lease] = me
-            self._last_begun = time.monotonic()
+            self._running[lease] = task
+            self._last_started_at = time.monotonic()
             try:
-                await self._attempt(claimed, at)
+                await self._process(claimed, at)
             except asyncio.CancelledError:
-                if lease not in self._abandoned:
+                if lease not in self._cancelled:
                     raise
-                me.uncancel()
+                task.uncancel()
             finally:
-                self._abandoned.discard(lease)
-                if me in self.tasks:
+                self._cancelled.discard(lease)
+                if task in self.tasks:
                     del self._running[lease]
-            if me not in self.tasks:
+            if task not in self.tasks:
                 return  # this slot was given up, another one has its place
             if len(self.tasks) > self.capacity:
-                self.tasks.discard(me)
+                self.tasks.discard(task)
                 return
 
-    async def _attempt(self, claimed: Claimed, at: float) -> None:
-        if not await self._is_still_ours(claimed):
+    async def _process(self, claimed: ClaimedItem, at: float) -> None:
+        if not await self._still_holds_lease(claimed):
             return
         if claimed.lane is not None:
-            run_id = self._attempts.run_of_lane(claimed)
-            if await self._barriers.is_closed(claimed.lane, run_id, at):
-                await self.give_back([claimed.lease])
+            run_id = self._attempts.lane_run_id(claimed)
+            if await self._closed_lanes.is_closed(claimed.lane, run_id, at):
+                await self.return_leases([claimed.lease])
                 return
         if claimed.rescues >= SUSPECT_RESCUES:
             # One of them may be what kills the process. Alone, it is the only one that is blamed for it.
-            async with self._one_suspect:
-                await self._make(claimed, at)
+            async with self._suspect_lock:
+                await self._run_attempt(claimed, at)
         else:
-            await self._make(claimed, at)
+            await self._run_attempt(claimed, at)
 
-    async def _make(self, claimed: Claimed, at: float) -> None:
-        if claimed.rescues and await self._membership.started([claimed.lease]):
-            self._hold.drop([claimed.lease])
+    async def _run_attempt(self, claimed: ClaimedItem, at: float) -> None:
+        if claimed.rescues and await self._registration.started([claimed.lease]):
+            self._lease_buffer.drop([claimed.lease])
             return  # others have it by now
         try:
-            finished, size = await self._attempts.make(claimed, at)
-        except NotNow:
-            await self.give_back([claimed.lease])
+            finished, size = await self._attempts.run(claimed, at)
+        except ReleaseItem:
+            await self.return_leases([claimed.lease])
             return
         if asyncio.current_task() not in self.tasks:
             return  # it was given up long ago
-        self._learn(claimed, finished)
-        await self._committer.put(finished, size, hurry=claimed.lane is not None)
+        self._record_result(claimed, finished)
+        await self._committer.put(finished, size, urgent=claimed.lane is not None)
 
-    def _learn(self, claimed: Claimed, finished: Finished) -> None:
-        if finished.verdict.kind is VerdictKind.THROTTLED and claimed.lane is not None:
-            self._barriers.close(claimed.lane, finished.verdict.delay)
-        if finished.verdict.kind is not VerdictKind.DONE:
-            self._complain(claimed, finished)
+    def _record_result(self, claimed: ClaimedItem, finished: FinishedAttempt) -> None:
+        if finished.decision.kind is DecisionKind.THROTTLED and claimed.lane is not None:
+            self._closed_lanes.close(claimed.lane, finished.decision.delay)
+        if finished.decision.kind is not DecisionKind.DONE:
+            self._log_failure(claimed, finished)
         seconds = finished.seconds
         self.item_seconds += (seconds - self.item_seconds) * SMOOTHING if self.item_seconds else seconds
 
-    def _complain(self, claimed: Claimed, finished: Finished) -> None:
-        complaints = self._attempts.complaints
-        complaints.failed(claimed, finished.verdict)
-        if complaints.broken is not None and self._signs.ending is None:
-            self._log.error("every attempt fails at the same line; correct it and go on", error=complaints.broken)
-            self._signs.finish(Ending.BROKEN)
+    def _log_failure(self, claimed: ClaimedItem, finished: FinishedAttempt) -> None:
+        failure_log = self._attempts.failure_log
+        failure_log.log_failed_attempt(claimed, finished.decision)
+        if failure_log.constant_error is not None and self._events.stop_reason is None:
+            self._log.error("every attempt fails at the same line; this worker stops", error=failure_log.constant_error)
+            self._events.stop(StopReason.BROKEN)
 
-    async def _is_still_ours(self, claimed: Claimed) -> bool:
+    async def _still_holds_lease(self, claimed: ClaimedItem) -> bool:
         """A process that slept longer than its lease must not begin what others have by now: first it asks."""
-        membership = self._membership
-        while self._heart.silent_seconds > self._options.lease and not membership.lost:  # noqa: ASYNC110 - a thread ends it
-            await asyncio.sleep(ASLEEP_LOOK_SECONDS)
-        return not membership.lost and claimed.lease in self._hold.leases
+        registration = self._registration
+        while self._heartbeat.seconds_since_beat > self._options.lease and not registration.lost:  # noqa: ASYNC110 - a thread ends it
+            await asyncio.sleep(RESUME_POLL_SECONDS)
+        return not registration.lost and claimed.lease in self._lease_buffer.leases

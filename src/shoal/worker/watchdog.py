@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from shoal.define.author_code import is_machinery
+from shoal.define.author_code import is_library_code
 from shoal.model.item import Lease
 from shoal.model.log import Log
 
@@ -31,11 +31,11 @@ BLOCKED_SECONDS = 2.0
 RELEASE_SECONDS = 5.0
 # Beyond what running items get after the first request to stop; all that a silent loop gets after the second one.
 GRACE_SECONDS = 2.0
-HUNG = 75  # as the system names it: a temporary failure, worth another try
-INTERRUPTED = 130
+EXIT_HUNG = 75  # as the system names it: a temporary failure, worth another try
+EXIT_INTERRUPTED = 130
 
 
-class Running(NamedTuple):
+class RunningItem(NamedTuple):
     """An item that is being worked on, and the task that does it."""
 
     name: str
@@ -48,7 +48,7 @@ class Hang(NamedTuple):
 
     seconds: float
     line: str
-    suspects: tuple[Running, ...]
+    suspects: tuple[RunningItem, ...]
     stopped: bool
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ EndProcess = Callable[[int, str], None]
 
 
 class LoopWatchdog:
-    """Watches the loop it is started on. `bound`: seconds of silence after which the process is given up.
+    """Watches the loop it is started on. `hang_timeout`: seconds of silence after which the process is given up.
 
     `running` names what is worked on; `release` gives back what is held, in another thread and on another loop.
     `end_process` is set before the start by whoever owns the process. Without it the process stays, and only `is_alive`
@@ -70,9 +70,15 @@ class LoopWatchdog:
     """
 
     def __init__(
-        self, *, bound: float, drain: float, log: Log, running: Callable[[], Sequence[Running]], release: Release
+        self,
+        *,
+        hang_timeout: float,
+        drain: float,
+        log: Log,
+        running: Callable[[], Sequence[RunningItem]],
+        release: Release,
     ) -> None:
-        self._bound = bound
+        self._hang_timeout = hang_timeout
         self._drain = drain
         self._log = log
         self._running = running
@@ -81,13 +87,13 @@ class LoopWatchdog:
         self._loop_thread = threading.get_ident()
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
-        self._silent = 0.0
+        self._stalled_seconds = 0.0
         self._warn_at = BLOCKED_SECONDS
-        self._stops_asked = 0
-        self._silent_when_asked = 0.0
-        self._hears = False
+        self._stop_requests = 0
+        self._stalled_at_stop_request = 0.0
+        self._has_wakeup_fd = False
         self._backstop = False
-        self._forward = -1
+        self._previous_wakeup_fd = -1
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._wake_read, self._wake_write = -1, -1
@@ -96,14 +102,14 @@ class LoopWatchdog:
     @property
     def is_alive(self) -> bool:
         """Whether the loop has moved within its bound."""
-        return self._silent < self._bound
+        return self._stalled_seconds < self._hang_timeout
 
     def start(self) -> None:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         if self.end_process is not None and threading.current_thread() is threading.main_thread():
-            self._hear_signals()
+            self._install_wakeup_fd()
         self._tick()
         self._thread = threading.Thread(target=self._watch, name="shoal-watchdog", daemon=True)
         self._thread.start()
@@ -119,24 +125,24 @@ class LoopWatchdog:
         if self._backstop:
             signal.setitimer(signal.ITIMER_PROF, 0)
             faulthandler.unregister(signal.SIGPROF)
-        if self._hears:
-            signal.set_wakeup_fd(self._forward)
+        if self._has_wakeup_fd:
+            signal.set_wakeup_fd(self._previous_wakeup_fd)
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _hear_signals(self) -> None:
+    def _install_wakeup_fd(self) -> None:
         """Requests to stop are heard here too: Python's own handlers wait while the main thread is inside a library.
 
         Code that keeps every thread of Python from running, such as a regular expression without end, also stops this
         watch. Then the system ends the process by SIGPROF, after as many seconds of processor time as the bound says,
         and Python writes where it was.
         """
-        self._hears = True
-        self._forward = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._has_wakeup_fd = True
+        self._previous_wakeup_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._backstop = _can_use_backstop()
         if self._backstop:
             faulthandler.register(signal.SIGPROF, chain=True)
-            signal.setitimer(signal.ITIMER_PROF, self._bound)
+            signal.setitimer(signal.ITIMER_PROF, self._hang_timeout)
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -145,59 +151,59 @@ class LoopWatchdog:
     def _watch(self) -> None:
         seen, looked = self._ticks, time.monotonic()
         while not self._stopped:
-            self._hear(TICK_SECONDS)
+            self._wait_for_signals(TICK_SECONDS)
             if self._backstop:
-                signal.setitimer(signal.ITIMER_PROF, self._bound)
+                signal.setitimer(signal.ITIMER_PROF, self._hang_timeout)
             now = time.monotonic()
             # A process that was stopped or asleep has not been silent, so each look counts for little.
             passed, looked = min(now - looked, 2 * TICK_SECONDS), now
             if self._ticks != seen:
                 seen, self._warn_at = self._ticks, BLOCKED_SECONDS
-                self._silent = self._silent_when_asked = 0.0
+                self._stalled_seconds = self._stalled_at_stop_request = 0.0
             else:
-                self._silent += passed
-                self._judge()
+                self._stalled_seconds += passed
+                self._check()
 
-    def _judge(self) -> None:
-        if self._silent >= self._warn_at:
-            self._warn_at = 2 * self._silent
-            hang = self._described(stopped=False)
+    def _check(self) -> None:
+        if self._stalled_seconds >= self._warn_at:
+            self._warn_at = 2 * self._stalled_seconds
+            hang = self._describe_hang(stopped=False)
             self._log.warning(
                 "a handler blocks the event loop; nothing else of this process can run",
-                seconds=round(self._silent, 1),
+                seconds=round(self._stalled_seconds, 1),
                 at=hang.line,
                 item=", ".join(item.name for item in hang.suspects[:5]),
             )
-        patience = GRACE_SECONDS + (self._drain if self._stops_asked == 1 else 0.0)
-        stopped = self._stops_asked > 0 and self._silent - self._silent_when_asked >= patience
+        grace = GRACE_SECONDS + (self._drain if self._stop_requests == 1 else 0.0)
+        stopped = self._stop_requests > 0 and self._stalled_seconds - self._stalled_at_stop_request >= grace
         if (stopped or not self.is_alive) and self.end_process is not None:
-            self._end(self._described(stopped=stopped), self.end_process)
+            self._end(self._describe_hang(stopped=stopped), self.end_process)
 
     def _end(self, hang: Hang, end_process: EndProcess) -> None:
         self._log.error("the event loop hangs; this process ends itself", why=str(hang))
         with contextlib.suppress(Exception):  # what cannot be given back now is free when the lease ends
             asyncio.run(asyncio.wait_for(_awaited(self._release(hang)), RELEASE_SECONDS))
-        end_process(INTERRUPTED if hang.stopped else HUNG, str(hang))
+        end_process(EXIT_INTERRUPTED if hang.stopped else EXIT_HUNG, str(hang))
 
-    def _hear(self, seconds: float) -> None:
+    def _wait_for_signals(self, seconds: float) -> None:
         """Wait, and note requests to stop that come meanwhile."""
         ready, _, _ = select.select([self._wake_read], [], [], seconds)
         if not ready:
             return
         numbers = os.read(self._wake_read, 4096)
-        if (forward := self._forward) >= 0:
+        if (forward := self._previous_wakeup_fd) >= 0:
             with contextlib.suppress(OSError):
                 os.write(forward, numbers)
         asked = sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
         if asked:
-            self._stops_asked += asked
-            self._silent_when_asked = self._silent
+            self._stop_requests += asked
+            self._stalled_at_stop_request = self._stalled_seconds
 
-    def _described(self, *, stopped: bool) -> Hang:
+    def _describe_hang(self, *, stopped: bool) -> Hang:
         current = asyncio.current_task(self._loop)
         running = list(self._running())
         suspects = [item for item in running if item.task is current] or running
-        return Hang(self._silent, self._blocking_line(), tuple(suspects), stopped)
+        return Hang(self._stalled_seconds, self._blocking_line(), tuple(suspects), stopped)
 
     def _blocking_line(self) -> str:
         """Where the loop's thread is: the innermost line outside of Python's and Shoal's own code."""
@@ -205,7 +211,7 @@ class LoopWatchdog:
         if frame is None:
             return "an unknown line"
         stack = traceback.extract_stack(frame)
-        own = [entry for entry in stack if not is_machinery(entry.filename)] or stack[-1:]
+        own = [entry for entry in stack if not is_library_code(entry.filename)] or stack[-1:]
         return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}"
 
 

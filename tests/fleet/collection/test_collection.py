@@ -537,7 +537,7 @@ def test_a_collection_may_have_a_schedule(project: Project) -> None:
     assert slot["state"] == "done"
     run = project.run(slot["run_id"])
     assert run.scraper == "collection.pacific"
-    assert (run.occasion or "").startswith("schedule pacific ")
+    assert (run.idempotency_key or "").startswith("schedule pacific ")
     assert project.counts(run.id).done == 3
 
 

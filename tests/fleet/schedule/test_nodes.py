@@ -33,15 +33,15 @@ def test_each_slot_is_run_once_however_many_nodes_there_are(either: Project) -> 
     assert [one.wait() for one in nodes] == [130] * 3
     assert [slot.at for slot, _ in slots(either, "tick").slots] == [since + n * HOUR for n in (3, 2, 1)]
     for name in ("tick", "tock"):
-        made = [run.occasion or "" for run in runs(either) if run.scraper == name]
+        made = [run.idempotency_key or "" for run in runs(either) if run.scraper == name]
         known = slots(either, name).slots
         assert sorted(set(made)) == sorted(made)
-        assert {slot.occasion for slot, errand in known if errand.value.get("state") == "done"} <= set(made)
-        assert set(made) <= {slot.occasion for slot, errand in known if errand.value.get("state") != "skipped"}
+        assert {slot.idempotency_key for slot, lock in known if lock.value.get("state") == "done"} <= set(made)
+        assert set(made) <= {slot.idempotency_key for slot, lock in known if lock.value.get("state") != "skipped"}
     assert sorted(visits(either, "tick")) == sorted(["k0", "k1", "k2"] * 3)
-    for slot, errand in slots(either, "tick").slots:
+    for slot, lock in slots(either, "tick").slots:
         log = either.folder / "logs" / "tick" / slot.log_name
-        assert f"Run {errand.value['run_id']} of tick begins." in log.read_text()
+        assert f"Run {lock.value['run_id']} of tick begins." in log.read_text()
 
 
 def test_when_a_node_is_killed_another_goes_on_with_its_run(either: Project) -> None:
@@ -56,9 +56,9 @@ def test_when_a_node_is_killed_another_goes_on_with_its_run(either: Project) -> 
     assert second[1].value["why"] == f"the slot of {first[0].name} is still going"
     open_gate(either)
     states_until(either, "gated", lambda found: found[0] == "done")
-    errand = slots(either, "gated").slots[-1][1]
-    of_slot = [run for run in runs(either) if run.occasion == first[0].occasion]
-    assert [run.id for run in of_slot] == [errand.value["run_id"]]
+    lock = slots(either, "gated").slots[-1][1]
+    of_slot = [run for run in runs(either) if run.idempotency_key == first[0].idempotency_key]
+    assert [run.id for run in of_slot] == [lock.value["run_id"]]
     assert either.counts(of_slot[0].id).results == 6
     assert either.is_sound()
 

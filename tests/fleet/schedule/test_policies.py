@@ -55,7 +55,10 @@ def test_a_slot_may_wait_for_a_run_that_is_going(project: Project) -> None:
     open_gate(project)
     assert going.wait() == 0
     states_until(project, "gated", lambda found: found == ["done"])
-    assert [run.occasion for run in runs(project)] == [None, f"schedule gated {since + 2 * HOUR:%Y-%m-%dT%H:%M:%SZ}"]
+    assert [run.idempotency_key for run in runs(project)] == [
+        None,
+        f"schedule gated {since + 2 * HOUR:%Y-%m-%dT%H:%M:%SZ}",
+    ]
 
 
 def test_missed_slots_are_made_up_for_as_the_policy_says(either: Project) -> None:
@@ -73,7 +76,7 @@ def test_missed_slots_are_made_up_for_as_the_policy_says(either: Project) -> Non
     states_until(either, "each", lambda found: found == ["done"] * 3)
     assert slots(either, "last").behind == since["last"] + 3 * HOUR
     assert [slot.at for slot, _ in slots(either, "each").slots] == [since["each"] + n * HOUR for n in (3, 2, 1)]
-    ends = [errand.finished_at for _, errand in slots(either, "each").slots if errand.finished_at is not None]
+    ends = [lock.finished_at for _, lock in slots(either, "each").slots if lock.finished_at is not None]
     assert ends == sorted(ends, reverse=True)  # one after another, the oldest first
     assert (len(visits(either, "last")), len(visits(either, "each"))) == (3, 9)
     assert states(either, "none") == states(either, "fresh") == []
@@ -148,28 +151,33 @@ def test_a_standing_fleet_gets_its_runs_stored(fleet: Project) -> None:
     assert len(visits(fleet, "tick")) == 3
 
 
-def test_a_run_is_made_once_for_an_occasion(project: Project) -> None:
+def test_a_run_is_made_once_for_an_idempotency_key(project: Project) -> None:
     traced(project, tick='"0 2 * * *"')
     project.shoal("run", "tick", "--limit", "1", "--set", "concurrency=1")
     (left,) = runs(project)
     # What only is stored for workers may wait for them: nobody has abandoned it.
-    assert f"Run {left.id} of tick is still going" in project.shoal("enqueue", "tick", "--occasion", "a", code=4).stderr
-    said = project.shoal("run", "tick", "--occasion", "tonight").stderr
+    assert (
+        f"Run {left.id} of tick is still going"
+        in project.shoal("enqueue", "tick", "--idempotency-key", "a", code=4).stderr
+    )
+    said = project.shoal("run", "tick", "--idempotency-key", "tonight").stderr
     assert f"Run {left.id} is unfinished and was paused" in said
-    assert [(run.occasion, run.state) for run in runs(project)] == [(None, "paused"), ("tonight", "finished")]
-    assert "is finished" in project.shoal("run", "tick", "--occasion", "tonight").stderr
+    assert [(run.idempotency_key, run.state) for run in runs(project)] == [(None, "paused"), ("tonight", "finished")]
+    assert "is finished" in project.shoal("run", "tick", "--idempotency-key", "tonight").stderr
     assert len(runs(project)) == 2
-    assert "--occasion" in project.shoal("run", "tick", "--occasion", "a", "--fresh", code=2).stderr
+    assert "--idempotency-key" in project.shoal("run", "tick", "--idempotency-key", "a", "--fresh", code=2).stderr
     traced(project, tick='"0 2 * * *"', tock='"0 2 * * *"')
-    assert "belongs to tick" in project.shoal("run", "tock", "--occasion", "tonight", code=2).stderr
+    assert "belongs to tick" in project.shoal("run", "tock", "--idempotency-key", "tonight", code=2).stderr
 
 
-def test_an_interrupted_run_of_an_occasion_is_taken_up_again(project: Project) -> None:
+def test_an_interrupted_run_of_an_idempotency_key_is_resumed(project: Project) -> None:
     traced(project, tick='"0 2 * * *"')
-    said = project.shoal("run", "tick", "--occasion", "to night", "--limit", "1", "--set", "concurrency=1").stderr
+    said = project.shoal(
+        "run", "tick", "--idempotency-key", "to night", "--limit", "1", "--set", "concurrency=1"
+    ).stderr
     assert "Go on with: " in said
-    assert "run tick --occasion 'to night'" in said
-    project.shoal("run", "tick", "--occasion", "to night")
+    assert "run tick --idempotency-key 'to night'" in said
+    project.shoal("run", "tick", "--idempotency-key", "to night")
     (run,) = runs(project)
     assert (run.state, sorted(visits(project, "tick"))) == ("finished", ["k0", "k1", "k2"])
 
@@ -181,7 +189,7 @@ class Silent:
         self._answers = answers
         self._then = then
 
-    async def keep(self, name: str, by: str, seconds: float) -> bool:
+    async def renew(self, name: str, by: str, seconds: float) -> bool:
         self._answers -= 1
         if self._answers >= 0:
             return True
@@ -193,8 +201,8 @@ class Silent:
 
 
 @pytest.mark.parametrize(("then", "low", "high"), [("refuses", 0.6, 2.0), ("hangs", 0.6, 2.0), ("says no", 0.3, 0.59)])
-async def test_an_errand_is_lost_when_the_ledger_says_so_or_says_nothing(then: str, low: float, high: float) -> None:
-    errands: Any = Silent(2, then)
+async def test_a_lock_is_lost_when_the_ledger_says_so_or_says_nothing(then: str, low: float, high: float) -> None:
+    locks: Any = Silent(2, then)
     began = asyncio.get_running_loop().time()
-    await keep_until_lost(errands, "slot", "me", 0.6)
+    await keep_until_lost(locks, "slot", "me", 0.6)
     assert low <= asyncio.get_running_loop().time() - began <= high

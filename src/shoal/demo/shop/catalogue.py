@@ -16,7 +16,7 @@ from enum import Enum
 
 import msgspec
 
-from shoal.demo.shop.words import ADJECTIVES, CARE, DETAILS, OUTLET, SHELVES, Shelf
+from shoal.demo.shop.words import ADJECTIVES, CARE, CATEGORIES, DETAILS, OUTLET, CategorySpec
 from shoal.errors import InvalidSetting
 
 PER_PAGE = 20
@@ -43,7 +43,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 class Category(msgspec.Struct, frozen=True, kw_only=True):
     """A shelf, the path of its listing, and its products in the order of the listing."""
 
-    shelf: Shelf
+    spec: CategorySpec
     path: str
     products: tuple[Product, ...]
 
@@ -60,8 +60,8 @@ class Category(msgspec.Struct, frozen=True, kw_only=True):
 
     def related_to(self, product: Product) -> tuple[Product, ...]:
         """The next few on the shelf; the last ones are followed by the first."""
-        place = self.products.index(product)
-        around = self.products[place + 1 :] + self.products[:place]
+        index = self.products.index(product)
+        around = self.products[index + 1 :] + self.products[:index]
         return around[:RELATED]
 
 
@@ -79,32 +79,36 @@ def make_catalogue(seed: int, per_category: int) -> Catalogue:
             remedy=f"Choose between {FEWEST_PER_CATEGORY} and {MOST_PER_CATEGORY}.",
         )
     return Catalogue(
-        categories=tuple(_fill(shelf, f"/category/{shelf.slug}", "EUR", seed, per_category) for shelf in SHELVES),
-        outlet=_fill(OUTLET, "/", "GBP", seed, OUTLET_SIZE),
+        categories=tuple(
+            _make_category(spec, f"/category/{spec.slug}", "EUR", seed, per_category) for spec in CATEGORIES
+        ),
+        outlet=_make_category(OUTLET, "/", "GBP", seed, OUTLET_SIZE),
     )
 
 
-def _fill(shelf: Shelf, path: str, currency: str, seed: int, size: int) -> Category:
-    chance = random.Random(f"{seed} {shelf.slug}")
-    names = list(itertools.product(ADJECTIVES, shelf.materials, shelf.nouns))
-    chosen = chance.sample(names, size)
-    made = (_make(shelf, chance, number, name, currency) for number, name in enumerate(chosen, start=1))
-    return Category(shelf=shelf, path=path, products=tuple(made))
+def _make_category(spec: CategorySpec, path: str, currency: str, seed: int, size: int) -> Category:
+    rng = random.Random(f"{seed} {spec.slug}")
+    names = list(itertools.product(ADJECTIVES, spec.materials, spec.nouns))
+    chosen = rng.sample(names, size)
+    made = (_make_product(spec, rng, number, name, currency) for number, name in enumerate(chosen, start=1))
+    return Category(spec=spec, path=path, products=tuple(made))
 
 
-def _make(shelf: Shelf, chance: random.Random, number: int, name: tuple[str, str, str], currency: str) -> Product:
+def _make_product(
+    spec: CategorySpec, rng: random.Random, number: int, name: tuple[str, str, str], currency: str
+) -> Product:
     adjective, material, noun = name
-    sku = f"{shelf.code}-{number:04d}"
+    sku = f"{spec.code}-{number:04d}"
     title = " ".join(name)
-    opening = f"{adjective} {noun.lower()} in {material.lower()}, made for {chance.choice(shelf.uses)}."
+    opening = f"{adjective} {noun.lower()} in {material.lower()}, made for {rng.choice(spec.uses)}."
     return Product(
         sku=sku,
         title=title,
-        price=chance.randrange(290, 14_990, 10) / 100,
+        price=rng.randrange(290, 14_990, 10) / 100,
         currency=currency,
-        rating=chance.randrange(21, 51) / 10,
-        stock=0 if chance.random() < 0.08 else chance.randrange(1, 120),
-        description=" ".join([opening, *chance.sample(DETAILS, 2), chance.choice(CARE)]),
+        rating=rng.randrange(21, 51) / 10,
+        stock=0 if rng.random() < 0.08 else rng.randrange(1, 120),
+        description=" ".join([opening, *rng.sample(DETAILS, 2), rng.choice(CARE)]),
         path=f"/product/{_slug(title)}-{sku.lower()}",
     )
 
@@ -141,7 +145,7 @@ _COUNTS = {
 }
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The fault of each troubled product by its SKU, and what some of them need to know."""
 
     faults: Mapping[str, Fault]
@@ -154,11 +158,11 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
         return product.path
 
 
-def spread_trouble(seed: int, products: Sequence[Product]) -> Trouble:
+def assign_faults(seed: int, products: Sequence[Product]) -> FaultPlan:
     """Give each fault products of its own."""
-    chance = random.Random(f"{seed} faults")
+    rng = random.Random(f"{seed} faults")
     counts = {Fault.ERROR_ONCE: round(len(products) * _ERROR_SHARE), **_COUNTS}
-    troubled = iter(chance.sample(products, sum(counts.values())))
+    troubled = iter(rng.sample(products, sum(counts.values())))
     faults = {next(troubled).sku: fault for fault, count in counts.items() for _ in range(count)}
-    slow = {sku: chance.randrange(300, 801) / 1000 for sku, fault in faults.items() if fault is Fault.SLOW}
-    return Trouble(faults=faults, slow_seconds=slow)
+    slow = {sku: rng.randrange(300, 801) / 1000 for sku, fault in faults.items() if fault is Fault.SLOW}
+    return FaultPlan(faults=faults, slow_seconds=slow)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from shoal.demo.shop.catalogue import DEAD, Catalogue, Category, Fault, Product, Trouble
+from shoal.demo.shop.catalogue import DEAD, Catalogue, Category, Fault, FaultPlan, Product
 from shoal.demo.shop.site import PRIVATE
 
 
-class Truth(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedProduct(msgspec.Struct, frozen=True, kw_only=True):
     """A product that a complete scrape must find, once.
 
     `link` is the address that pages and sitemaps give for it, `url` the one where its page is in the end: they
@@ -29,42 +29,42 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     url: str
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ShopFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to find, what is dead, and what is forbidden.
 
     `products` by SKU, the outlet's among them; `dead` gives the status of each link that never leads to a product;
-    `listings` are the category pages in order; `troubled` are the links with each kind of fault.
+    `listings` are the category pages in order; `links_by_fault` are the links with each kind of fault.
     """
 
-    products: Mapping[str, Truth]
+    products: Mapping[str, ExpectedProduct]
     dead: Mapping[str, int]
     private: tuple[str, ...]
     listings: tuple[str, ...]
-    troubled: Mapping[Fault, tuple[str, ...]]
+    links_by_fault: Mapping[Fault, tuple[str, ...]]
 
     @property
     def fault_counts(self) -> Mapping[Fault, int]:
-        return {fault: len(links) for fault, links in self.troubled.items()}
+        return {fault: len(links) for fault, links in self.links_by_fault.items()}
 
 
-def gather_facts(catalogue: Catalogue, trouble: Trouble, url: str, outlet_url: str) -> Facts:
-    products: dict[str, Truth] = {}
+def gather_facts(catalogue: Catalogue, fault_plan: FaultPlan, url: str, outlet_url: str) -> ShopFacts:
+    products: dict[str, ExpectedProduct] = {}
     dead: dict[str, int] = {}
-    troubled: dict[Fault, list[str]] = {fault: [] for fault in Fault}
+    links_by_fault: dict[Fault, list[str]] = {fault: [] for fault in Fault}
     for category in catalogue.categories:
         for product in category.products:
-            link = url + trouble.link(product)
-            fault = trouble.faults.get(product.sku)
+            link = url + fault_plan.link(product)
+            fault = fault_plan.faults.get(product.sku)
             if fault is not None:
-                troubled[fault].append(link)
+                links_by_fault[fault].append(link)
             if fault in DEAD:
                 dead[link] = DEAD[fault]
             else:
-                products[product.sku] = _truth(product, category, link, url + product.path)
+                products[product.sku] = _expected(product, category, link, url + product.path)
     for product in catalogue.outlet.products:
         address = outlet_url + product.path
-        products[product.sku] = _truth(product, catalogue.outlet, address, address)
-    return Facts(
+        products[product.sku] = _expected(product, catalogue.outlet, address, address)
+    return ShopFacts(
         products=products,
         dead=dead,
         private=tuple(host + path for host in (url, outlet_url) for path in PRIVATE),
@@ -73,12 +73,12 @@ def gather_facts(catalogue: Catalogue, trouble: Trouble, url: str, outlet_url: s
             for category in catalogue.categories
             for number in range(1, category.page_count + 1)
         ),
-        troubled={fault: tuple(links) for fault, links in troubled.items()},
+        links_by_fault={fault: tuple(links) for fault, links in links_by_fault.items()},
     )
 
 
-def _truth(product: Product, category: Category, link: str, url: str) -> Truth:
-    return Truth(
+def _expected(product: Product, category: Category, link: str, url: str) -> ExpectedProduct:
+    return ExpectedProduct(
         sku=product.sku,
         title=product.title,
         price=product.price,
@@ -86,7 +86,7 @@ def _truth(product: Product, category: Category, link: str, url: str) -> Truth:
         rating=product.rating,
         stock=product.stock,
         description=product.description,
-        category=category.shelf.name,
+        category=category.spec.name,
         link=link,
         url=url,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from shoal.demo.shop.catalogue import Category, Product
-from shoal.demo.shop.words import Shelf
+from shoal.demo.shop.words import CategorySpec
 
 STYLE = """
 :root { --ink: #23272b; --soft: #6a7178; --line: #e3e0d8; --paper: #fbfaf7; --accent: #1f5f6b; }
@@ -95,7 +95,7 @@ def _breadcrumbs(crumbs: Sequence[Crumb], here: str) -> str:
 
 def home_page(categories: Sequence[Category]) -> str:
     entries = "\n".join(
-        f'<li class="category"><h2><a href="{category.path}">{escape(category.shelf.name)}</a></h2>\n'
+        f'<li class="category"><h2><a href="{category.path}">{escape(category.spec.name)}</a></h2>\n'
         f'<p class="count">{len(category.products)} products</p></li>'
         for category in categories
     )
@@ -109,22 +109,22 @@ def home_page(categories: Sequence[Category]) -> str:
 
 def listing_page(category: Category, number: int, link: Link, *, aside: str = "") -> str:
     """One page of a category; `aside` is shown below the products."""
-    cards = "\n".join(_card(product, category.shelf, link(product)) for product in category.on_page(number))
-    shelf = category.shelf
+    cards = "\n".join(_card(product, category.spec, link(product)) for product in category.on_page(number))
+    spec = category.spec
     return frame(
-        shelf.name if number == 1 else f"{shelf.name}, page {number}",
-        f"<h1>{escape(shelf.name)}</h1>\n"
+        spec.name if number == 1 else f"{spec.name}, page {number}",
+        f"<h1>{escape(spec.name)}</h1>\n"
         f'<p class="count">{len(category.products)} products, page {number} of {category.page_count}</p>\n'
         f'<ul class="products">\n{cards}\n</ul>\n{_pagination(category, number)}{aside}',
         crumbs=[_HOME],
-        charset=shelf.charset,
+        charset=spec.charset,
     )
 
 
 def outlet_home_page(outlet: Category, shop_url: str) -> str:
-    cards = "\n".join(_card(product, outlet.shelf, product.path) for product in outlet.products)
+    cards = "\n".join(_card(product, outlet.spec, product.path) for product in outlet.products)
     return frame(
-        outlet.shelf.name,
+        outlet.spec.name,
         f"<h1>The outlet</h1>\n<p>Last pieces. Please take your time: we are a small server.</p>\n"
         f'<ul class="products">\n{cards}\n</ul>\n<p><a href="{escape(shop_url)}">Back to the shop</a></p>',
     )
@@ -143,14 +143,14 @@ def outlet_aside(outlet: Category, outlet_url: str) -> str:
 
 
 def product_page(product: Product, category: Category, link: Link) -> str:
-    shelf = category.shelf
-    related = "\n".join(_card(other, shelf, link(other)) for other in category.related_to(product))
+    spec = category.spec
+    related = "\n".join(_card(other, spec, link(other)) for other in category.related_to(product))
     full = round(product.rating)
     stars = f'<span aria-hidden="true">{"&#9733;" * full}{"&#9734;" * (5 - full)}</span>'
     return frame(
         product.title,
         f"""<article class="product" data-sku="{product.sku}">
-<figure class="picture">{_picture(shelf, product.title)}</figure>
+<figure class="picture">{_picture(spec, product.title)}</figure>
 <div class="summary">
 <h1>{escape(product.title)}</h1>
 {_price(product)}
@@ -159,7 +159,7 @@ def product_page(product: Product, category: Category, link: Link) -> str:
 <div class="description"><p>{escape(product.description)}</p></div>
 <table class="details"><tbody>
 <tr><th scope="row">SKU</th><td class="sku">{product.sku}</td></tr>
-<tr><th scope="row">Category</th><td class="category">{escape(shelf.name)}</td></tr>
+<tr><th scope="row">Category</th><td class="category">{escape(spec.name)}</td></tr>
 <tr><th scope="row">Delivery</th><td>2 to 4 days</td></tr>
 </tbody></table>
 </div>
@@ -168,8 +168,8 @@ def product_page(product: Product, category: Category, link: Link) -> str:
 <ul class="products">
 {related}
 </ul></aside>""",
-        crumbs=[_HOME, (shelf.name, category.path)],
-        charset=shelf.charset,
+        crumbs=[_HOME, (spec.name, category.path)],
+        charset=spec.charset,
         extra_head=f'<link rel="canonical" href="{product.path}">\n',
     )
 
@@ -204,17 +204,17 @@ def picture(colour: str) -> str:
     )
 
 
-def _card(product: Product, shelf: Shelf, href: str) -> str:
+def _card(product: Product, spec: CategorySpec, href: str) -> str:
     title = escape(product.title)
     return (
-        f'<li><article class="product-card">{_picture(shelf, product.title)}\n'
+        f'<li><article class="product-card">{_picture(spec, product.title)}\n'
         f'<h3><a href="{escape(href)}" title="{title}">{title}</a></h3>\n'
         f"{_price(product)}\n{_stock(product)}</article></li>"
     )
 
 
-def _picture(shelf: Shelf, title: str) -> str:
-    return f'<img src="/images/{shelf.slug}.svg" width="320" height="240" alt="{escape(title)}">'
+def _picture(spec: CategorySpec, title: str) -> str:
+    return f'<img src="/images/{spec.slug}.svg" width="320" height="240" alt="{escape(title)}">'
 
 
 def _price(product: Product) -> str:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.demo.shop.catalogue import make_catalogue, spread_trouble
-from shoal.demo.shop.facts import Facts, gather_facts
-from shoal.demo.shop.site import Answer, Places, not_found, outlet_places, shop_places
+from shoal.demo.shop.catalogue import assign_faults, make_catalogue
+from shoal.demo.shop.facts import ShopFacts, gather_facts
+from shoal.demo.shop.site import Routes, ShopResponse, not_found, outlet_routes, shop_routes
 from shoal.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ _CLOSING_SECONDS = 1.0
 def listen(port: int) -> tuple[list[socket.socket], str]:
     """The sockets of both hosts on one port, and the outlet's host."""
     for _ in range(_PORT_TRIES):
-        shop = _bound(SHOP_HOST, port)
+        shop = _bind(SHOP_HOST, port)
         try:
-            outlet = _bound(_OUTLET_HOST, shop.getsockname()[1])
+            outlet = _bind(_OUTLET_HOST, shop.getsockname()[1])
         except _CannotBind as error:
             if not error.taken:
                 return [shop], _OUTLET_NAME
@@ -67,7 +67,7 @@ class _CannotBind(InvalidSetting):
         self.taken = error.errno == errno.EADDRINUSE
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -91,10 +91,10 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     user_agent: str
 
 
-class Counter:
+class RequestHandler:
     """Answers requests, and knows which paths were visited before."""
 
-    def __init__(self, *, shop: Places, outlet: Places, outlet_host: str, latency: tuple[float, float]) -> None:
+    def __init__(self, *, shop: Routes, outlet: Routes, outlet_host: str, latency: tuple[float, float]) -> None:
         self._shop, self._outlet = shop, outlet
         self._outlet_host = outlet_host
         self._fastest, self._spread = latency[0], latency[1] - latency[0]
@@ -121,43 +121,43 @@ class Counter:
 
     async def _answer(self, request: web.BaseRequest, host: str, path: str) -> tuple[int, web.StreamResponse]:
         if request.method not in ("GET", "HEAD"):
-            return 405, _response(request, Answer(status=405, headers={"Allow": "GET, HEAD"}))
-        place = (self._outlet if host == self._outlet_host else self._shop).get(path)
-        usual = self._fastest + self._spread * (zlib.crc32(path.encode()) % 1000) / 1000
+            return 405, _response(request, ShopResponse(status=405, headers={"Allow": "GET, HEAD"}))
+        route = (self._outlet if host == self._outlet_host else self._shop).get(path)
+        latency = self._fastest + self._spread * (zlib.crc32(path.encode()) % 1000) / 1000
         answer, extra = self._not_found, 0.0
-        if place is not None:
-            answer, extra = place.answer, place.extra_seconds
+        if route is not None:
+            answer, extra = route.answer, route.extra_seconds
             # Noted before the wait, so that of two visits at a time only one is the first.
-            if place.first is not None and request.method == "GET" and path not in self._visited:
+            if route.first is not None and request.method == "GET" and path not in self._visited:
                 self._visited.add(path)
-                answer = place.first
-        await asyncio.sleep(usual + extra)
+                answer = route.first
+        await asyncio.sleep(latency + extra)
         return answer.status, _response(request, answer)
 
 
-def _response(request: web.BaseRequest, answer: Answer) -> web.Response:
+def _response(request: web.BaseRequest, answer: ShopResponse) -> web.Response:
     from aiohttp import web
 
     headers = {"Content-Type": answer.content_type, **answer.headers}
     body = answer.body
-    if answer.packed is not None:
+    if answer.gzipped is not None:
         headers["Vary"] = "Accept-Encoding"
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             headers["Content-Encoding"] = "gzip"
-            body = answer.packed
+            body = answer.gzipped
     return web.Response(body=body, status=answer.status, headers=headers)
 
 
-class OpenShop:
+class RunningShop:
     """A shop that is being served; it remembers its visitors."""
 
-    def __init__(self, *, url: str, outlet_url: str, facts: Facts, visits: deque[Visit]) -> None:
+    def __init__(self, *, url: str, outlet_url: str, facts: ShopFacts, visits: deque[Visit]) -> None:
         self.url = url
         self.outlet_url = outlet_url
         self._facts = facts
         self._visits = visits
 
-    def facts(self) -> Facts:
+    def facts(self) -> ShopFacts:
         """What a complete scrape must have found."""
         return self._facts
 
@@ -185,32 +185,32 @@ class Shop:
             )
         self._catalogue = make_catalogue(seed, per_category)
         products = [product for category in self._catalogue.categories for product in category.products]
-        self._trouble = spread_trouble(seed, products)
+        self._fault_plan = assign_faults(seed, products)
         self._latency = latency
         self._port = port
 
     @contextmanager
-    def serving(self) -> Iterator[OpenShop]:
+    def serving(self) -> Iterator[RunningShop]:
         """Open the shop: nobody has been there before, whatever happened at an earlier opening."""
         sockets, outlet_host = listen(self._port)
         port = sockets[0].getsockname()[1]
         url, outlet_url = f"http://{SHOP_HOST}:{port}", f"http://{outlet_host}:{port}"
-        catalogue, trouble = self._catalogue, self._trouble
-        counter = Counter(
-            shop=shop_places(catalogue, trouble, url, outlet_url),
-            outlet=outlet_places(catalogue.outlet, outlet_url, url),
+        catalogue, fault_plan = self._catalogue, self._fault_plan
+        handler = RequestHandler(
+            shop=shop_routes(catalogue, fault_plan, url, outlet_url),
+            outlet=outlet_routes(catalogue.outlet, outlet_url, url),
             outlet_host=outlet_host,
             latency=self._latency,
         )
-        facts = gather_facts(catalogue, trouble, url, outlet_url)
-        with _served(counter, sockets):
-            yield OpenShop(url=url, outlet_url=outlet_url, facts=facts, visits=counter.visits)
+        facts = gather_facts(catalogue, fault_plan, url, outlet_url)
+        with _run_server_thread(handler, sockets):
+            yield RunningShop(url=url, outlet_url=outlet_url, facts=facts, visits=handler.visits)
 
 
 @contextmanager
-def _served(counter: Counter, sockets: Sequence[socket.socket]) -> Iterator[None]:
+def _run_server_thread(handler: RequestHandler, sockets: Sequence[socket.socket]) -> Iterator[None]:
     opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-    thread = threading.Thread(target=_run, args=(counter, sockets, opened), name="shop", daemon=True)
+    thread = threading.Thread(target=_run, args=(handler, sockets, opened), name="shop", daemon=True)
     thread.start()
     loop, closing = opened.result()
     try:
@@ -221,7 +221,7 @@ def _served(counter: Counter, sockets: Sequence[socket.socket]) -> Iterator[None
 
 
 def _run(
-    counter: Counter,
+    handler: RequestHandler,
     sockets: Sequence[socket.socket],
     opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]],
 ) -> None:
@@ -229,7 +229,7 @@ def _run(
         from aiohttp import web
 
         closing = asyncio.Event()
-        runner = web.ServerRunner(web.Server(counter.respond, access_log=None), shutdown_timeout=_CLOSING_SECONDS)
+        runner = web.ServerRunner(web.Server(handler.respond, access_log=None), shutdown_timeout=_CLOSING_SECONDS)
         await runner.setup()
         for listener in sockets:
             await web.SockSite(runner, listener).start()

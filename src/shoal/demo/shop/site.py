@@ -9,7 +9,7 @@ from html import escape
 
 import msgspec
 
-from shoal.demo.shop.catalogue import DEAD, RETRY_AFTER_SECONDS, Catalogue, Category, Fault, Product, Trouble
+from shoal.demo.shop.catalogue import DEAD, RETRY_AFTER_SECONDS, Catalogue, Category, Fault, FaultPlan, Product
 from shoal.demo.shop.pages import (
     captcha_page,
     home_page,
@@ -20,7 +20,7 @@ from shoal.demo.shop.pages import (
     product_page,
     text_page,
 )
-from shoal.demo.shop.words import Shelf
+from shoal.demo.shop.words import CategorySpec
 
 CRAWL_DELAY = 0.2
 PRIVATE = {"/private/account": "Account", "/private/basket": "Basket"}
@@ -29,126 +29,126 @@ SITEMAPS = 2
 _HTML = "text/html; charset=utf-8"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent for a path. `packed` is the body once more, gzipped, for those who accept it."""
+class ShopResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent for a path. `gzipped` is the body once more, gzipped, for those who accept it."""
 
     body: bytes = b""
     status: int = 200
     content_type: str = _HTML
-    packed: bytes | None = None
+    gzipped: bytes | None = None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A path: its lasting answer, what the first visit gets instead, and how long it takes beyond the usual."""
 
-    answer: Answer
-    first: Answer | None = None
+    answer: ShopResponse
+    first: ShopResponse | None = None
     extra_seconds: float = 0.0
 
 
-Places = Mapping[str, Place]
+Routes = Mapping[str, Route]
 
 
-def not_found() -> Answer:
+def not_found() -> ShopResponse:
     return _page(text_page("Not found", "There is no such page in this shop."), status=404)
 
 
-def shop_places(catalogue: Catalogue, trouble: Trouble, url: str, outlet_url: str) -> Places:
-    places = dict(_fixed_places(catalogue, url, outlet_url))
+def shop_routes(catalogue: Catalogue, fault_plan: FaultPlan, url: str, outlet_url: str) -> Routes:
+    routes = dict(_fixed_routes(catalogue, url, outlet_url))
     for category in catalogue.categories:
-        places.update(_listings(category, trouble, catalogue.outlet, outlet_url))
+        routes.update(_listings(category, fault_plan, catalogue.outlet, outlet_url))
         for product in category.products:
-            places[product.path] = _product_place(product, category, trouble)
-            if trouble.faults.get(product.sku) is Fault.MOVED:
-                places[trouble.link(product)] = _redirect(301, product.path)
-    places.update(_sitemaps(catalogue, trouble, url))
-    return places
+            routes[product.path] = _product_route(product, category, fault_plan)
+            if fault_plan.faults.get(product.sku) is Fault.MOVED:
+                routes[fault_plan.link(product)] = _redirect(301, product.path)
+    routes.update(_sitemaps(catalogue, fault_plan, url))
+    return routes
 
 
-def outlet_places(outlet: Category, url: str, shop_url: str) -> Places:
+def outlet_routes(outlet: Category, url: str, shop_url: str) -> Routes:
     robots = f"User-agent: *\nDisallow: /private/\nCrawl-delay: {CRAWL_DELAY}\n\nSitemap: {url}/sitemap.xml\n"
-    places = {
-        "/": Place(answer=_page(outlet_home_page(outlet, f"{shop_url}/"))),
-        "/about": Place(answer=_page(text_page("About", "Last pieces of a made-up shop."))),
-        "/robots.txt": Place(answer=_text(robots)),
-        "/sitemap.xml": Place(answer=_xml(_urlset([url + product.path for product in outlet.products]))),
-        **_private_places(),
-        **_pictures([outlet.shelf]),
+    routes = {
+        "/": Route(answer=_page(outlet_home_page(outlet, f"{shop_url}/"))),
+        "/about": Route(answer=_page(text_page("About", "Last pieces of a made-up shop."))),
+        "/robots.txt": Route(answer=_text(robots)),
+        "/sitemap.xml": Route(answer=_xml(_urlset([url + product.path for product in outlet.products]))),
+        **_private_routes(),
+        **_pictures([outlet.spec]),
     }
     for product in outlet.products:
         page = product_page(product, outlet, lambda other: other.path)
-        places[product.path] = Place(answer=_page(page, product.path))
-    return places
+        routes[product.path] = Route(answer=_page(page, product.path))
+    return routes
 
 
-def _fixed_places(catalogue: Catalogue, url: str, outlet_url: str) -> Iterator[tuple[str, Place]]:
+def _fixed_routes(catalogue: Catalogue, url: str, outlet_url: str) -> Iterator[tuple[str, Route]]:
     robots = f"User-agent: *\nDisallow: /private/\n\nSitemap: {url}/sitemap.xml\n"
     about = "We sell what does not exist, to those who want to try a scraper without bothering anybody."
-    yield "/", Place(answer=_page(home_page(catalogue.categories)))
-    yield "/robots.txt", Place(answer=_text(robots))
-    yield "/about", Place(answer=_page(text_page("About", about)))
+    yield "/", Route(answer=_page(home_page(catalogue.categories)))
+    yield "/robots.txt", Route(answer=_text(robots))
+    yield "/about", Route(answer=_page(text_page("About", about)))
     yield "/outlet/", _redirect(302, f"{outlet_url}/")
-    yield from _private_places().items()
-    yield from _pictures([category.shelf for category in catalogue.categories]).items()
+    yield from _private_routes().items()
+    yield from _pictures([category.spec for category in catalogue.categories]).items()
 
 
-def _private_places() -> dict[str, Place]:
+def _private_routes() -> dict[str, Route]:
     text = "For customers only. A polite crawler never sees this."
-    return {path: Place(answer=_page(text_page(title, text))) for path, title in PRIVATE.items()}
+    return {path: Route(answer=_page(text_page(title, text))) for path, title in PRIVATE.items()}
 
 
-def _pictures(shelves: Sequence[Shelf]) -> dict[str, Place]:
-    colours = {shelf.slug: shelf.colour for shelf in shelves} | {"shop": "#1f5f6b"}
+def _pictures(shelves: Sequence[CategorySpec]) -> dict[str, Route]:
+    colours = {spec.slug: spec.colour for spec in shelves} | {"shop": "#1f5f6b"}
     return {
-        f"/images/{name}.svg": Place(answer=Answer(body=picture(colour).encode(), content_type="image/svg+xml"))
+        f"/images/{name}.svg": Route(answer=ShopResponse(body=picture(colour).encode(), content_type="image/svg+xml"))
         for name, colour in colours.items()
     }
 
 
-def _listings(category: Category, trouble: Trouble, outlet: Category, outlet_url: str) -> dict[str, Place]:
-    places = {}
+def _listings(category: Category, fault_plan: FaultPlan, outlet: Category, outlet_url: str) -> dict[str, Route]:
+    routes = {}
     for number in range(1, category.page_count + 1):
-        shows_outlet = category.shelf.slug == OUTLET_CATEGORY and number == 1
+        shows_outlet = category.spec.slug == OUTLET_CATEGORY and number == 1
         aside = outlet_aside(outlet, outlet_url) if shows_outlet else ""
         path = category.page_path(number)
-        text = listing_page(category, number, trouble.link, aside=aside)
-        places[path] = Place(answer=_page(text, path, shelf=category.shelf))
-    return places
+        text = listing_page(category, number, fault_plan.link, aside=aside)
+        routes[path] = Route(answer=_page(text, path, spec=category.spec))
+    return routes
 
 
-def _product_place(product: Product, category: Category, trouble: Trouble) -> Place:
-    fault = trouble.faults.get(product.sku)
+def _product_route(product: Product, category: Category, fault_plan: FaultPlan) -> Route:
+    fault = fault_plan.faults.get(product.sku)
     if fault in DEAD:
-        return Place(answer=_page(text_page("No longer here", "We do not sell this any more."), status=DEAD[fault]))
-    page = _page(product_page(product, category, trouble.link), product.path, shelf=category.shelf)
-    return Place(answer=page, first=_first_answer(fault), extra_seconds=trouble.slow_seconds.get(product.sku, 0.0))
+        return Route(answer=_page(text_page("No longer here", "We do not sell this any more."), status=DEAD[fault]))
+    page = _page(product_page(product, category, fault_plan.link), product.path, spec=category.spec)
+    return Route(answer=page, first=_first_answer(fault), extra_seconds=fault_plan.slow_seconds.get(product.sku, 0.0))
 
 
-def _first_answer(fault: Fault | None) -> Answer | None:
+def _first_answer(fault: Fault | None) -> ShopResponse | None:
     if fault is Fault.ERROR_ONCE:
         return _page(text_page("Something broke", "The shop has a small problem. Please try again."), status=500)
     if fault is Fault.THROTTLED_ONCE:
         busy = text_page("Too many requests", "Please wait a moment.")
-        return Answer(body=busy.encode(), status=429, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        return ShopResponse(body=busy.encode(), status=429, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
     if fault is Fault.CAPTCHA_ONCE:
         return _page(captcha_page())
     if fault is Fault.EMPTY_ONCE:
-        return Answer()
+        return ShopResponse()
     return None
 
 
-def _sitemaps(catalogue: Catalogue, trouble: Trouble, url: str) -> dict[str, Place]:
+def _sitemaps(catalogue: Catalogue, fault_plan: FaultPlan, url: str) -> dict[str, Route]:
     """An index and its gzipped parts. They list what the listings link to, dead and moved products too."""
-    links = [url + trouble.link(product) for category in catalogue.categories for product in category.products]
+    links = [url + fault_plan.link(product) for category in catalogue.categories for product in category.products]
     names = [f"/sitemap-{number}.xml.gz" for number in range(1, SITEMAPS + 1)]
     entries = "".join(f"<sitemap><loc>{escape(url + name)}</loc></sitemap>\n" for name in names)
-    places = {"/sitemap.xml": Place(answer=_xml(_sitemap_element("sitemapindex", entries)))}
+    routes = {"/sitemap.xml": Route(answer=_xml(_sitemap_element("sitemapindex", entries)))}
     share = -(-len(links) // SITEMAPS)
     for number, name in enumerate(names):
         part = _urlset(links[number * share : (number + 1) * share]).encode()
-        places[name] = Place(answer=Answer(body=gzip.compress(part, mtime=0), content_type="application/gzip"))
-    return places
+        routes[name] = Route(answer=ShopResponse(body=gzip.compress(part, mtime=0), content_type="application/gzip"))
+    return routes
 
 
 def _urlset(links: Sequence[str]) -> str:
@@ -160,22 +160,22 @@ def _sitemap_element(name: str, inside: str) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{space}">\n{inside}</{name}>\n'
 
 
-def _redirect(status: int, location: str) -> Place:
-    return Place(answer=Answer(status=status, headers={"Location": location}))
+def _redirect(status: int, location: str) -> Route:
+    return Route(answer=ShopResponse(status=status, headers={"Location": location}))
 
 
-def _text(text: str) -> Answer:
-    return Answer(body=text.encode(), content_type="text/plain; charset=utf-8")
+def _text(text: str) -> ShopResponse:
+    return ShopResponse(body=text.encode(), content_type="text/plain; charset=utf-8")
 
 
-def _xml(text: str) -> Answer:
-    return Answer(body=text.encode(), content_type="application/xml")
+def _xml(text: str) -> ShopResponse:
+    return ShopResponse(body=text.encode(), content_type="application/xml")
 
 
-def _page(text: str, path: str | None = None, *, shelf: Shelf | None = None, status: int = 200) -> Answer:
+def _page(text: str, path: str | None = None, *, spec: CategorySpec | None = None, status: int = 200) -> ShopResponse:
     """A page in the charset of its shelf. Every third path also has it gzipped."""
-    charset = shelf.charset if shelf else "utf-8"
+    charset = spec.charset if spec else "utf-8"
     body = text.encode(charset)
-    packed = gzip.compress(body, compresslevel=6, mtime=0) if path and zlib.crc32(path.encode()) % 3 == 0 else None
-    content_type = "text/html" if shelf and not shelf.charset_in_header else f"text/html; charset={charset}"
-    return Answer(body=body, status=status, content_type=content_type, packed=packed)
+    gzipped = gzip.compress(body, compresslevel=6, mtime=0) if path and zlib.crc32(path.encode()) % 3 == 0 else None
+    content_type = "text/html" if spec and not spec.charset_in_header else f"text/html; charset={charset}"
+    return ShopResponse(body=body, status=status, content_type=content_type, gzipped=gzipped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+class CategorySpec(msgspec.Struct, frozen=True, kw_only=True):
     """One category: its name, the colour of its pictures, and the words for its products.
 
     `charset` is how its pages are encoded; `charset_in_header` is False where only a meta tag says so.
@@ -49,8 +49,8 @@ CARE = (
     "Let it dry in the open air.",
 )
 
-SHELVES = (
-    Shelf(
+CATEGORIES = (
+    CategorySpec(
         slug="kitchen",
         name="Kitchen",
         code="KI",
@@ -63,7 +63,7 @@ SHELVES = (
         ),
         uses=("a table of four", "long Sunday mornings", "purée and soufflé", "people who cook for friends"),
     ),
-    Shelf(
+    CategorySpec(
         slug="garden",
         name="Garden",
         code="GA",
@@ -75,7 +75,7 @@ SHELVES = (
         ),
         uses=("a bed of herbs", "the shady corner", "balconies up to 4 m²", "the first warm day"),
     ),
-    Shelf(
+    CategorySpec(
         slug="stationery",
         name="Stationery",
         code="ST",
@@ -89,7 +89,7 @@ SHELVES = (
         ),
         uses=("letters that take a while", "the writer's desk", "lists … and lists of lists", "notes under 5 €"),
     ),
-    Shelf(
+    CategorySpec(
         slug="lighting",
         name="Lighting",
         code="LI",
@@ -101,7 +101,7 @@ SHELVES = (
         ),
         uses=("reading after ten", "a hallway without windows", "dinners outside", "the bedside table"),
     ),
-    Shelf(
+    CategorySpec(
         slug="bed-and-bath",
         name="Bed & Bath",
         code="BB",
@@ -113,7 +113,7 @@ SHELVES = (
         ),
         uses=("cold evenings", "guests who stay a week", "beds of 140 by 200 cm", "a slow start"),
     ),
-    Shelf(
+    CategorySpec(
         slug="tools",
         name="Tools",
         code="TO",
@@ -125,7 +125,7 @@ SHELVES = (
         ),
         uses=("repairs that cannot wait", "joints of ½ inch", "the workshop wall", "small hands and large"),
     ),
-    Shelf(
+    CategorySpec(
         slug="toys-and-games",
         name="Toys & Games",
         code="TG",
@@ -137,7 +137,7 @@ SHELVES = (
         ),
         uses=("ages 4½ and up", "rainy afternoons", "two players and a judge", "the back seat"),
     ),
-    Shelf(
+    CategorySpec(
         slug="bags",
         name="Bags",
         code="BA",
@@ -149,7 +149,7 @@ SHELVES = (
         ),
         uses=("two nights away", "the market on Saturday", "a 15″ laptop", "everything but the kitchen sink"),
     ),
-    Shelf(
+    CategorySpec(
         slug="camping",
         name="Camping",
         code="CA",
@@ -161,7 +161,7 @@ SHELVES = (
         ),
         uses=("nights down to 5 °C", "three days on foot", "the first tent", "wet weather"),
     ),
-    Shelf(
+    CategorySpec(
         slug="tea-and-coffee",
         name="Tea & Coffee",
         code="TC",
@@ -173,7 +173,7 @@ SHELVES = (
         ),
         uses=("the second cup", "water at 80 °C", "an office of one", "a pot for six"),
     ),
-    Shelf(
+    CategorySpec(
         slug="wool-and-yarn",
         name="Wool & Yarn",
         code="WY",
@@ -185,7 +185,7 @@ SHELVES = (
         ),
         uses=("needles of 3½ mm", "winter in the north", "a first sweater", "patterns with many colours"),
     ),
-    Shelf(
+    CategorySpec(
         slug="storage",
         name="Storage",
         code="SR",
@@ -199,7 +199,7 @@ SHELVES = (
     ),
 )
 
-OUTLET = Shelf(
+OUTLET = CategorySpec(
     slug="outlet",
     name="Outlet",
     code="OU",

@@ -31,7 +31,7 @@ from shoal.fleet.process import Child, start_here, start_tied
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.log import Log
-from shoal.model.run import OF_A_COLLECTION, DeadLimit, Run, RunState
+from shoal.model.run import COLLECTION_KEY_PREFIX, DeadLimit, Run, RunState
 from shoal.model.views import Counts, ItemFilter
 from shoal.observe.failures import failures
 from shoal.observe.formatting import counted
@@ -210,27 +210,29 @@ class Office:
         began, started = await self._now(), time.monotonic()
         file = self._log_file(member, began)
         try:
-            return await self._attempt(member, occasion_of(collection_run, member.key), file, log, began)
+            return await self._attempt(member, idempotency_key_of(collection_run, member.key), file, log, began)
         except AttemptEnded as failed:
             failed.detail = {"log": self._told_log(file), "seconds": round(time.monotonic() - started, 1)}
             raise
 
-    async def _attempt(self, member: Member, occasion: str, file: Path, log: Log, began: dt.datetime) -> dict[str, Any]:
+    async def _attempt(
+        self, member: Member, idempotency_key: str, file: Path, log: Log, began: dt.datetime
+    ) -> dict[str, Any]:
         if member.broken is not None:
             self._write_log(file, member.broken)
             raise Permanent(member.broken)
-        run = await self._ledger.runs.of_occasion(occasion)
+        run = await self._ledger.runs.by_idempotency_key(idempotency_key)
         if run is not None and run.state is RunState.FINISHED:
             verdict = await verdict_on(self._ledger, run, self._terms.max_dead)
             if verdict.status is not Status.FAILED:  # whoever ran it died before it could say so
                 return await self._reported(member, verdict, run, file, 0.0)
             await self._ledger.steering.retry(run.id, _DEAD, by="shoal run")
-        ended = await self._process(member, occasion, file, log, began)
+        ended = await self._process(member, idempotency_key, file, log, began)
         while ended.code == NotAllowed.exit_code and await self._seconds_since(began) < self._limits_of(member).timeout:
             # Somebody else runs it: one that outlived a parent that was killed, and still finishes what it has.
             await asyncio.sleep(BUSY_SECONDS)
-            ended = await self._process(member, occasion, file, log, began)
-        run = await self._ledger.runs.of_occasion(occasion)
+            ended = await self._process(member, idempotency_key, file, log, began)
+        run = await self._ledger.runs.by_idempotency_key(idempotency_key)
         verdict = await self._verdict(run, ended, file)
         seconds = await self._seconds_since(began)
         log.info("ended", status=verdict.status.value, seconds=round(seconds, 1))
@@ -283,14 +285,14 @@ class Office:
                 raise Transient(f"its records are not exported: {error.message}") from None
         return _record(member, verdict, run, self._told_log(file), seconds)
 
-    async def _process(self, member: Member, occasion: str, file: Path, log: Log, began: dt.datetime) -> Ended:
-        arguments = (*command_of(member), "--occasion", occasion)
+    async def _process(self, member: Member, idempotency_key: str, file: Path, log: Log, began: dt.datetime) -> Ended:
+        arguments = (*command_of(member), "--idempotency-key", idempotency_key)
         child = await self._start(arguments, file)
         log.info("starts", pid=child.pid, log=str(file))
         self._present.add(child)
 
         async def quiet_seconds() -> float | None:
-            run = await self._ledger.runs.of_occasion(occasion)
+            run = await self._ledger.runs.by_idempotency_key(idempotency_key)
             if run is None:
                 return None
             return await self._seconds_since((await self._ledger.reads.recent(run.id)).quiet_since)
@@ -304,7 +306,7 @@ class Office:
             raise
         self._present.discard(child)
         if ended.code < 0:
-            await self._bury(child, occasion, began)
+            await self._bury(child, idempotency_key, began)
         return ended
 
     async def _start(self, arguments: Sequence[str], file: Path) -> Child:
@@ -328,11 +330,11 @@ class Office:
         """Where a person finds the log: one that runs in front writes into the folder, under the name of its run."""
         return str(file.parent if self._terms.in_front else file)
 
-    async def _bury(self, child: Child, occasion: str, began: dt.datetime) -> None:
+    async def _bury(self, child: Child, idempotency_key: str, began: dt.datetime) -> None:
         """It was killed: what it held need not wait for the end of its lease."""
         with suppress(LedgerError):
-            if (run := await self._ledger.runs.of_occasion(occasion)) is not None:
-                await Roll(self._ledger, run.id, since=began).bury(child.pid)
+            if (run := await self._ledger.runs.by_idempotency_key(idempotency_key)) is not None:
+                await Roll(self._ledger, run.id, since=began).mark_dead(child.pid)
 
     async def _verdict(self, run: Run | None, ended: Ended, file: Path) -> Verdict:
         told = ended.why or _end(ended.code)
@@ -359,15 +361,15 @@ class Office:
         return file
 
     async def _now(self) -> dt.datetime:
-        return (await self._ledger.health.examine()).clock
+        return (await self._ledger.health.check()).clock
 
     async def _seconds_since(self, moment: dt.datetime) -> float:
         return (await self._now() - moment).total_seconds()
 
 
-def occasion_of(collection_run: str, key: str) -> str:
+def idempotency_key_of(collection_run: str, key: str) -> str:
     """What a member's run is made for: the same one again, however often it is attempted."""
-    return f"{OF_A_COLLECTION}{collection_run} {key}"
+    return f"{COLLECTION_KEY_PREFIX}{collection_run} {key}"
 
 
 def command_of(member: Member) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.define.yaml_scraper import SUFFIXES, Declared, read_declared, slug
+from shoal.define.yaml_scraper import SUFFIXES, YamlHeader, read_yaml_header, slug
 from shoal.errors import NotFound, ShoalError, UsageError
 
 TEMPLATES = {"template.yaml", "template.yml"}
@@ -164,12 +164,12 @@ def _member(path: Path) -> Member | None:
     if path.suffix == PYTHON:
         return plain if _makes_a_scraper(path) else None
     try:
-        declared = read_declared(path)
+        header = read_yaml_header(path)
     except ShoalError as error:
         return msgspec.structs.replace(plain, broken=error.message)
     except Exception as error:  # whatever is wrong with one file, the others are run
         return msgspec.structs.replace(plain, broken=f"{path} cannot be read: {type(error).__name__}: {error}.")
-    return _of_declared(declared, plain.newspaper) if declared.enabled else None
+    return _from_header(header, plain.newspaper) if header.enabled else None
 
 
 def _named_by_its_file(path: Path) -> Member:
@@ -214,17 +214,17 @@ def _broken_under_its_file_name(path: Path, why: str, taken: dict[str, Member]) 
     return member
 
 
-def _of_declared(declared: Declared, newspaper: str) -> Member:
+def _from_header(header: YamlHeader, newspaper: str) -> Member:
     return Member(
-        path=declared.path,
-        country=slug(declared.country),
+        path=header.path,
+        country=slug(header.country),
         newspaper=newspaper,
-        name=declared.scraper_name,
-        group=None if declared.group is None else slug(declared.group),
-        priority=declared.priority,
-        timeout=declared.timeout,
-        stale=declared.stale,
-        memory=declared.memory,
+        name=header.scraper_name,
+        group=None if header.group is None else slug(header.group),
+        priority=header.priority,
+        timeout=header.timeout,
+        stale=header.stale,
+        memory=header.memory,
     )
 
 

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from shoal.define.context import Item
-from shoal.define.policy import LONGEST_TIMEOUT
+from shoal.define.policy import MAX_TIMEOUT_SECONDS
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Permanent
 from shoal.fleet.collection.member_runner import Office
 from shoal.fleet.collection.members import Member, Plan
 from shoal.model.item import NewItem
 from shoal.model.log import Log
-from shoal.model.run import COLLECTION
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX
 
 STAGE = "member"
 
@@ -26,7 +26,7 @@ def collection_scraper(name: str, everyone: Iterable[Member], chosen: Plan, offi
 
     A new run begins with the chosen members; one that goes on may have others of the folder.
     """
-    scraper = Scraper(COLLECTION + name, robots=False)
+    scraper = Scraper(COLLECTION_SCRAPER_PREFIX + name, robots=False)
     members = {member.key: member for member in [*everyone, *chosen.members]}
 
     followed = {member.key for group in chosen.groups.values() for member in group[:-1]}
@@ -35,7 +35,7 @@ def collection_scraper(name: str, everyone: Iterable[Member], chosen: Plan, offi
         if member.key in followed:
             await office.pause()
 
-    @scraper.stage(name=STAGE, ordered=True, lane=_group, timeout=LONGEST_TIMEOUT, retries=retries)
+    @scraper.stage(name=STAGE, ordered=True, lane=_group, timeout=MAX_TIMEOUT_SECONDS, retries=retries)
     async def work(item: Item, log: Log) -> AsyncIterator[dict[str, Any]]:
         member = members.get(item.key)
         if member is None:

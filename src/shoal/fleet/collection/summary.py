@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.fleet.collection.member_runner import Status, occasion_of
+from shoal.fleet.collection.member_runner import Status, idempotency_key_of
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
@@ -99,7 +99,7 @@ async def summarize(ledger: Ledger, run: Run) -> Summary:
         cursor = page.cursor
         if cursor is None:
             break
-    return Summary(at=(await ledger.health.examine()).clock, members=members)
+    return Summary(at=(await ledger.health.check()).clock, members=members)
 
 
 async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) -> MemberReport:
@@ -107,7 +107,7 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
     group = (item.payload or {}).get("group")
     if record is not None:
         return msgspec.convert({**msgspec.json.decode(record), "group": group}, MemberReport)
-    own = await ledger.runs.of_occasion(occasion_of(run.id, key))
+    own = await ledger.runs.by_idempotency_key(idempotency_key_of(run.id, key))
     counts = Counts() if own is None else await ledger.reads.stats(own.id)
     failed = item.state is ItemState.DEAD
     attempts = await ledger.reads.attempts(run.id, item.id) if failed else []

@@ -1,6 +1,6 @@
 """A node that keeps schedules: looks what is due, takes what nobody has taken, and carries it out.
 
-Nodes are equal. Each slot is an errand of the ledger, so one of them has it; when that one dies, another takes it over
+Nodes are equal. Each slot is a lock of the ledger, so one of them has it; when that one dies, another takes it over
 and goes on with the same run.
 """
 
@@ -105,7 +105,7 @@ class Scheduler:
     async def _look(self) -> float:
         """Returns how many seconds to sleep."""
         try:
-            self._now = (await self._ledger.health.examine()).clock
+            self._now = (await self._ledger.health.check()).clock
             pauses = [await self._attend_to(name, config) for name, config in self._schedules.items()]
         except LedgerError as error:
             if self._answers:
@@ -126,7 +126,7 @@ class Scheduler:
             return AGAIN_SECONDS
         self._sights[name] = sight
         table = Timetable(config, sight)
-        known = await look_up(self._ledger.errands, name)
+        known = await look_up(self._ledger.locks, name)
         due = table.due(known.behind, self._now)
         decision = decide(name, known, due.slots, config.overlap, self._now)
         if decision is not None and await self._act(decision, config, table) and due.lapsed and decision.begin:
@@ -140,20 +140,20 @@ class Scheduler:
                 value = {
                     "state": "skipped",
                     "why": f"the slot of {decision.behind.name} is still going",
-                    "behind": decision.behind.errand,
+                    "behind": decision.behind.lock_name,
                 }
-                await self._ledger.errands.finish(slot.errand, self._ways.me, value)
+                await self._ledger.locks.complete(slot.lock_name, self._ways.me, value)
                 self._report(slot, value)
         ours = [duty.slot for duty in self._duties.values()]  # one that was lost may still be about to end
         for slot in decision.begin if decision.resume is None else (decision.resume,):
             if len(ours) < self._at_once and slot not in ours and await self._take(slot):
                 how = "begins" if decision.resume is None else "is taken over, its node has left it"
-                self._begin(Duty(slot, config, self._ways, self._ledger.errands, self._still(slot, table)), how)
+                self._begin(Duty(slot, config, self._ways, self._ledger.locks, self._still(slot, table)), how)
                 return True
         return False
 
     async def _take(self, slot: Slot) -> bool:
-        return await self._ledger.errands.take(slot.errand, self._ways.me, self._ways.lease)
+        return await self._ledger.locks.acquire(slot.lock_name, self._ways.me, self._ways.lease)
 
     def _still(self, slot: Slot, table: Timetable) -> Callable[[], bool]:
         """Whether the policy would still choose this slot."""
@@ -169,8 +169,8 @@ class Scheduler:
     async def _carry_out(self, duty: Duty) -> None:
         try:
             self._report(duty.slot, await duty.carry_out())
-        except Exception as error:  # one slot must not end the others; its errand goes to another node
-            self._log.error("a slot failed", slot=duty.slot.errand, exc_info=error)
+        except Exception as error:  # one slot must not end the others; its lock goes to another node
+            self._log.error("a slot failed", slot=duty.slot.lock_name, exc_info=error)
             self._tell(f"{duty.slot.schedule}: the slot of {duty.slot.name} failed: {type(error).__name__}: {error}.")
 
     def _leave(self, task: asyncio.Task[None]) -> None:

@@ -1,6 +1,6 @@
 """Runs one slot of a schedule in a child process under a renewed lock.
 
-Keeping an errand while it is being done, and noticing when it is lost.
+Keeping a lock while it is being done, and noticing when it is lost.
 
 The process of one slot: a `shoal run` or `shoal enqueue` of its own, with a log of its own.
 
@@ -24,7 +24,7 @@ from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerError, NotAllowed
 from shoal.fleet.process import Child, start_tied
 from shoal.fleet.schedule.slots import Slot
-from shoal.ledger.protocols import Errands
+from shoal.ledger.protocols import Locks
 
 KEPT_PER_LEASE = 4
 # Beyond the seconds that running items get to end, so long may a run take to say goodbye.
@@ -36,7 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 TELL_AGAIN_SECONDS = 1.0
 
 
-async def keep_until_lost(errands: Errands, name: str, by: str, seconds: float) -> None:
+async def keep_until_lost(locks: Locks, name: str, by: str, seconds: float) -> None:
     """Say again and again that it is ours. Returns when it is somebody else's, or may be: the ledger has not answered
     for as long as others would wait.
     """
@@ -46,7 +46,7 @@ async def keep_until_lost(errands: Errands, name: str, by: str, seconds: float) 
         asked = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, heard + seconds - asked)):
-                if not await errands.keep(name, by, seconds):
+                if not await locks.renew(name, by, seconds):
                     return
                 heard = asked
         except (TimeoutError, LedgerError):
@@ -64,7 +64,7 @@ class Outing:
     """The processes of one slot, one after another. `drain`: seconds that what runs gets when it is to end."""
 
     def __init__(self, slot: Slot, action: str, environment: Mapping[str, str], logs: Path, drain: float) -> None:
-        self._arguments = (action, slot.schedule, "--occasion", slot.occasion, "--json")
+        self._arguments = (action, slot.schedule, "--idempotency-key", slot.idempotency_key, "--json")
         self._environment = environment
         self._drain = drain
         self._child: Child | None = None
@@ -135,7 +135,7 @@ class Ways(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duty:
-    """Its errand must have been taken.
+    """Its lock must have been taken.
 
     `wanted` says whether the slot is still to be run after it had to wait. `resumable`: when this node is told to stop,
     another goes on with the slot.
@@ -146,7 +146,7 @@ class Duty:
         slot: Slot,
         config: ScheduleConfig,
         ways: Ways,
-        errands: Errands,
+        locks: Locks,
         wanted: Callable[[], bool],
         *,
         resumable: bool = True,
@@ -154,7 +154,7 @@ class Duty:
         self.slot = slot
         self._config = config
         self._ways = ways
-        self._errands = errands
+        self._locks = locks
         self._wanted = wanted
         self._resumable = resumable
         self._outing = Outing(slot, config.action, ways.environment, ways.logs, ways.drain)
@@ -168,7 +168,9 @@ class Duty:
 
     async def carry_out(self) -> dict[str, Any]:
         """Until it has ended or is no longer ours. Returns what the ledger was told: `state` says how it ended."""
-        keeping = asyncio.create_task(keep_until_lost(self._errands, self.slot.errand, self._ways.me, self._ways.lease))
+        keeping = asyncio.create_task(
+            keep_until_lost(self._locks, self.slot.lock_name, self._ways.me, self._ways.lease)
+        )
         working = asyncio.create_task(self._work())
         try:
             await asyncio.wait((keeping, working), return_when=asyncio.FIRST_COMPLETED)
@@ -216,12 +218,12 @@ class Duty:
         return told if why is None else {**told, "why": why}
 
     async def _tell(self, value: dict[str, Any], keeping: asyncio.Task[None]) -> dict[str, Any]:
-        """Finish the errand, or give up what is left to other nodes."""
+        """Finish the lock, or give up what is left to other nodes."""
         while not keeping.done():
             try:
                 if value["state"] == "left":
-                    await self._errands.drop(self.slot.errand, self._ways.me)
-                elif not await self._errands.finish(self.slot.errand, self._ways.me, value):
+                    await self._locks.release(self.slot.lock_name, self._ways.me)
+                elif not await self._locks.complete(self.slot.lock_name, self._ways.me, value):
                     break
                 return value
             except LedgerError:

@@ -4,7 +4,7 @@ When a schedule was first seen: nothing from before that moment is missed, and i
 
 The ledger keeps it with the rule it belongs to, so that a schedule that was changed begins anew.
 
-Slots: a schedule's single moments, the errands that stand for them in the ledger, and what to do about them.
+Slots: a schedule's single moments, the locks that stand for them in the ledger, and what to do about them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 
 from shoal.config.schedules import Overlap, ScheduleConfig
 from shoal.errors import LedgerError
-from shoal.ledger.protocols import Errands, Ledger
-from shoal.model.views import Errand
+from shoal.ledger.protocols import Ledger, Locks
+from shoal.model.views import LockView
 
 WRITING_SECONDS = 10.0
 _STAMP = "%Y-%m-%dT%H:%M:%SZ"
@@ -40,8 +40,8 @@ async def first_sight(
 
     Only one node writes at a time, or two that see a new schedule together would count its intervals differently.
     """
-    errand = f"schedule-sight:{name}"
-    if not await ledger.errands.take(errand, by, WRITING_SECONDS):
+    lock = f"schedule-sight:{name}"
+    if not await ledger.locks.acquire(lock, by, WRITING_SECONDS):
         return None
     try:
         seen = await known_sight(ledger, name, config)
@@ -51,7 +51,7 @@ async def first_sight(
         return seen
     finally:
         with suppress(LedgerError):  # then its time runs out
-            await ledger.errands.drop(errand, by)
+            await ledger.locks.release(lock, by)
 
 
 def _moment(value: dict[str, Any]) -> dt.datetime:
@@ -74,11 +74,11 @@ class Slot(msgspec.Struct, frozen=True):
         return self.at.astimezone(dt.UTC).strftime(_STAMP) + (_BY_HAND if self.by_hand else "")
 
     @property
-    def errand(self) -> str:
+    def lock_name(self) -> str:
         return prefix_of(self.schedule) + self.name
 
     @property
-    def occasion(self) -> str:
+    def idempotency_key(self) -> str:
         """What its run is made for."""
         return f"schedule {self.schedule} {self.name}"
 
@@ -88,12 +88,12 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def prefix_of(schedule: str) -> str:
-    """How the names of a schedule's errands begin; in the order of their names they are in the order of time."""
+    """How the names of a schedule's locks begin; in the order of their names they are in the order of time."""
     return f"schedule:{schedule}:"
 
 
-def slot_of(schedule: str, errand: str) -> Slot:
-    name = errand.removeprefix(prefix_of(schedule))
+def slot_of(schedule: str, lock: str) -> Slot:
+    name = lock.removeprefix(prefix_of(schedule))
     at = dt.datetime.strptime(name.removesuffix(_BY_HAND), _STAMP).replace(tzinfo=dt.UTC)
     return Slot(schedule, at, name.endswith(_BY_HAND))
 
@@ -101,7 +101,7 @@ def slot_of(schedule: str, errand: str) -> Slot:
 class Known(msgspec.Struct, frozen=True):
     """What the ledger knows of a schedule's slots, the last one first."""
 
-    slots: tuple[tuple[Slot, Errand], ...] = ()
+    slots: tuple[tuple[Slot, LockView], ...] = ()
 
     @property
     def behind(self) -> dt.datetime | None:
@@ -109,19 +109,19 @@ class Known(msgspec.Struct, frozen=True):
         return next((slot.at for slot, _ in self.slots if not slot.by_hand), None)
 
     @property
-    def going(self) -> list[tuple[Slot, Errand]]:
+    def going(self) -> list[tuple[Slot, LockView]]:
         """Those that have not ended, the oldest first."""
-        return [(slot, errand) for slot, errand in reversed(self.slots) if errand.finished_at is None]
+        return [(slot, lock) for slot, lock in reversed(self.slots) if lock.finished_at is None]
 
 
-async def look_up(errands: Errands, schedule: str) -> Known:
+async def look_up(locks: Locks, schedule: str) -> Known:
     """The newest slots, and the one that they were skipped for if that lies further back."""
-    found = await errands.list(prefix_of(schedule), limit=MOST_LISTED)
+    found = await locks.list(prefix_of(schedule), limit=MOST_LISTED)
     behind = found[0].value.get("behind") if found else None
-    if behind is not None and all(errand.name != behind for errand in found):
-        earlier = await errands.get(behind)
+    if behind is not None and all(lock.name != behind for lock in found):
+        earlier = await locks.get(behind)
         found += [earlier] if earlier is not None else []
-    return Known(tuple((slot_of(schedule, errand.name), errand) for errand in found))
+    return Known(tuple((slot_of(schedule, lock.name), lock) for lock in found))
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ def decide(
 ) -> Decision | None:
     """None when there is nothing to do."""
     going = known.going
-    left = next((slot for slot, errand in going if errand.until <= now), None)
+    left = next((slot for slot, lock in going if lock.until <= now), None)
     if left is not None:
         return Decision(resume=left)
     new = tuple(_slots(schedule, due))

@@ -8,24 +8,24 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.claims import ClaimRow, QueueClaims
+from shoal.ledger.claims import BaseClaims, ClaimRow
 from shoal.ledger.fairness import QueueRow
-from shoal.ledger.postgres.database import ClaimOutOfDate, ConnectionBroke, Database, Record
+from shoal.ledger.postgres.database import ClaimSuperseded, ConnectionLost, PostgresDatabase, Record
 from shoal.model.item import Lease
 
-PROMOTE_AT_ONCE = 1_000
+PROMOTE_BATCH = 1_000
 
 
-class PostgresClaims(QueueClaims):
+class PostgresClaims(BaseClaims):
     """Claims with a number each, so that a claim whose answer was lost is asked for again instead of repeated."""
 
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(db, queries)
         self._db = db
         self._catalog = catalog
         self._numbers = itertools.count(1)
 
-    async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
+    async def mark_started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
         if not leases:
             return set()
         held = await self._db.value(
@@ -33,7 +33,7 @@ class PostgresClaims(QueueClaims):
         )
         return {lease.item for lease in leases}.difference(held)
 
-    async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
+    async def return_leases(self, worker: str, leases: Sequence[Lease]) -> int:
         if not leases:
             return 0
         row = await self._db.row(
@@ -43,7 +43,7 @@ class PostgresClaims(QueueClaims):
             "returned",
             None,
         )
-        self._look_behind(worker)
+        self._invalidate_caches(worker)
         back: int = row["back"]
         return back
 
@@ -54,26 +54,26 @@ class PostgresClaims(QueueClaims):
             [lease.item for lease in known],
             [lease.epoch for lease in known],
         )
-        self._look_behind(worker)
+        self._invalidate_caches(worker)
         return returned
 
     async def _take(
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], most: Sequence[int], limit: int
     ) -> list[ClaimRow]:
         no = await self._catalog.worker_no(worker)
-        give_up_at = time.monotonic() + self._db.patience
+        deadline = time.monotonic() + self._db.patience
         while True:
             number = next(self._numbers)
             try:
                 return await self._take_once(no, number, queues, after, most, limit)
-            except ClaimOutOfDate:
+            except ClaimSuperseded:
                 continue
-            except ConnectionBroke:
+            except ConnectionLost:
                 # Did it take anything? Asking also makes sure that it never will, should it still be on its way.
                 recalled = await self._db.fetch(self._sql["recall"], no, number)
                 if recalled:
                     return _in_claim_order(recalled, queues)
-                if time.monotonic() > give_up_at:
+                if time.monotonic() > deadline:
                     raise
 
     async def _take_once(
@@ -111,17 +111,17 @@ class PostgresClaims(QueueClaims):
 
     async def _promote_due(self) -> int:
         # A claim waits for nobody's lane: what is left is moved by the upkeep.
-        row = await self._db.try_row(self._sql["promote_due"], PROMOTE_AT_ONCE, False)
+        row = await self._db.try_row(self._sql["promote_due"], PROMOTE_BATCH, False)
         return 0 if row is None else row[0]
 
 
 def _in_claim_order(rows: list[Record], queues: Sequence[QueueRow]) -> list[ClaimRow]:
     """The server deletes and joins in whatever order suits it; sorting a batch is cheaper here."""
-    rows.sort(key=_BY_PLACE)
+    rows.sort(key=_BY_PRIORITY_AND_ITEM)
     if len(queues) > 1:
         turn = {queue.id: n for n, queue in enumerate(queues)}
         rows.sort(key=lambda row: turn[row["queue"]])  # keeps the order within each queue
     return [ClaimRow(*row) for row in rows]
 
 
-_BY_PLACE = itemgetter(3, 0)  # priority, item: as shoal.claim returns them
+_BY_PRIORITY_AND_ITEM = itemgetter(3, 0)  # priority, item: as shoal.claim returns them

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import detail_text
-from shoal.ledger.commits import CheckedCommits
-from shoal.ledger.intake import placed_follow_ups
-from shoal.ledger.postgres.database import Database
+from shoal.ledger.commits import BaseCommits
+from shoal.ledger.intake import prepare_follow_ups
+from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import as_columns, none_if_empty
-from shoal.model.outcome import DONE, Finished
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.views import CommitReport
 
 
-class PostgresCommits(CheckedCommits):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+class PostgresCommits(BaseCommits):
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(catalog)
         self._db = db
         self._sql = queries
 
-    async def _commit(self, worker_no: int, finished: Sequence[Finished]) -> CommitReport:
-        plain = all(end.verdict is DONE or end.verdict == DONE for end in finished) and not any(
+    async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
+        plain = all(end.decision is DONE or end.decision == DONE for end in finished) and not any(
             end.detail for end in finished
         )
         results = [(end.lease.item, n, record) for end in finished for n, record in enumerate(end.records)]
@@ -31,10 +31,10 @@ class PostgresCommits(CheckedCommits):
             [end.lease.item for end in finished],
             [end.lease.epoch for end in finished],
             list({end.lease.run_no for end in finished}),
-            None if plain else [end.verdict.kind.value for end in finished],
-            None if plain else [end.verdict.outcome.value for end in finished],
-            None if plain else [end.verdict.delay for end in finished],
-            None if plain else none_if_empty([end.verdict.error for end in finished]),
+            None if plain else [end.decision.kind.value for end in finished],
+            None if plain else [end.decision.outcome.value for end in finished],
+            None if plain else [end.decision.delay for end in finished],
+            None if plain else none_if_empty([end.decision.error for end in finished]),
             [end.seconds for end in finished],
             None if plain else none_if_empty([detail_text(end) for end in finished]),
             *([list(column) for column in zip(*results, strict=True)] if results else (None, None, None)),
@@ -48,9 +48,9 @@ class PostgresCommits(CheckedCommits):
             duplicates=row["duplicates"],
         )
 
-    async def _follow_ups(self, finished: Sequence[Finished]) -> tuple[object, ...]:
-        placed = await placed_follow_ups(self._catalog, finished)
-        if placed is None:
+    async def _follow_ups(self, finished: Sequence[FinishedAttempt]) -> tuple[object, ...]:
+        queued = await prepare_follow_ups(self._catalog, finished)
+        if queued is None:
             return (None,) * 12
-        columns, lanes = as_columns(placed)
-        return (placed.parents, *columns, *lanes)
+        columns, lanes = as_columns(queued)
+        return (queued.parents, *columns, *lanes)

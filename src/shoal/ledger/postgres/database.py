@@ -19,33 +19,33 @@ import asyncpg
 
 from shoal.errors import (
     BadLedgerUrl,
-    LedgerAway,
     LedgerCorrupt,
     LedgerError,
     LedgerFull,
     LedgerNotMigrated,
     LedgerReadOnly,
+    LedgerUnavailable,
     LedgerUnreachable,
     ShoalError,
     WorkerLost,
     WrongState,
 )
-from shoal.ledger.postgres.tls import tls_trouble
-from shoal.model.ledger_url import for_driver, shown_address
+from shoal.ledger.postgres.tls import tls_error
+from shoal.model.ledger_url import redacted_address, split_connect_timeout
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
 LISTEN_AGAIN_SECONDS = 10.0
 IDLE_CONNECTION_SECONDS = 30.0
 # After the server said that it has no connection left: how long we make do with one, and how long we keep it.
-CROWDED_SECONDS = 30.0
-TURN_SECONDS = 5.0
+LIMITED_SECONDS = 30.0
+MAX_HOLD_SECONDS = 5.0
 # Servers that were asked whether a pooler stands before them. A process asks once.
-_DIRECT: dict[str, bool] = {}
+_IS_DIRECT: dict[str, bool] = {}
 LOGIN_SECONDS = 10.0
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
-_PASSING = (
+_TRANSIENT_ERRORS = (
     asyncpg.PostgresConnectionError,
     asyncpg.ConnectionDoesNotExistError,
     asyncpg.InterfaceError,
@@ -61,8 +61,8 @@ _PASSING = (
     TimeoutError,
 )
 # The server gave the statement up, so it has had no effect: others hold what it needs.
-_BUSY = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
-_NOT_MIGRATED = (
+_BUSY_ERRORS = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
+_NOT_MIGRATED_ERRORS = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedFunctionError,
     asyncpg.InvalidSchemaNameError,
@@ -80,29 +80,30 @@ class StatelessConnection(asyncpg.Connection):
         return ""
 
 
-class ConnectionBroke(LedgerError):
+class ConnectionLost(LedgerError):
     """The answer is unknown: the call may or may not have taken effect."""
 
 
-class LedgerBusy(ConnectionBroke):
+class LedgerBusy(ConnectionLost):
     """The call did not take effect, because others hold locks that it needs."""
 
 
-class ClaimOutOfDate(LedgerError):
+class ClaimSuperseded(LedgerError):
     """The claim was given up before it was carried out; it took nothing."""
 
 
-class Database:
+class PostgresDatabase:
     """A small pool, and calls that survive restarts of the server for as long as `patience` lasts.
 
     A connection that is not used is closed soon. When the server has none left, everybody who finds out makes do with
-    one, gives it up now and then so that others get a turn, and does not listen; see `_make_do`. `tell` hears of that.
+    one, gives it up now and then so that others get a turn, and does not listen; see `_limit_connections`. `warn` hears
+    of that.
     """
 
     def __init__(self, url: str, *, pool_size: int, patience: float, command_timeout: float) -> None:
-        self.url, connect_timeout = for_driver(url)
+        self.url, connect_timeout = split_connect_timeout(url)
         self._connect_timeout = connect_timeout or LOGIN_SECONDS
-        self.tell: Callable[[str], object] = str
+        self.warn: Callable[[str], object] = str
         self.patience = patience
         self._pool_size = pool_size
         self._command_timeout = command_timeout
@@ -110,19 +111,19 @@ class Database:
         self._prepare = False
         self._listener: asyncpg.Connection | None = None
         self._woken = asyncio.Event()
-        self._begins_to_listen: asyncio.Task[None] | None = None
+        self._listen_task: asyncio.Task[None] | None = None
         self._listen_retry_at = 0.0
-        self._crowded_until = 0.0
-        self._given_up_at = 0.0
-        self._one_at_a_time = asyncio.Lock()
+        self._limited_until = 0.0
+        self._connection_expired_at = 0.0
+        self._single_connection_lock = asyncio.Lock()
 
     @property
-    def shown_url(self) -> str:
-        return shown_address(self.url)
+    def display_url(self) -> str:
+        return redacted_address(self.url)
 
     async def connect(self) -> None:
         try:
-            self._prepare = await self._is_direct_patiently()
+            self._prepare = await self._is_direct_with_retry()
             self._pool = await asyncpg.create_pool(
                 self.url,
                 min_size=0,  # with a floor the pool reconnects by itself, and reports every failure of that on stderr
@@ -134,30 +135,30 @@ class Database:
                 timeout=self._connect_timeout,
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
-            raise tls_trouble(error, self.url, self.shown_url) or BadLedgerUrl(
-                f"{self.shown_url} is not a PostgreSQL address: {_text(error)}."
+            raise tls_error(error, self.url, self.display_url) or BadLedgerUrl(
+                f"{self.display_url} is not a PostgreSQL address: {_text(error)}."
             ) from None
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise LedgerUnreachable(f"{self.shown_url} refused us: {_text(error)}.") from None
+            raise LedgerUnreachable(f"{self.display_url} refused us: {_text(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            kind = LedgerAway if _may_pass(error) else LedgerUnreachable
-            raise tls_trouble(error, self.url, self.shown_url) or kind(
-                f"{self.shown_url} does not answer: {_text(error)}."
+            kind = LedgerUnavailable if _is_transient(error) else LedgerUnreachable
+            raise tls_error(error, self.url, self.display_url) or kind(
+                f"{self.display_url} does not answer: {_text(error)}."
             ) from None
 
-    async def _is_direct_patiently(self) -> bool:
+    async def _is_direct_with_retry(self) -> bool:
         """Whether no pooler stands in between. A server without a free connection is asked again, as others leave."""
-        if (known := _DIRECT.get(self.url)) is not None:
+        if (known := _IS_DIRECT.get(self.url)) is not None:
             return known
-        give_up_at = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.patience
         while True:
             try:
-                _DIRECT[self.url] = await self._is_direct()
-                return _DIRECT[self.url]
+                _IS_DIRECT[self.url] = await self._is_direct()
+                return _IS_DIRECT[self.url]
             except asyncpg.TooManyConnectionsError as error:
-                if time.monotonic() > give_up_at:
+                if time.monotonic() > deadline:
                     raise
-                self._make_do(error)
+                self._limit_connections(error)
             await asyncio.sleep(random.uniform(0.1, 0.5))
 
     async def _is_direct(self) -> bool:
@@ -169,9 +170,9 @@ class Database:
             connection.terminate()
 
     async def close(self) -> None:
-        if self._begins_to_listen is not None:
-            self._begins_to_listen.cancel()
-            await asyncio.gather(self._begins_to_listen, return_exceptions=True)
+        if self._listen_task is not None:
+            self._listen_task.cancel()
+            await asyncio.gather(self._listen_task, return_exceptions=True)
         if self._listener is not None:
             self._listener.terminate()
             self._listener = None
@@ -184,79 +185,79 @@ class Database:
 
     async def fetch(self, sql: str, *args: object) -> list[Record]:
         """Rows of one statement. For statements that may be made twice, as all of ours are but for claims."""
-        return await self._insist(sql, args)
+        return await self._fetch_with_retry(sql, args)
 
     async def try_row(self, sql: str, *args: object) -> Record | None:
         """The first row, or None when others hold what it needs. For what can as well be done later."""
         try:
-            return (await self._insist(sql, args, even_busy=False))[0]
+            return (await self._fetch_with_retry(sql, args, retry_busy=False))[0]
         except LedgerBusy:
             return None
 
-    async def _insist(self, sql: str, args: Sequence[object], *, even_busy: bool = True) -> list[Record]:
-        give_up_at = time.monotonic() + self.patience
+    async def _fetch_with_retry(self, sql: str, args: Sequence[object], *, retry_busy: bool = True) -> list[Record]:
+        deadline = time.monotonic() + self.patience
         pause = 0.02
         while True:
             try:
                 return await self.fetch_once(sql, *args)
-            except ConnectionBroke as error:
-                if isinstance(error, LedgerBusy) and not even_busy:
+            except ConnectionLost as error:
+                if isinstance(error, LedgerBusy) and not retry_busy:
                     raise
-                if time.monotonic() + pause > give_up_at:
+                if time.monotonic() + pause > deadline:
                     raise LedgerUnreachable(
-                        f"{self.shown_url} has not answered for {self.patience:g} s: {error.message}."
+                        f"{self.display_url} has not answered for {self.patience:g} s: {error.message}."
                     ) from error
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, 1.0)
 
     async def fetch_once(self, sql: str, *args: object) -> list[Record]:
-        """Rows of one statement, or ConnectionBroke when nobody can say whether it took effect."""
+        """Rows of one statement, or ConnectionLost when nobody can say whether it took effect."""
         if self._pool is None:
             raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
         try:
             async with self._connection(self._pool) as connection:
                 rows: list[Record] = await connection.fetch(sql, *args)
                 return rows
-        except _BUSY as error:
+        except _BUSY_ERRORS as error:
             raise LedgerBusy(_text(error)) from error
         except asyncpg.TooManyConnectionsError as error:
-            self._make_do(error)
-            raise ConnectionBroke(_text(error)) from error
-        except _PASSING as error:
-            raise ConnectionBroke(_text(error)) from error
+            self._limit_connections(error)
+            raise ConnectionLost(_text(error)) from error
+        except _TRANSIENT_ERRORS as error:
+            raise ConnectionLost(_text(error)) from error
         except asyncpg.UniqueViolationError as error:
             # The same call, sent twice, met itself: asked again, it finds its receipt.
             if error.constraint_name == "receipt_pkey":
-                raise ConnectionBroke(_text(error)) from error
-            raise translated(error) from error
+                raise ConnectionLost(_text(error)) from error
+            raise to_shoal_error(error) from error
         except asyncpg.PostgresError as error:
-            raise translated(error) from error
+            raise to_shoal_error(error) from error
 
     @asynccontextmanager
     async def _connection(self, pool: asyncpg.Pool) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
         now = time.monotonic()
-        if now >= self._crowded_until:
+        if now >= self._limited_until:
             async with pool.acquire(timeout=self._command_timeout) as connection:
                 yield connection
             return
-        async with self._one_at_a_time:
-            if now - self._given_up_at > TURN_SECONDS:
-                self._given_up_at = now
+        async with self._single_connection_lock:
+            if now - self._connection_expired_at > MAX_HOLD_SECONDS:
+                self._connection_expired_at = now
                 await pool.expire_connections()
             async with pool.acquire(timeout=self._command_timeout) as connection:
                 yield connection
 
-    def _make_do(self, error: BaseException) -> None:
+    def _limit_connections(self, error: BaseException) -> None:
         """The server has no connection left: need as few as possible for a while."""
         now = time.monotonic()
-        if now >= self._crowded_until:
-            self._given_up_at = now
-            self.tell(
+        if now >= self._limited_until:
+            self._connection_expired_at = now
+            self.warn(
                 f"The database server has no connection left ({_text(error)}): this process makes do with one and "
                 "takes turns with others. Start fewer workers, use PgBouncer, or raise max_connections."
             )
-        self._crowded_until = now + CROWDED_SECONDS
-        self._listen_retry_at = self._crowded_until
+        self._limited_until = now + LIMITED_SECONDS
+        self._listen_retry_at = self._limited_until
         if self._listener is not None:
             self._listener.terminate()
             self._listener = None
@@ -275,15 +276,15 @@ class Database:
             async with self._pool.acquire() as connection, connection.transaction():
                 for statement in statements:
                     await connection.execute(statement, timeout=600)
-        except (*_BUSY, *_PASSING) as error:
-            raise LedgerUnreachable(f"{self.shown_url} broke off: {_text(error)}.") from error
+        except (*_BUSY_ERRORS, *_TRANSIENT_ERRORS) as error:
+            raise LedgerUnreachable(f"{self.display_url} broke off: {_text(error)}.") from error
         except asyncpg.PostgresError as error:
-            raise translated(error) from error
+            raise to_shoal_error(error) from error
 
-    async def wait_for_wake(self, seconds: float) -> None:
+    async def wait_for_notification(self, seconds: float) -> None:
         """Sleep until somebody notifies, at most so long. Behind PgBouncer no hint comes, and the sleep is all."""
         until = time.monotonic() + seconds
-        if (listening := self._listening()) is not None:
+        if (listening := self._ensure_listening()) is not None:
             # A task of its own: callers are cancelled as they please, and must not leave a half-made connection behind.
             await asyncio.wait((listening,), timeout=seconds)
         self._woken.clear()
@@ -292,16 +293,16 @@ class Database:
         except TimeoutError:
             return
 
-    def _listening(self) -> asyncio.Task[None] | None:
+    def _ensure_listening(self) -> asyncio.Task[None] | None:
         """The task that begins to listen, if that is under way; it is begun when nobody listens."""
-        begun = self._begins_to_listen
+        begun = self._listen_task
         if begun is not None and not begun.done():
             return begun
         if (self._listener is not None and not self._listener.is_closed()) or time.monotonic() < self._listen_retry_at:
             return None
         self._listen_retry_at = time.monotonic() + LISTEN_AGAIN_SECONDS
-        self._begins_to_listen = asyncio.create_task(self._listen(), name="listen")
-        return self._begins_to_listen
+        self._listen_task = asyncio.create_task(self._listen(), name="listen")
+        return self._listen_task
 
     async def _listen(self) -> None:
         connection: asyncpg.Connection | None = None
@@ -310,15 +311,15 @@ class Database:
             await connection.add_listener("shoal_wake", lambda *_: self._woken.set())
             self._listener, connection = connection, None
         except asyncpg.TooManyConnectionsError as error:
-            self._make_do(error)
-        except (*_BUSY, *_PASSING, asyncpg.PostgresError):
+            self._limit_connections(error)
+        except (*_BUSY_ERRORS, *_TRANSIENT_ERRORS, asyncpg.PostgresError):
             return
         finally:
             if connection is not None:
                 connection.terminate()
 
 
-def translated(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
+def to_shoal_error(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
     """A server's complaint as an error with a remedy."""
     match error.sqlstate:
         case "SH001":
@@ -328,7 +329,7 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911 - o
                 f"The run is {_text(error)}: it takes no more items.", remedy="Resume it, or start it fresh."
             )
         case "SH003":
-            return ClaimOutOfDate("The claim was given up.")
+            return ClaimSuperseded("The claim was given up.")
         case "53100":
             return LedgerFull(f"The database server has no space left: {_text(error)}.")
         case "XX001" | "XX002" | "58P01" | "58030":
@@ -343,16 +344,16 @@ def translated(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911 - o
                 f"The database refuses this user: {_text(error)}.",
                 remedy="Grant the user all rights on the schema shoal, or use its owner.",
             )
-    if isinstance(error, _NOT_MIGRATED):
+    if isinstance(error, _NOT_MIGRATED_ERRORS):
         return LedgerNotMigrated(f"The database has no Shoal schema of this version: {_text(error)}.")
     return LedgerError(f"The database refused: {_text(error)} ({error.sqlstate}).")
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     """Whether a connection that failed like this may be had a moment later, with the same address."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_AGAIN
-    return isinstance(error, _PASSING) and not isinstance(error, PermissionError)
+    return isinstance(error, _TRANSIENT_ERRORS) and not isinstance(error, PermissionError)
 
 
 def _text(error: BaseException) -> str:

@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Mapping
 from typing import TypeVar
 
-from shoal.ledger.catalog import Catalog, RunFacts
-from shoal.ledger.intake import ChunkedIntake, Placed
-from shoal.ledger.postgres.database import Database
+from shoal.ledger.catalog import CachedRun, Catalog
+from shoal.ledger.intake import BaseIntake, QueuedItems
+from shoal.ledger.postgres.database import PostgresDatabase
 
 _T = TypeVar("_T")
 
-Columns = tuple[
+ItemColumns = tuple[
     list[int],  # queues
     list[bytes],  # hashes
     list[str | None] | None,  # keys
@@ -26,21 +26,21 @@ Columns = tuple[
     list[float] | None,  # delays
     list[int | None] | None,  # max_tries
 ]
-Lanes = tuple[list[str] | None, list[int] | None]
+LaneColumns = tuple[list[str] | None, list[int] | None]
 
 
-def as_columns(placed: Placed) -> tuple[Columns, Lanes]:
+def as_columns(queued: QueuedItems) -> tuple[ItemColumns, LaneColumns]:
     """Arrays of the items' fields; all-empty ones become None, which costs nothing to send.
 
     Lanes are sent once each: lane_ix counts from 1 into the second part.
     """
-    items, stage_ids, queues = placed.items, placed.stage_ids, placed.queues
+    items, stage_ids, queues = queued.items, queued.stage_ids, queued.queues
     lanes: dict[tuple[str, int], int] = {}
     lane_ix: list[int | None] = [
         None if item.lane is None else lanes.setdefault((item.lane, stage), len(lanes) + 1)
         for item, stage in zip(items, stage_ids, strict=True)
     ]
-    columns: Columns = (
+    columns: ItemColumns = (
         [queues[stage, item.partition] for item, stage in zip(items, stage_ids, strict=True)],
         [item.key_hash for item in items],
         none_if_empty([item.key for item in items]),
@@ -60,16 +60,16 @@ def none_if_empty(values: list[_T | None]) -> list[_T | None] | None:
     return values if any(value is not None for value in values) else None
 
 
-class PostgresIntake(ChunkedIntake):
+class PostgresIntake(BaseIntake):
     # Two keep the server busy while we prepare the third; more gain nothing.
-    at_once = 2
+    max_concurrent_chunks = 2
 
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(catalog)
         self._db = db
         self._sql = queries
 
-    async def _store(self, run: RunFacts, placed: Placed) -> tuple[int, int]:
-        columns, lanes = as_columns(placed)
+    async def _store(self, run: CachedRun, queued: QueuedItems) -> tuple[int, int]:
+        columns, lanes = as_columns(queued)
         row = await self._db.row(self._sql["enqueue"], uuid.uuid4(), run.no, *columns, *lanes)
         return row["enqueued"], row["duplicates"]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlErrands, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSettings
 from shoal.ledger.postgres.bulk import PostgresBulk
 from shoal.ledger.postgres.claims import PostgresClaims
 from shoal.ledger.postgres.commits import PostgresCommits
-from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import PostgresIntake
 from shoal.ledger.postgres.lanes import PostgresLanes
 from shoal.ledger.postgres.runs import PostgresRuns
@@ -28,16 +28,16 @@ DEFAULT_COMMAND_TIMEOUT = 60.0
 
 
 class PostgresHealth(SqlHealth):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str]) -> None:
         super().__init__(db, queries)
         self._db = db
 
-    def report_to(self, tell: Callable[[str], object]) -> None:
-        self._db.tell = tell
+    def set_warning_handler(self, warn: Callable[[str], object]) -> None:
+        self._db.warn = warn
 
 
 class PostgresLedger:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: PostgresDatabase) -> None:
         sql = named_queries()
         self.db = db
         self.schema = PostgresSchema(db)
@@ -50,7 +50,7 @@ class PostgresLedger:
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
-        self.errands = SqlErrands(db, sql)
+        self.locks = SqlLocks(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql, bulk)
@@ -73,6 +73,6 @@ async def open_postgres(
     command_timeout: float = DEFAULT_COMMAND_TIMEOUT,
 ) -> PostgresLedger:
     """Connect. The schema is not looked at: see `ledger.schema`."""
-    db = Database(url, pool_size=pool_size, patience=patience, command_timeout=command_timeout)
+    db = PostgresDatabase(url, pool_size=pool_size, patience=patience, command_timeout=command_timeout)
     await db.connect()
     return PostgresLedger(db)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.postgres.database import Database
-from shoal.ledger.runs import BulkMoves, FoundRuns, check_change
+from shoal.ledger.postgres.database import PostgresDatabase
+from shoal.ledger.runs import BaseBulk, BaseRuns, check_change
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.url_key import KEY_VERSION
 
 
-class PostgresRuns(FoundRuns):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
+class PostgresRuns(BaseRuns):
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog, bulk: BaseBulk) -> None:
         super().__init__(db, queries, catalog, bulk)
         self._db = db
 
@@ -27,7 +27,7 @@ class PostgresRuns(FoundRuns):
             uuid.uuid4(),
             spec.scraper,
             json_text(spec.stored_settings, "settings", PAYLOAD_BYTES, InvalidSetting),
-            spec.occasion,
+            spec.idempotency_key,
             spec.code_version,
             KEY_VERSION,
             spec.max_attempts,
@@ -45,7 +45,7 @@ class PostgresRuns(FoundRuns):
     async def seal(self, run_id: str, *, by: str = "") -> None:
         await self._db.fetch(self._sql["seal_run"], (await self._catalog.run(run_id)).no, by)
 
-    async def _empty_if_alone(self, no: int) -> None:
+    async def _truncate_if_only_run(self, no: int) -> None:
         await self._db.fetch(self._sql["truncate_if_alone"], no)
 
     async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from shoal.errors import LedgerError
-from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.schema import check_version, load_migrations, load_scripts, refuse_newer
 
 _PACKAGE = __package__
@@ -32,7 +32,7 @@ def code_version() -> int:
 
 
 class PostgresSchema:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: PostgresDatabase) -> None:
         self._db = db
 
     async def version(self) -> int | None:
@@ -66,10 +66,10 @@ class PostgresSchema:
         return before, code_version()
 
     async def require_current(self) -> None:
-        check_version(await self.version(), code_version(), self._db.shown_url)
+        check_version(await self.version(), code_version(), self._db.display_url)
         isolation = await self._db.value("show default_transaction_isolation")
         if isolation != "read committed":
             raise LedgerError(
-                f"{self._db.shown_url} begins transactions as {isolation}; Shoal needs read committed.",
+                f"{self._db.display_url} begins transactions as {isolation}; Shoal needs read committed.",
                 remedy="Reset default_transaction_isolation for this database and user.",
             )

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.postgres.database import Database
+from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.protocols import Reads
-from shoal.ledger.steering import FilteredSteering
+from shoal.ledger.steering import BaseSteering
 
-RELEASE_AT_ONCE = 1_000
+RELEASE_BATCH = 1_000
 
 
-class PostgresSteering(FilteredSteering):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, reads: Reads) -> None:
+class PostgresSteering(BaseSteering):
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog, reads: Reads) -> None:
         super().__init__(catalog, reads)
         self._db = db
         self._sql = queries
@@ -24,8 +24,8 @@ class PostgresSteering(FilteredSteering):
     async def _release(self, older_than: float, run_no: int | None, reason: str) -> int:
         found = await self._db.fetch(self._sql["leases_older_than"], older_than, run_no)
         released = 0
-        for at in range(0, len(found), RELEASE_AT_ONCE):
-            items, epochs = zip(*found[at : at + RELEASE_AT_ONCE], strict=True)
+        for at in range(0, len(found), RELEASE_BATCH):
+            items, epochs = zip(*found[at : at + RELEASE_BATCH], strict=True)
             row = await self._db.row(self._sql["unlease"], list(items), list(epochs), "released", reason)
             released += row["back"]
         return released
@@ -38,6 +38,8 @@ class PostgresSteering(FilteredSteering):
         ended: int = await self._db.value(self._sql["cancel_items"], run_no, items, reason)
         return ended
 
-    async def _note(self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]) -> None:
+    async def _record_event(
+        self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
+    ) -> None:
         text = msgspec.json.encode(detail).decode()
         await self._db.fetch(self._sql["note_event"], run_no, by, action, subject, text)

@@ -5,35 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from shoal.ledger.postgres.bulk import settle_idle
-from shoal.ledger.postgres.claims import PROMOTE_AT_ONCE
-from shoal.ledger.postgres.database import Database
-from shoal.ledger.postgres.workers import RESCUE_AT_ONCE
-from shoal.ledger.runs import BulkMoves
-from shoal.ledger.upkeep import AuditedUpkeep, Round
-from shoal.model.views import Tending
+from shoal.ledger.postgres.bulk import update_idle_runs
+from shoal.ledger.postgres.claims import PROMOTE_BATCH
+from shoal.ledger.postgres.database import PostgresDatabase
+from shoal.ledger.postgres.workers import RESCUE_BATCH
+from shoal.ledger.runs import BaseBulk
+from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
+from shoal.model.views import UpkeepReport
 
 REAP_SECONDS = 1.0
 FOLD_SECONDS = 1.0
 LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
 BULK_SECONDS = 1.0
-SWEEP_AT_ONCE = 1_000
-FOLD_AT_ONCE = 10_000
-TIDY_AT_ONCE = 10_000
+SWEEP_BATCH = 1_000
+FOLD_BATCH = 10_000
+TIDY_BATCH = 10_000
 # Of the time that passes, at most half goes into the moves of many items that somebody has left.
 BULK_SHARE = 0.5
 
 
-class PostgresUpkeep(AuditedUpkeep):
-    def __init__(self, db: Database, queries: Mapping[str, str], bulk: BulkMoves) -> None:
+class PostgresUpkeep(BaseUpkeep):
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], bulk: BaseBulk) -> None:
         super().__init__(db, queries)
         self._db = db
         self._bulk = bulk
 
-    async def tend(self) -> Tending:
-        round_ = Round(self._left)
-        woken = await self._promote_due(round_)
+    async def run_once(self) -> UpkeepReport:
+        round_ = UpkeepRound(self._left)
+        promoted = await self._promote_due(round_)
         lost: list[str] = []
         rescued = quarantined = 0
         if await self._due(round_, "reap", REAP_SECONDS):
@@ -43,16 +43,16 @@ class PostgresUpkeep(AuditedUpkeep):
             await self._fold_counts(round_)
         finished = await self._db.try_row(self._sql["finish_runs"])
         if await self._due(round_, "lanes", LANES_SECONDS):
-            await settle_idle(self._db, self._sql)
+            await update_idle_runs(self._db, self._sql)
             await self._sweep_lanes(round_)
         if await self._due(round_, "tidy", TIDY_SECONDS):
             await self._tidy(round_)
         if await self._due(round_, "bulk", BULK_SECONDS):
             until = time.monotonic() + BULK_SECONDS * BULK_SHARE
-            await self._bulk.go_on(lambda: time.monotonic() < until)
+            await self._bulk.resume_unfinished(lambda: time.monotonic() < until)
         self._left = round_.left
-        return Tending(
-            woken=woken,
+        return UpkeepReport(
+            promoted=promoted,
             lost_workers=tuple(lost),
             rescued=rescued,
             quarantined=quarantined,
@@ -61,46 +61,46 @@ class PostgresUpkeep(AuditedUpkeep):
         )
 
     async def wait(self, seconds: float) -> None:
-        await self._db.wait_for_wake(seconds)
+        await self._db.wait_for_notification(seconds)
 
-    async def _due(self, round_: Round, name: str, every: float) -> bool:
+    async def _due(self, round_: UpkeepRound, name: str, every: float) -> bool:
         """Whether it is our turn, or what we could not end in the last round."""
-        if round_.goes_on_with(name):
+        if round_.was_unfinished(name):
             return True
         due: bool = await self._db.value(self._sql["tick_due"], name, every)
         return due
 
-    async def _promote_due(self, round_: Round) -> int:
-        woken = 0
+    async def _promote_due(self, round_: UpkeepRound) -> int:
+        promoted = 0
         while True:
-            row = await self._db.try_row(self._sql["promote_due"], PROMOTE_AT_ONCE, True)
+            row = await self._db.try_row(self._sql["promote_due"], PROMOTE_BATCH, True)
             if row is None:  # somebody has one of the lanes for long: then all but those
-                row = await self._db.try_row(self._sql["promote_due"], PROMOTE_AT_ONCE, False)
+                row = await self._db.try_row(self._sql["promote_due"], PROMOTE_BATCH, False)
             moved = 0 if row is None else row[0]
-            woken += moved
-            if moved < PROMOTE_AT_ONCE or not round_.has_time_for("due"):
-                return woken
+            promoted += moved
+            if moved < PROMOTE_BATCH or not round_.has_time_for("due"):
+                return promoted
 
-    async def _rescue(self, round_: Round) -> tuple[int, int]:
+    async def _rescue(self, round_: UpkeepRound) -> tuple[int, int]:
         rescued = quarantined = 0
-        while (row := await self._db.try_row(self._sql["rescue"], RESCUE_AT_ONCE)) is not None:
+        while (row := await self._db.try_row(self._sql["rescue"], RESCUE_BATCH)) is not None:
             rescued, quarantined = rescued + row["rescued"], quarantined + row["quarantined"]
             if not row["more"] or not round_.has_time_for("reap"):
                 break
         return rescued, quarantined
 
-    async def _fold_counts(self, round_: Round) -> None:
-        while (row := await self._db.try_row(self._sql["fold_counts"], FOLD_AT_ONCE)) is not None:
-            if row[0] < FOLD_AT_ONCE or not round_.has_time_for("fold"):
+    async def _fold_counts(self, round_: UpkeepRound) -> None:
+        while (row := await self._db.try_row(self._sql["fold_counts"], FOLD_BATCH)) is not None:
+            if row[0] < FOLD_BATCH or not round_.has_time_for("fold"):
                 return
 
-    async def _sweep_lanes(self, round_: Round) -> None:
-        while (row := await self._db.try_row(self._sql["sweep_step"], SWEEP_AT_ONCE)) is not None:
+    async def _sweep_lanes(self, round_: UpkeepRound) -> None:
+        while (row := await self._db.try_row(self._sql["sweep_step"], SWEEP_BATCH)) is not None:
             if not row["more"] or not round_.has_time_for("lanes"):
                 return
 
-    async def _tidy(self, round_: Round) -> None:
-        while (row := await self._db.try_row(self._sql["tidy"], TIDY_AT_ONCE)) is not None and row[0] == TIDY_AT_ONCE:
+    async def _tidy(self, round_: UpkeepRound) -> None:
+        while (row := await self._db.try_row(self._sql["tidy"], TIDY_BATCH)) is not None and row[0] == TIDY_BATCH:
             if not round_.has_time_for("tidy"):
                 return
         await self._db.fetch(self._sql["look_for_places"])

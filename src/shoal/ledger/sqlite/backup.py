@@ -14,21 +14,21 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.errors import translated
-from shoal.model.ledger_url import shown_address
+from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.errors import to_shoal_error
+from shoal.model.ledger_url import redacted_address
 
 Progress = Callable[[int, int], None]
 STEP_PAGES = 2_000
 
 
-async def back_up(db: Database, target: Path, progress: Progress) -> None:
+async def back_up(db: SqliteDatabase, target: Path, progress: Progress) -> None:
     """Copy the ledger into a new file. It gets its name only when it is whole and on the disk."""
-    _check_place(target)
+    _check_target(target)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         await db.read(lambda source: _copy(source, part, progress))
-        _put_in_place(part, target)
+        _publish(part, target)
     finally:
         part.unlink(missing_ok=True)
 
@@ -40,15 +40,15 @@ def _copy(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
         with closing(sqlite3.connect(part)) as copy:
             source.backup(copy, pages=STEP_PAGES, progress=lambda _, left, total: progress(left, total), sleep=0)
     except sqlite3.Error as error:
-        raise translated(error, part) from error
+        raise to_shoal_error(error, part) from error
     finally:
         source.execute("rollback")
 
 
-def _check_place(target: Path) -> None:
+def _check_target(target: Path) -> None:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(target)):  # a path has lost one slash of ://
         raise UsageError(
-            f"{shown_address(str(target))} is an address; a backup is a file on this machine.",
+            f"{redacted_address(str(target))} is an address; a backup is a file on this machine.",
             remedy="Name a file, and copy it there afterwards.",
         )
     if target.exists():
@@ -57,7 +57,7 @@ def _check_place(target: Path) -> None:
         raise UsageError(f"There is no folder {target.parent}.", remedy="Make it, or choose another place.")
 
 
-def _put_in_place(part: Path, target: Path) -> None:
+def _publish(part: Path, target: Path) -> None:
     try:
         _sync(part)
         part.rename(target)
@@ -67,8 +67,8 @@ def _put_in_place(part: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    place = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(place)
+        os.fsync(descriptor)
     finally:
-        os.close(place)
+        os.close(descriptor)

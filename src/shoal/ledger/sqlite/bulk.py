@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from shoal.ledger.runs import SETTLE_SECONDS, BulkMoves, Place
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.runs import LANE_WORK_SECONDS, BaseBulk, BulkCursor
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, admit_to
 from shoal.ledger.sqlite.transaction import Transaction, decoded, json_text
 
@@ -32,44 +32,44 @@ _LOWEST_PRIORITY = -(2**31)
 _OPEN = ("some_leased", "some_delayed", "some_waiting", "some_ready")
 
 
-async def settle_idle(db: Database, queries: Mapping[str, str]) -> None:
+async def update_idle_runs(db: SqliteDatabase, queries: Mapping[str, str]) -> None:
     """Runs that nobody serves give up their places, and those that somebody serves again come back.
 
     Which runs those are is noted first. What it means for their lanes is begun with here and gone on with by anybody.
     """
     if not await db.fetch(queries["idle_changes"]):
         return
-    changed = await db.write(_note_idle)
-    until = time.monotonic() + SETTLE_SECONDS
+    changed = await db.write(_mark_idle)
+    until = time.monotonic() + LANE_WORK_SECONDS
     for no in changed:
-        while await db.write(partial(settle_lanes, no=no)) and time.monotonic() < until:
+        while await db.write(partial(apply_lane_work, no=no)) and time.monotonic() < until:
             pass
 
 
-def _note_idle(tx: Transaction) -> list[int]:
+def _mark_idle(tx: Transaction) -> list[int]:
     changed = [(row["no"], row["now_idle"]) for row in tx.rows("idle_changes")]
     for no, now_idle in changed:
         tx.run("set_idle", no, now_idle)
     return [no for no, _ in changed]
 
 
-def settle_lanes(tx: Transaction, no: int) -> bool:
+def apply_lane_work(tx: Transaction, no: int) -> bool:
     """One step of what a run still has to do to its lanes; True: there is more to do now."""
     for work, text, others_wait in tx.rows("lane_work", no):
-        place: Place | None = decoded(text) if text else None
+        cursor: BulkCursor | None = decoded(text) if text else None
         if work == "give" and others_wait:
-            place = _give_up_places(tx, no, place)
+            cursor = _release_lane_slots(tx, no, cursor)
         elif work == "ask":
-            place = _ask_lanes(tx, no, place)
+            cursor = _readmit_from_lanes(tx, no, cursor)
         else:
             return False
-        tx.run("set_lane_work", no, work if place else None, json_text(place) if place else None)
-        return place is not None
+        tx.run("set_lane_work", no, work if cursor else None, json_text(cursor) if cursor else None)
+        return cursor is not None
     return False
 
 
-def _give_up_places(tx: Transaction, no: int, place: Place | None) -> Place | None:
-    for found, after in rows_of_run(tx, no, _HELD, place):
+def _release_lane_slots(tx: Transaction, no: int, cursor: BulkCursor | None) -> BulkCursor | None:
+    for found, after in scan_run(tx, no, _HELD, cursor):
         pick = "yield_pick_ready" if _HELD[after[0]] == "some_ready" else "yield_pick_delayed"
         if tx.run(pick, after[1], json_text(found)):
             tx.run("yield_leave_ready")
@@ -84,11 +84,11 @@ def _give_up_places(tx: Transaction, no: int, place: Place | None) -> Place | No
     return None
 
 
-def _ask_lanes(tx: Transaction, no: int, place: Place | None) -> Place | None:
-    last, lanes = tx.json("lanes_to_ask", no, place[0] if place else 0, STEP)
+def _readmit_from_lanes(tx: Transaction, no: int, cursor: BulkCursor | None) -> BulkCursor | None:
+    last, lanes = tx.json("lanes_to_ask", no, cursor[0] if cursor else 0, STEP)
     if lanes:
         admit_to(tx, json_text(lanes))
-        tx.wakes = True
+        tx.should_notify = True
     return None if last is None else (last,)
 
 
@@ -97,7 +97,7 @@ def cancel_items(tx: Transaction, no: int, items: str, reason: str | None) -> in
 
     Without a reason they leave no trace: nobody will ask what became of the items of a removed run.
     """
-    cancelled = sum(tx.run(place, no, items, tx.now) for place in ("drop_ready", "drop_waiting", "drop_delayed"))
+    cancelled = sum(tx.run(cursor, no, items, tx.now) for cursor in ("drop_ready", "drop_waiting", "drop_delayed"))
     cancelled += tx.run("drop_leased", no, items)
     if cancelled:
         tx.run("drop_leave_ready")
@@ -115,27 +115,27 @@ def cancel_items(tx: Transaction, no: int, items: str, reason: str | None) -> in
 
 
 def cancel_open_items(
-    tx: Transaction, no: int, reason: str | None, place: Place | None = None
-) -> tuple[int, Place | None]:
+    tx: Transaction, no: int, reason: str | None, cursor: BulkCursor | None = None
+) -> tuple[int, BulkCursor | None]:
     """One step of ending a cancelled or (without a reason) removed run's open items.
 
     Returns how many were ended and where to go on; None: a whole round was made.
     """
     if tx.value("run_state", no) != ("removed" if reason is None else "cancelled"):
         return 0, None
-    for found, after in rows_of_run(tx, no, _OPEN, place):
+    for found, after in scan_run(tx, no, _OPEN, cursor):
         return cancel_items(tx, no, json_text([item for _, item, _ in found]), reason), after
     return 0, None
 
 
-def rows_of_run(
-    tx: Transaction, no: int, tables: Sequence[str], place: Place | None
-) -> Iterator[tuple[list[tuple[int, int, int | None]], Place]]:
-    """A run's rows in these tables, a step at a time: (priority, item, lane) of each, and the place behind them.
+def scan_run(
+    tx: Transaction, no: int, tables: Sequence[str], cursor: BulkCursor | None
+) -> Iterator[tuple[list[tuple[int, int, int | None]], BulkCursor]]:
+    """A run's rows in these tables, a step at a time: (priority, item, lane) of each, and the cursor behind them.
 
-    A place is: which of the tables, queue, priority, item.
+    A cursor is: which of the tables, queue, priority, item.
     """
-    begin = place or (0, 0, _LOWEST_PRIORITY, 0)
+    begin = cursor or (0, 0, _LOWEST_PRIORITY, 0)
     queues = [row[0] for row in tx.rows("queues_of_run", no)]
     for table in range(begin[0], len(tables)):
         for queue in queues:
@@ -162,9 +162,9 @@ def retry_items(tx: Transaction, no: int, items: str) -> int:
         tx.run("revive_touch")
         tx.run("revive_end")
         if (run_id := tx.value("wake_run", no, tx.now)) is not None:
-            tx.note(no, "ledger", "run.active", run_id, {"because": "items are retried"})
+            tx.record_event(no, "ledger", "run.active", run_id, {"because": "items are retried"})
         admit(tx)
-        tx.wakes = True
+        tx.should_notify = True
     return revived
 
 
@@ -185,7 +185,7 @@ def purge(tx: Transaction, no: int) -> int:
     return 0
 
 
-def empty_if_alone(tx: Transaction, no: int) -> None:
+def truncate_if_only_run(tx: Transaction, no: int) -> None:
     """When the run is the only one, its tables are emptied: without a WHERE, SQLite drops whole pages unread."""
     if tx.value("other_runs", no):
         return
@@ -205,17 +205,19 @@ def empty_if_alone(tx: Transaction, no: int) -> None:
     tx.run("reset_lanes")
 
 
-class SqliteBulk(BulkMoves):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+class SqliteBulk(BaseBulk):
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str]) -> None:
         super().__init__(db, queries)
         self._db = db
 
-    async def _cancel(self, run_no: int, reason: str | None, place: Place | None) -> tuple[int, Place | None]:
-        return await self._db.write(partial(cancel_open_items, no=run_no, reason=reason, place=place))
+    async def _cancel(
+        self, run_no: int, reason: str | None, cursor: BulkCursor | None
+    ) -> tuple[int, BulkCursor | None]:
+        return await self._db.write(partial(cancel_open_items, no=run_no, reason=reason, cursor=cursor))
 
-    async def _purge(self, run_no: int, place: Place | None) -> tuple[int, Place | None]:
+    async def _purge(self, run_no: int, cursor: BulkCursor | None) -> tuple[int, BulkCursor | None]:
         deleted = await self._db.write(partial(purge, no=run_no))
         return deleted, (0,) if deleted else None
 
-    async def _settle(self, run_no: int) -> bool:
-        return await self._db.write(partial(settle_lanes, no=run_no))
+    async def _apply_lane_work(self, run_no: int) -> bool:
+        return await self._db.write(partial(apply_lane_work, no=run_no))

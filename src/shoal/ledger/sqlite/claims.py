@@ -9,50 +9,50 @@ import msgspec
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.claims import ClaimRow, QueueClaims
+from shoal.ledger.claims import BaseClaims, ClaimRow
 from shoal.ledger.fairness import QueueRow
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, reconcile, unlease
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 from shoal.model.item import Lease
 
-PROMOTE_AT_ONCE = 1_000
+PROMOTE_BATCH = 1_000
 
 
-class _Picked(ClaimRow, array_like=True, gc=False):
+class _PickedRow(ClaimRow, array_like=True, gc=False):
     """A claimed row as claim_pick writes it."""
 
 
 _decode_priorities = msgspec.json.Decoder(list[int]).decode
-_decode_picked = msgspec.json.Decoder(list[_Picked], strict=False).decode
+_decode_picked = msgspec.json.Decoder(list[_PickedRow], strict=False).decode
 
 
-class SqliteClaims(QueueClaims):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+class SqliteClaims(BaseClaims):
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(db, queries)
         self._db = db
         self._catalog = catalog
 
-    async def started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
+    async def mark_started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
         if not leases:
             return set()
         pairs = pairs_text(leases)
         held = await self._db.write(lambda tx: start(tx, pairs))
         return {lease.item for lease in leases}.difference(held)
 
-    async def give_back(self, worker: str, leases: Sequence[Lease]) -> int:
+    async def return_leases(self, worker: str, leases: Sequence[Lease]) -> int:
         if not leases:
             return 0
         pairs = pairs_text(leases)
         back, _ = await self._db.write(lambda tx: unlease(tx, pairs, "returned", None))
-        self._look_behind(worker)
+        self._invalidate_caches(worker)
         return back
 
     async def reconcile(self, worker: str, known: Sequence[Lease]) -> int:
         no = await self._catalog.worker_no(worker)
         pairs = pairs_text(known)
         returned = await self._db.write(lambda tx: reconcile(tx, no, pairs))
-        self._look_behind(worker)
+        self._invalidate_caches(worker)
         return returned
 
     async def _take(
@@ -87,10 +87,10 @@ def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], most: Sequenc
         if not rows:
             continue
         count = len(rows)
-        deflected = json_text([row.item for row in rows if row.deflected])
-        leased = tx.run("claim_lease", queue.id, count, tx.now, worker, queue.run_no, deflected)
+        deferred = json_text([row.item for row in rows if row.deferred])
+        leased = tx.run("claim_lease", queue.id, count, tx.now, worker, queue.run_no, deferred)
         if leased < count:
-            tx.run("claim_deflect", queue.id, count, tx.now, queue.run_no, deflected)
+            tx.run("claim_deflect", queue.id, count, tx.now, queue.run_no, deferred)
         tx.run("claim_leave", queue.id, rows[-1].priority, rows[-1].item)
         tx.run("claim_counts", queue.id, count, leased, count - leased)
         taken.extend(rows)
@@ -99,7 +99,7 @@ def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], most: Sequenc
     return taken
 
 
-def _pick(tx: Transaction, queue: int, limit: int) -> list[_Picked]:
+def _pick(tx: Transaction, queue: int, limit: int) -> list[_PickedRow]:
     while True:
         try:
             rows = _decode_picked(tx.value("claim_pick", queue, limit, tx.now))
@@ -125,8 +125,8 @@ def start(tx: Transaction, pairs: str) -> list[int]:
 
 
 def promote_due(tx: Transaction) -> int:
-    """Move what has come due, at most PROMOTE_AT_ONCE items; returns how many."""
-    moved = tx.run("promote_pick", tx.now, PROMOTE_AT_ONCE)
+    """Move what has come due, at most PROMOTE_BATCH items; returns how many."""
+    moved = tx.run("promote_pick", tx.now, PROMOTE_BATCH)
     if not moved:
         return 0
     tx.run("promote_leave")
@@ -137,7 +137,7 @@ def promote_due(tx: Transaction) -> int:
     tx.run("promote_counts")
     tx.run("promote_end")
     admit(tx)
-    tx.wakes = True
+    tx.should_notify = True
     return moved
 
 

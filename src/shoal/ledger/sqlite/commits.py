@@ -8,17 +8,17 @@ import msgspec
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.checks import detail_text
-from shoal.ledger.commits import CheckedCommits
-from shoal.ledger.intake import placed_follow_ups
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.commits import BaseCommits
+from shoal.ledger.intake import prepare_follow_ups
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
 from shoal.ledger.sqlite.moves import admit
 from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
-from shoal.model.outcome import DONE, Finished
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.views import CommitReport
 
 
-class _Ends(msgspec.Struct, frozen=True):
+class _CommitBatch(msgspec.Struct, frozen=True):
     """A batch of finished attempts as the queries take it."""
 
     count: int
@@ -28,7 +28,7 @@ class _Ends(msgspec.Struct, frozen=True):
     follow_ups: ItemBatch | None
 
 
-class _Facts(msgspec.Struct, frozen=True):
+class _LeaseSummary(msgspec.Struct, frozen=True):
     """What commit_facts tells of the leases that still stand."""
 
     count: int
@@ -38,31 +38,31 @@ class _Facts(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class SqliteCommits(CheckedCommits):
-    def __init__(self, db: Database, catalog: Catalog) -> None:
+class SqliteCommits(BaseCommits):
+    def __init__(self, db: SqliteDatabase, catalog: Catalog) -> None:
         super().__init__(catalog)
         self._db = db
 
-    async def _commit(self, worker_no: int, finished: Sequence[Finished]) -> CommitReport:
-        all_done = all(end.verdict == DONE and end.detail is None for end in finished)
+    async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
+        all_done = all(end.decision == DONE and end.detail is None for end in finished)
         results = {f"{end.lease.item}:{n}": record for end in finished for n, record in enumerate(end.records)}
-        placed = await placed_follow_ups(self._catalog, finished)
-        ends = _Ends(
+        queued = await prepare_follow_ups(self._catalog, finished)
+        ends = _CommitBatch(
             len(finished),
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
             json_text(results) if results else None,
-            None if placed is None else as_batch(placed),
+            None if queued is None else as_batch(queued),
         )
         return await self._db.write(lambda tx: _commit(tx, worker_no, ends, finished))
 
 
-def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finished]) -> CommitReport:
+def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence[FinishedAttempt]) -> CommitReport:
     """Only leases that still stand are touched; for the others the answer says whether this same commit had been made
     before (`repeated`) or the lease went to somebody else (`lost`)."""
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
-    facts = _Facts(*tx.json("commit_facts"))
+    facts = _LeaseSummary(*tx.json("commit_facts"))
     count, done, laned = facts.count, facts.done, facts.laned
     enqueued = duplicates = 0
     if count:
@@ -71,7 +71,7 @@ def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finish
         if ends.follow_ups is not None and done:
             accepted = set(tx.json("commit_done_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
-        tx.wakes = enqueued > 0
+        tx.should_notify = enqueued > 0
     if laned or lane_ids:
         admit(tx)
     lost, repeated = _missed(tx, worker, finished) if count < ends.count else ((), ())
@@ -79,7 +79,7 @@ def _commit(tx: Transaction, worker: int, ends: _Ends, finished: Sequence[Finish
     return CommitReport(committed=count, lost=lost, repeated=repeated, enqueued=enqueued, duplicates=duplicates)
 
 
-def _move(tx: Transaction, worker: int, ends: _Ends, facts: _Facts) -> None:
+def _move(tx: Transaction, worker: int, ends: _CommitBatch, facts: _LeaseSummary) -> None:
     tx.run("commit_outcomes", tx.now, worker)
     if not ends.all_done:
         tx.run("commit_attempts", tx.now, worker)
@@ -100,25 +100,27 @@ def _move(tx: Transaction, worker: int, ends: _Ends, facts: _Facts) -> None:
         tx.run("commit_result_minutes", ends.results, tx.now, worker)
 
 
-def _missed(tx: Transaction, worker: int, finished: Sequence[Finished]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _missed(
+    tx: Transaction, worker: int, finished: Sequence[FinishedAttempt]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     missed = tx.json("commit_missed", json_text([(end.lease.item, end.lease.epoch) for end in finished]), worker)
     return tuple(item for item, mine in missed if not mine), tuple(item for item, mine in missed if mine)
 
 
-def _done_text(finished: Sequence[Finished]) -> str:
+def _done_text(finished: Sequence[FinishedAttempt]) -> str:
     return json_text({f"{end.lease.item}:{end.lease.epoch}": float(end.seconds) for end in finished})
 
 
-def _any_text(finished: Sequence[Finished]) -> str:
+def _any_text(finished: Sequence[FinishedAttempt]) -> str:
     return json_text(
         [
             (
                 end.lease.item,
                 end.lease.epoch,
-                end.verdict.kind.value,
-                end.verdict.outcome.value,
-                micros(end.verdict.delay),
-                end.verdict.error,
+                end.decision.kind.value,
+                end.decision.outcome.value,
+                micros(end.decision.delay),
+                end.decision.error,
                 float(end.seconds),
                 detail_text(end),
             )

@@ -21,15 +21,15 @@ import msgspec
 
 from shoal.errors import BadLedgerUrl, LedgerCorrupt, LedgerReadOnly, LedgerUnreachable, UsageError
 from shoal.ledger.schema import load_scripts
-from shoal.ledger.sqlite.errors import APPLICATION_ID, busy, damaged, is_busy, translated
-from shoal.ledger.sqlite.hand import Hand
-from shoal.ledger.sqlite.integrity import damage_of
-from shoal.ledger.sqlite.transaction import Clock, Transaction, moment
+from shoal.ledger.sqlite.errors import APPLICATION_ID, busy_error, corrupt_error, is_busy, to_shoal_error
+from shoal.ledger.sqlite.hand import DatabaseThread
+from shoal.ledger.sqlite.integrity import find_damage
+from shoal.ledger.sqlite.transaction import SqliteClock, Transaction, to_datetime
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.05
-SUSPICIOUS_SECONDS = 10.0
-STEPS_BETWEEN_LOOKS = 1_000_000
+CHECK_AFTER_SECONDS = 10.0
+PROGRESS_STEPS = 1_000_000
 # Whoever waits so long for the write lock is not the only one: heartbeats of others have waited too.
 STALL_SECONDS = 1.0
 # FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
@@ -43,18 +43,18 @@ _SETTINGS = (
 _READS = ("select", "with", "pragma")
 
 
-def _stored_moment(raw: bytes) -> dt.datetime:
+def _parse_time(raw: bytes) -> dt.datetime:
     try:
-        return moment(int(raw))
+        return to_datetime(int(raw))
     except (ValueError, OverflowError):
         raise LedgerCorrupt(f"The ledger holds a time that cannot be: {raw[:40]!r}.") from None
 
 
-sqlite3.register_converter("moment", _stored_moment)
+sqlite3.register_converter("moment", _parse_time)
 
 
-class Database:
-    def __init__(self, path: Path, queries: Mapping[str, str], *, busy_timeout: float, clock: Clock) -> None:
+class SqliteDatabase:
+    def __init__(self, path: Path, queries: Mapping[str, str], *, busy_timeout: float, clock: SqliteClock) -> None:
         self.path = path
         self._sql = queries
         self._busy_timeout = busy_timeout
@@ -69,7 +69,7 @@ class Database:
         self._reader = _Connection(path, "shoal-ledger-read", clock)
 
     @property
-    def shown_url(self) -> str:
+    def display_url(self) -> str:
         return str(self.path)
 
     @property
@@ -84,8 +84,8 @@ class Database:
             raise BadLedgerUrl(f"{self.path.parent} is not a folder.") from None
         except OSError as error:
             raise LedgerReadOnly(f"The folder {self.path.parent} cannot be made: {error.strerror}.") from None
-        await self._writer.hand.do(lambda _: self._guarded(self._open_writer))
-        await self._reader.hand.do(lambda _: self._guarded(lambda: self._open(self._reader)))
+        await self._writer.thread.run(lambda _: self._translate_errors(self._open_writer))
+        await self._reader.thread.run(lambda _: self._translate_errors(lambda: self._open(self._reader)))
         self._inode = self.path.stat().st_ino
 
     def check_still_there(self) -> None:
@@ -104,14 +104,14 @@ class Database:
         if not self._closed:
             self._closed = True
             for connection in (self._reader, self._writer):
-                await connection.hand.do(lambda _, c=connection: c.close())  # type: ignore[misc]
-                connection.hand.finish()
+                await connection.thread.run(lambda _, c=connection: c.close())  # type: ignore[misc]
+                connection.thread.stop()
 
     async def fetch(self, sql: str, *args: object) -> list[sqlite3.Row]:
         """Rows of one statement. Lists go as JSON text."""
         params = [_encode(arg) if type(arg) is list else arg for arg in args]
         if sql.startswith(_READS):
-            if not self._clock.settled and not await self.read(self._clock.find):
+            if not self._clock.is_set and not await self.read(self._clock.load_offset):
                 await self.write(lambda _: None)  # any write settles the clock
             return await self.read(lambda connection: connection.execute(sql, params).fetchall())
         rows: list[sqlite3.Row] = await self._do(
@@ -125,11 +125,13 @@ class Database:
     async def value(self, sql: str, *args: object) -> Any:
         return (await self.fetch(sql, *args))[0][0]
 
-    async def read(self, question: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the reading connection. Does not need the schema."""
         self._check_open()
-        return await self._reader.hand.do(
-            lambda _: self._guarded(lambda: self._patiently(lambda: question(self._reader.begun())))
+        return await self._reader.thread.run(
+            lambda _: self._translate_errors(
+                lambda: self._retry_while_busy(lambda: query(self._reader.for_statement()))
+            )
         )
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
@@ -137,26 +139,26 @@ class Database:
 
         def work(connection: sqlite3.Connection) -> tuple[T, bool]:
             transaction = Transaction(connection, self._sql, self._clock.now())
-            return operation(transaction), transaction.wakes
+            return operation(transaction), transaction.should_notify
 
-        answer, wakes = await self._do(lambda cancelled: self._in_transaction(work, cancelled))
-        if wakes:
+        answer, should_notify = await self._do(lambda cancelled: self._in_transaction(work, cancelled))
+        if should_notify:
             self._waited = 0.0
             self.wake()
         return answer
 
-    async def alter(self, change: Callable[[sqlite3.Connection], T]) -> T:
+    async def change_schema(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Change the schema: a transaction that needs neither the schema nor its clock."""
-        return await self._do(lambda cancelled: self._in_transaction(change, cancelled, settle=False))
+        return await self._do(lambda cancelled: self._in_transaction(change, cancelled, needs_clock=False))
 
     def wake(self) -> None:
         woken, self._woken = self._woken, asyncio.Event()
         woken.set()
 
-    async def wait_for_wake(self, seconds: float) -> None:
+    async def wait_for_notification(self, seconds: float) -> None:
         """Sleep until this process wrote something of interest, or another process wrote anything; at most so long."""
         woken = self._woken
-        await self._examine_if_stuck()
+        await self._check_if_stuck()
         began = time.monotonic()
         seen = await self.read(_data_version)
         while (left := began + seconds - time.monotonic()) > 0:
@@ -168,51 +170,51 @@ class Database:
                     break
         self._waited += time.monotonic() - began
 
-    async def _examine_if_stuck(self) -> None:
+    async def _check_if_stuck(self) -> None:
         """Who has waited for long may wait for what a damaged file hides: it is checked, once."""
-        if self._waited > SUSPICIOUS_SECONDS and not self._examined:
+        if self._waited > CHECK_AFTER_SECONDS and not self._examined:
             self._examined = True
-            if (finding := await asyncio.to_thread(damage_of, self.path)) is not None:
-                raise damaged(self.path, finding)
+            if (finding := await asyncio.to_thread(find_damage, self.path)) is not None:
+                raise corrupt_error(self.path, finding)
 
     async def _do(self, job: Callable[[Callable[[], bool]], T]) -> T:
         self._check_open()
-        return await self._writer.hand.do(lambda cancelled: self._guarded(lambda: job(cancelled)))
+        return await self._writer.thread.run(lambda cancelled: self._translate_errors(lambda: job(cancelled)))
 
     def _check_open(self) -> None:
         if self._closed:
             raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
 
-    def _guarded(self, work: Callable[[], T]) -> T:
+    def _translate_errors(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_INTERRUPT:
-                raise translated(error, self.path) from error
-            raise damaged(self.path, damage_of(self.path) or "a statement does not come to its end") from error
+                raise to_shoal_error(error, self.path) from error
+            raise corrupt_error(self.path, find_damage(self.path) or "a statement does not come to its end") from error
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise to_shoal_error(error, self.path) from error
         except LedgerCorrupt as error:
-            raise damaged(self.path, error.message.removesuffix(".")) from error
+            raise corrupt_error(self.path, error.message.removesuffix(".")) from error
         except msgspec.DecodeError as error:
-            raise damaged(self.path, f"a stored value cannot be read: {error}") from error
+            raise corrupt_error(self.path, f"a stored value cannot be read: {error}") from error
         except MemoryError as error:
-            if (finding := damage_of(self.path)) is None:
+            if (finding := find_damage(self.path)) is None:
                 raise
-            raise damaged(self.path, finding) from error
+            raise corrupt_error(self.path, finding) from error
         except UnicodeDecodeError as error:
-            raise damaged(self.path, "even what SQLite says about it cannot be read") from error
+            raise corrupt_error(self.path, "even what SQLite says about it cannot be read") from error
         except UnicodeEncodeError:
             raise UsageError("A text that was asked for is no valid Unicode.") from None
 
     def _in_transaction(
-        self, work: Callable[[sqlite3.Connection], T], cancelled: Callable[[], bool], *, settle: bool = True
+        self, work: Callable[[sqlite3.Connection], T], cancelled: Callable[[], bool], *, needs_clock: bool = True
     ) -> T:
-        self._patiently(lambda: self._writer.begun().execute("begin immediate"))
-        connection = self._writer.begun()
+        self._retry_while_busy(lambda: self._writer.for_statement().execute("begin immediate"))
+        connection = self._writer.for_statement()
         try:
-            if settle and not self._clock.settled:
-                self._clock.settle(connection)
+            if needs_clock and not self._clock.is_set:
+                self._clock.set_offset(connection)
             answer = work(connection)
             # Nobody would learn of it (a claim, say): better not to have done it.
             connection.execute("rollback" if cancelled() else "commit")
@@ -221,7 +223,7 @@ class Database:
             if connection.in_transaction:
                 connection.execute("rollback")
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def _retry_while_busy(self, attempt: Callable[[], T]) -> T:
         since: float | None = None
         while True:
             try:
@@ -235,23 +237,23 @@ class Database:
                 now = time.monotonic()
                 since = since or now
                 if now - since > self._busy_timeout:
-                    raise busy(self.path, self._busy_timeout) from error
+                    raise busy_error(self.path, self._busy_timeout) from error
                 time.sleep(random.uniform(0.5, 1.5) * max(0.0002, 0.002 - (now - since) / 10))
 
     def _open(self, connection: _Connection) -> None:
         connection.open()
         for setting in _SETTINGS:
             # Even these are refused while another process turns a new file into one with a write-ahead log.
-            self._patiently(lambda setting=setting: connection.sqlite.execute(f"pragma {setting}"))  # type: ignore[misc]
+            self._retry_while_busy(lambda setting=setting: connection.sqlite.execute(f"pragma {setting}"))  # type: ignore[misc]
 
     def _open_writer(self) -> None:
         self._open(self._writer)
         connection = self._writer.sqlite
-        if self._patiently(lambda: _is_foreign(connection)):
-            if self._patiently(lambda: _has_our_tables(connection)):
-                raise damaged(self.path, "the number in its header that says whose it is was changed")
+        if self._retry_while_busy(lambda: _is_foreign(connection)):
+            if self._retry_while_busy(lambda: _has_our_tables(connection)):
+                raise corrupt_error(self.path, "the number in its header that says whose it is was changed")
             raise BadLedgerUrl(f"{self.path} is another program's database.", remedy="Choose another file.")
-        self._patiently(lambda: connection.execute("pragma journal_mode = wal").fetchall())
+        self._retry_while_busy(lambda: connection.execute("pragma journal_mode = wal").fetchall())
         for _, text in load_scripts(f"{__package__}.scratch"):
             connection.executescript(text)
 
@@ -263,24 +265,24 @@ class _Connection:
     interrupted if SQLite's check finds that the file is damaged.
     """
 
-    def __init__(self, path: Path, name: str, clock: Clock) -> None:
-        self.hand = Hand(name)
+    def __init__(self, path: Path, name: str, clock: SqliteClock) -> None:
+        self.thread = DatabaseThread(name)
         self._path = path
         self._clock = clock
         self._sqlite: sqlite3.Connection | None = None
-        self._suspicious_at = math.inf
+        self._check_at = math.inf
         self._examined = False
 
-    def begun(self) -> sqlite3.Connection:
+    def for_statement(self) -> sqlite3.Connection:
         """The connection, about to be given something to do."""
-        self._suspicious_at = time.monotonic() + SUSPICIOUS_SECONDS
+        self._check_at = time.monotonic() + CHECK_AFTER_SECONDS
         return self.sqlite
 
-    def _is_in_a_circle(self) -> bool:
-        if self._examined or time.monotonic() < self._suspicious_at:
+    def _should_interrupt(self) -> bool:
+        if self._examined or time.monotonic() < self._check_at:
             return False
         self._examined = True
-        return damage_of(self._path) is not None
+        return find_damage(self._path) is not None
 
     @property
     def sqlite(self) -> sqlite3.Connection:
@@ -299,7 +301,7 @@ class _Connection:
         self._sqlite = connection
         connection.row_factory = sqlite3.Row
         connection.create_function("shoal_now", 0, self._clock.now)
-        connection.set_progress_handler(self._is_in_a_circle, STEPS_BETWEEN_LOOKS)
+        connection.set_progress_handler(self._should_interrupt, PROGRESS_STEPS)
 
     def close(self) -> None:
         if self._sqlite is not None:

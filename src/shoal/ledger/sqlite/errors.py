@@ -25,14 +25,14 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def busy(path: Path, seconds: float) -> LedgerUnreachable:
+def busy_error(path: Path, seconds: float) -> LedgerUnreachable:
     return LedgerUnreachable(
         f"Another process has been writing to {path} for more than {seconds:g} s.",
         remedy="Look for a stopped process or an open transaction on the file (`fuser -v` names them), then try again.",
     )
 
 
-def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
+def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
     """A complaint of SQLite as an error with a remedy."""
     match _code(error):
         case sqlite3.SQLITE_FULL:
@@ -42,10 +42,10 @@ def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return LedgerUnreachable(f"{path} is locked: {error}.", remedy="Look for another process that uses it.")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_MISMATCH:
-            return damaged(path, str(error))
+            return corrupt_error(path, str(error))
         case sqlite3.SQLITE_CONSTRAINT:
             # Nothing that Shoal writes breaks a rule of the tables unless they hold what must not be.
-            return damaged(path, str(error))
+            return corrupt_error(path, str(error))
         case sqlite3.SQLITE_NOTADB:
             return BadLedgerUrl(
                 f"{path} is not an SQLite database, or its beginning is damaged.",
@@ -59,20 +59,20 @@ def translated(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911
             return LedgerError(f"{path} cannot be read or written: {error}.", remedy="Check the disk and its logs.")
     text = str(error)
     if text.startswith(("Could not decode", "malformed JSON")):
-        return damaged(path, text)
+        return corrupt_error(path, text)
     if text.startswith(("no such table", "no such column", "no such view")):
-        if _claims_to_be_current(path):
-            return damaged(path, text)
+        if _header_says_shoal(path):
+            return corrupt_error(path, text)
         return LedgerNotMigrated(f"{path} has no Shoal schema of this version: {error}.")
     return LedgerError(f"{path} refused: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)}).")
 
 
-def space_complaint(path: Path) -> str | None:
+def no_space_message(path: Path) -> str | None:
     """That there is no space left for the file, in a sentence; None when there is."""
     return f"There is no space left for {path}." if _no_space(path) else None
 
 
-def damaged(path: Path, finding: str) -> LedgerCorrupt:
+def corrupt_error(path: Path, finding: str) -> LedgerCorrupt:
     return LedgerCorrupt(
         f"The ledger {path} is damaged: {' '.join(finding.split())}.",
         remedy=(
@@ -82,7 +82,7 @@ def damaged(path: Path, finding: str) -> LedgerCorrupt:
     )
 
 
-def _claims_to_be_current(path: Path) -> bool:
+def _header_says_shoal(path: Path) -> bool:
     """Whether the file's header says that it has a schema of Shoal's: then a table that is not there was lost."""
     try:
         with path.open("rb") as file:

@@ -15,18 +15,18 @@ T = TypeVar("T")
 Job = Callable[[Callable[[], bool]], T]
 
 
-class Hand:
+class DatabaseThread:
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Job[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    async def do(self, job: Job[T]) -> T:
+    async def run(self, job: Job[T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((future, job))
         return await future
 
-    def finish(self) -> None:
+    def stop(self) -> None:
         """The thread ends after what it has been given so far."""
         self._jobs.put(None)
 
@@ -42,11 +42,11 @@ class Hand:
             except BaseException as error:
                 problem = error
             with suppress(RuntimeError):  # the loop was closed: nobody waits
-                future.get_loop().call_soon_threadsafe(_settle, future, answer, problem)
+                future.get_loop().call_soon_threadsafe(_resolve, future, answer, problem)
             del given, future, job, answer, problem
 
 
-def _settle(future: asyncio.Future[Any], answer: Any, problem: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[Any], answer: Any, problem: BaseException | None) -> None:
     if future.cancelled():
         return
     if problem is not None:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from shoal.errors import WrongState
-from shoal.ledger.catalog import Catalog, RunFacts
-from shoal.ledger.intake import ChunkedIntake, Placed
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.catalog import CachedRun, Catalog
+from shoal.ledger.intake import BaseIntake, QueuedItems
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, ensure_lanes
 from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
 from shoal.model.item import PreparedItem
@@ -38,8 +38,8 @@ class ItemBatch(msgspec.Struct, frozen=True):
     lanes: list[tuple[str, int]]
 
 
-def as_batch(placed: Placed) -> ItemBatch:
-    items, stage_ids, queues, parents = placed.items, placed.stage_ids, placed.queues, placed.parents
+def as_batch(queued: QueuedItems) -> ItemBatch:
+    items, stage_ids, queues, parents = queued.items, queued.stage_ids, queued.queues, queued.parents
     lanes: dict[tuple[str, int], int] = {}
     rows: list[ItemRow] = [
         [
@@ -103,15 +103,15 @@ def _reserve(tx: Transaction, count: int) -> tuple[int, int]:
     return last - count + 1, last
 
 
-class SqliteIntake(ChunkedIntake):
-    def __init__(self, db: Database, catalog: Catalog) -> None:
+class SqliteIntake(BaseIntake):
+    def __init__(self, db: SqliteDatabase, catalog: Catalog) -> None:
         super().__init__(catalog)
         self._db = db
 
-    async def _store(self, run: RunFacts, placed: Placed) -> tuple[int, int]:
-        items = placed.items
-        if len(placed.queues) == 1 and all(_is_plain(item) for item in items):
-            ((stage, _), queue) = next(iter(placed.queues.items()))
+    async def _store(self, run: CachedRun, queued: QueuedItems) -> tuple[int, int]:
+        items = queued.items
+        if len(queued.queues) == 1 and all(_is_plain(item) for item in items):
+            ((stage, _), queue) = next(iter(queued.queues.items()))
             plain = UrlBatch(
                 stage,
                 queue,
@@ -120,7 +120,7 @@ class SqliteIntake(ChunkedIntake):
                 len(items),
             )
             return await self._db.write(lambda tx: _enqueue(tx, run.no, plain))
-        batch = as_batch(placed)
+        batch = as_batch(queued)
         return await self._db.write(lambda tx: _enqueue(tx, run.no, batch))
 
 
@@ -144,5 +144,5 @@ def _enqueue(tx: Transaction, run_no: int, batch: UrlBatch | ItemBatch) -> tuple
     else:
         stored = store_items(tx, batch, make_lanes(tx, batch))
         admit(tx)
-    tx.wakes = stored[0] > 0
+    tx.should_notify = stored[0] > 0
     return stored

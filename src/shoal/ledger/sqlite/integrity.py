@@ -18,7 +18,7 @@ from shoal.model.outcome import OutcomeClass
 from shoal.model.url_key import key_hash, url_key
 from shoal.model.views import Finding
 
-MOST_FINDINGS = 20
+MAX_FINDINGS = 20
 # What a command that failed in an unforeseen way spends on finding out whether the file is the reason.
 QUICK_SECONDS = 20.0
 _PROGRESS_STEPS = 100_000
@@ -34,11 +34,11 @@ _JSON = {
     "worker": ("scope",),
     "event": ("detail",),
     "setting": ("value",),
-    "errand": ("value",),
+    "lock": ("value",),
 }
 
 
-def damage_of(path: Path, seconds: float = QUICK_SECONDS) -> str | None:
+def find_damage(path: Path, seconds: float = QUICK_SECONDS) -> str | None:
     """What SQLite's check says is wrong with the file; None when it finds nothing within so many seconds."""
     ends_at = time.monotonic() + seconds
     try:
@@ -52,8 +52,8 @@ def damage_of(path: Path, seconds: float = QUICK_SECONDS) -> str | None:
         return str(error) if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else None
 
 
-def examine(connection: sqlite3.Connection, schema: Mapping[str, str]) -> list[Finding]:
-    """Everything that can be known to be wrong with the file, at most MOST_FINDINGS of a kind.
+def check_content(connection: sqlite3.Connection, schema: Mapping[str, str]) -> list[Finding]:
+    """Everything that can be known to be wrong with the file, at most MAX_FINDINGS of a kind.
 
     `schema`: the statements that made the tables, indexes and views of this version, by name.
     """
@@ -65,19 +65,19 @@ def examine(connection: sqlite3.Connection, schema: Mapping[str, str]) -> list[F
     tables = [row[0] for row in connection.execute("select name from sqlite_schema where type = 'table' order by name")]
     for table in tables:
         try:
-            found += _examine_table(connection, table)
+            found += _check_table(connection, table)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             found.append(Finding("readable", f"{table}: {error}"))
     return found
 
 
 def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
-    for row in connection.execute(f"pragma integrity_check({MOST_FINDINGS})"):
+    for row in connection.execute(f"pragma integrity_check({MAX_FINDINGS})"):
         if row[0] != "ok":
             yield " ".join(str(row[0]).removeprefix("*** in database main ***").split())
 
 
-def _examine_table(connection: sqlite3.Connection, table: str) -> Iterator[Finding]:
+def _check_table(connection: sqlite3.Connection, table: str) -> Iterator[Finding]:
     columns = {row[1]: row[2].lower() for row in connection.execute(f"pragma table_info({table})")}
     for _ in connection.execute(f"select * from {table}"):
         pass  # reading text is the check: it fails for what is no UTF-8
@@ -98,7 +98,7 @@ def _examine_table(connection: sqlite3.Connection, table: str) -> Iterator[Findi
 
 
 def _rows(connection: sqlite3.Connection, table: str, condition: str, what: str) -> Iterator[Finding]:
-    for row in connection.execute(f"select * from {table} where {condition} limit {MOST_FINDINGS}"):
+    for row in connection.execute(f"select * from {table} where {condition} limit {MAX_FINDINGS}"):
         yield Finding("content", f"{table} {row[0]}: {what}")
 
 
@@ -112,5 +112,5 @@ def _wrong_keys(connection: sqlite3.Connection) -> Iterator[Finding]:
         if not is_right:
             yield Finding("content", f"item {item}: its URL or key is not the one that was enqueued")
             found += 1
-            if found == MOST_FINDINGS:
+            if found == MAX_FINDINGS:
                 return

@@ -8,11 +8,11 @@ from typing import Any
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.lanes import Delay, SqlLanes
-from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.moves import admit_to, leave
+from shoal.ledger.lanes import BaseLanes, DelayRange
+from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.moves import admit_to, release_slots
 from shoal.ledger.sqlite.transaction import MICRO, Transaction, json_text, micros
-from shoal.model.lane import Admission, Starts, StartWish
+from shoal.model.lane import HostSlotReply, ReservedStarts, StartRequest
 
 # Starts are reserved a delay and so many seconds ahead at most, so that a block that is lifted does not leave the lane
 # waiting for hours.
@@ -20,16 +20,16 @@ RESERVED_AHEAD = 60.0
 PAUSED_SECONDS = 2.0
 
 
-class SqliteLanes(SqlLanes):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog) -> None:
+class SqliteLanes(BaseLanes):
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(db, queries, catalog)
         self._db = db
 
     async def _set(
-        self, run_no: int, key: str, limit: int | None, delay: Delay | None, paused: bool | None, by: str
+        self, run_no: int, key: str, limit: int | None, delay: DelayRange | None, paused: bool | None, by: str
     ) -> bool:
         delay_min, delay_max = (None, None) if delay is None else (float(delay[0]), float(delay[1]))
-        told = {"limit": limit, "delay_min": delay_min, "delay_max": delay_max, "paused": paused}
+        changes = {"limit": limit, "delay_min": delay_min, "delay_max": delay_max, "paused": paused}
 
         def work(tx: Transaction) -> bool:
             lane, was_paced = _find_lane(tx, run_no, key)
@@ -38,9 +38,9 @@ class SqliteLanes(SqlLanes):
             tx.run("set_lane", lane, limit, delay_min, delay_max, paused)
             if delay is not None:
                 tx.run("retime_lane", lane, was_paced, tx.now)
-            _changed(tx, lane)
-            detail = {name: value for name, value in told.items() if value is not None}
-            tx.note(run_no or None, by, "lane.set", key, detail)
+            _apply_lane_change(tx, lane)
+            detail = {name: value for name, value in changes.items() if value is not None}
+            tx.record_event(run_no or None, by, "lane.set", key, detail)
             return True
 
         return await self._db.write(work)
@@ -51,64 +51,64 @@ class SqliteLanes(SqlLanes):
             if lane is None:
                 return False
             tx.run("block_lane", lane, *((tx.now + micros(seconds), why) if seconds > 0 else (None, None)))
-            _changed(tx, lane)
-            tx.note(run_no or None, by, "lane.blocked", key, {"seconds": seconds, "why": why})
+            _apply_lane_change(tx, lane)
+            tx.record_event(run_no or None, by, "lane.blocked", key, {"seconds": seconds, "why": why})
             return True
 
         return await self._db.write(work)
 
-    async def _slow(self, run_no: int, key: str, delay: float, why: str) -> bool:
+    async def _set_delay_floor(self, run_no: int, key: str, delay: float, why: str) -> bool:
         def work(tx: Transaction) -> bool:
             lane, was_paced = _find_lane(tx, run_no, key)
             if lane is None:
                 return False
             if tx.run("slow_lane", lane, float(delay), why if delay > 0 else None):
                 tx.run("retime_lane", lane, was_paced, tx.now)
-                _changed(tx, lane)
-                tx.note(run_no or None, "ledger", "lane.slowed", key, {"floor": delay, "why": why})
+                _apply_lane_change(tx, lane)
+                tx.record_event(run_no or None, "ledger", "lane.slowed", key, {"floor": delay, "why": why})
             return True
 
         return await self._db.write(work)
 
-    async def _reserve(self, run_no: int, key: str, worker_no: int, wish: StartWish) -> Starts:
-        return await self._db.write(lambda tx: reserve(tx, run_no, key, worker_no, wish))
+    async def _reserve(self, run_no: int, key: str, worker_no: int, request: StartRequest) -> ReservedStarts:
+        return await self._db.write(lambda tx: reserve(tx, run_no, key, worker_no, request))
 
-    async def _enter(self, worker_no: int, stage: int, key: str, visit: int) -> Admission:
-        return await self._db.write(lambda tx: enter(tx, worker_no, stage, key, visit))
+    async def _request_slot(self, worker_no: int, stage: int, key: str, visit: int) -> HostSlotReply:
+        return await self._db.write(lambda tx: request_slot(tx, worker_no, stage, key, visit))
 
-    async def _leave(self, visits: Sequence[int]) -> None:
-        await self._db.write(lambda tx: leave(tx, json_text(visits)))
+    async def _release_slots(self, visits: Sequence[int]) -> None:
+        await self._db.write(lambda tx: release_slots(tx, json_text(visits)))
 
-    async def _close(self, stage: int, key: str, seconds: float, why: str) -> None:
+    async def _block_host(self, stage: int, key: str, seconds: float, why: str) -> None:
         def work(tx: Transaction) -> None:
-            lane = _visited(tx, stage, key)
+            lane = _host_lane(tx, stage, key)
             if tx.run("close_host", lane["id"], tx.now + micros(seconds), why):
                 tx.run("retime_delayed", lane["id"], tx.now)
                 if lane["blocked_until"] <= tx.now:
-                    tx.note(None, "ledger", "lane.blocked", key, {"seconds": seconds, "why": why})
+                    tx.record_event(None, "ledger", "lane.blocked", key, {"seconds": seconds, "why": why})
 
         await self._db.write(work)
 
 
-def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish) -> Starts:
+def reserve(tx: Transaction, run_no: int, key: str, worker: int, request: StartRequest) -> ReservedStarts:
     """The next starts of a lane for a worker: see Lanes.reserve."""
-    pairs = [(lease.item, lease.epoch) for lease in wish.leases]
+    pairs = [(lease.item, lease.epoch) for lease in request.leases]
     lost = frozenset(item for item, _ in pairs).difference(tx.json("leases_held", json_text(pairs)))
     found = tx.rows("lane_starts", run_no, key, worker)
     if not found:
-        return Starts((0.0,) * wish.count, lost, at=tx.now / MICRO)
+        return ReservedStarts((0.0,) * request.count, lost, at=tx.now / MICRO)
     lane = found[0]
     low, high = lane["delay_min"], lane["delay_max"]
-    within = wish.within if wish.within is not None else RESERVED_AHEAD + high
+    within = request.within if request.within is not None else RESERVED_AHEAD + high
     starts_at = max(tx.now, lane["blocked_until"])
     if high > 0:
         free_at = lane["next_at"] + (0 if lane["is_mine"] else lane["handover"])
-        if lane["is_mine"] and wish.idle is not None:
-            free_at = max(lane["run_from"], tx.now + micros(random.uniform(low, high) - wish.idle))
+        if lane["is_mine"] and request.idle is not None:
+            free_at = max(lane["run_from"], tx.now + micros(random.uniform(low, high) - request.idle))
         starts_at = max(starts_at, free_at)
     first_at = starts_at
     waits: list[float] = []
-    while len(waits) < wish.count and starts_at - tx.now <= micros(within):
+    while len(waits) < request.count and starts_at - tx.now <= micros(within):
         waits.append((starts_at - tx.now) / MICRO)
         if high > 0:
             starts_at += micros(random.uniform(low, high))
@@ -121,40 +121,42 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, wish: StartWish
                 begun,
                 starts_at if high > 0 else None,
                 worker,
-                micros(wish.slack),
+                micros(request.slack),
                 first_at,
             )
             tx.run("retime_delayed", lane["id"], tx.now)
             admit_to(tx, json_text([lane["id"]]))
-    return Starts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO, at=tx.now / MICRO)
+    return ReservedStarts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO, at=tx.now / MICRO)
 
 
-def enter(tx: Transaction, worker: int, stage: int, key: str, visit: int) -> Admission:
+def request_slot(tx: Transaction, worker: int, stage: int, key: str, visit: int) -> HostSlotReply:
     """A request from elsewhere asks for a place in a host's lane: see Lanes.enter."""
     if not tx.value("is_worker_live", worker):
         raise WorkerLost("This worker was declared dead, or never registered.")
-    lane = _visited(tx, stage, key)
+    lane = _host_lane(tx, stage, key)
     paced = bool(lane["paced"])
     if lane["paused"] or lane["blocked_until"] > tx.now:
-        leave(tx, json_text([visit]))
+        release_slots(tx, json_text([visit]))
         if lane["paused"]:
-            return Admission(shut=PAUSED_SECONDS, why="it is paused", paced=paced)
-        return Admission(shut=(lane["blocked_until"] - tx.now) / MICRO, why=lane["blocked_why"] or "", paced=paced)
+            return HostSlotReply(blocked_seconds=PAUSED_SECONDS, why="it is paused", paced=paced)
+        return HostSlotReply(
+            blocked_seconds=(lane["blocked_until"] - tx.now) / MICRO, why=lane["blocked_why"] or "", paced=paced
+        )
     rows = tx.rows("find_visit", visit)
     if rows and rows[0]["entered"]:
-        return Admission(is_in=True, paced=paced)
+        return HostSlotReply(granted=True, paced=paced)
     since = rows[0]["since"] if rows else tx.now
     if not rows:
         tx.run("want_visit", visit, lane["id"], since, worker)
     ahead: int = tx.value("visits_before", lane["id"], since, visit)
-    is_in = ahead < lane["free"]
-    if is_in:
+    granted = ahead < lane["free"]
+    if granted:
         tx.run("enter_visit", visit)
     tx.run("count_visits", json_text([lane["id"]]))
-    return Admission(is_in=is_in, ahead=ahead, paced=paced)
+    return HostSlotReply(granted=granted, ahead=ahead, paced=paced)
 
 
-def _visited(tx: Transaction, stage: int, key: str) -> Any:
+def _host_lane(tx: Transaction, stage: int, key: str) -> Any:
     tx.run("host_lane", stage, key)
     return tx.rows("visited_lane", key)[0]
 
@@ -168,7 +170,7 @@ def _find_lane(tx: Transaction, run_no: int, key: str) -> tuple[int | None, bool
     return None, False
 
 
-def _changed(tx: Transaction, lane: int) -> None:
+def _apply_lane_change(tx: Transaction, lane: int) -> None:
     tx.run("retime_delayed", lane, tx.now)
     admit_to(tx, json_text([lane]))
-    tx.wakes = True
+    tx.should_notify = True

@@ -7,41 +7,41 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlErrands, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
 from shoal.ledger.sqlite.bulk import SqliteBulk
 from shoal.ledger.sqlite.claims import SqliteClaims
 from shoal.ledger.sqlite.commits import SqliteCommits
-from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.errors import space_complaint
+from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.errors import no_space_message
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
 from shoal.ledger.sqlite.runs import SqliteRuns
 from shoal.ledger.sqlite.schema import SqliteSchema
 from shoal.ledger.sqlite.steering import SqliteSteering
-from shoal.ledger.sqlite.transaction import Clock
+from shoal.ledger.sqlite.transaction import SqliteClock
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
 from shoal.ledger.sqlite.workers import SqliteWorkers
 from shoal.ledger.upkeep import SqlHealth
-from shoal.model.views import Vitals
+from shoal.model.views import HealthReport
 
 DEFAULT_BUSY_TIMEOUT = 30.0
 
 
 class SqliteHealth(SqlHealth):
-    def __init__(self, db: Database, queries: Mapping[str, str]) -> None:
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str]) -> None:
         super().__init__(db, queries)
         self._file = db
 
-    async def examine(self) -> Vitals:
+    async def check(self) -> HealthReport:
         self._file.check_still_there()
-        return await super().examine()
+        return await super().check()
 
 
 class SqliteLedger:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SqliteDatabase) -> None:
         sql = named_queries()
         self.db = db
         self.schema = SqliteSchema(db)
@@ -54,8 +54,8 @@ class SqliteLedger:
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
-        self.errands = SqlErrands(db, sql)
-        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: space_complaint(db.path))
+        self.locks = SqlLocks(db, sql)
+        self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: no_space_message(db.path))
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql, bulk)
         self.health = SqliteHealth(db, sql)
@@ -81,7 +81,7 @@ async def open_sqlite(
     `clock` replaces the ledger's clock (seconds since 1970); for tests.
     """
     queries = named_queries()
-    db = Database(path, queries, busy_timeout=busy_timeout, clock=Clock(queries, clock))
+    db = SqliteDatabase(path, queries, busy_timeout=busy_timeout, clock=SqliteClock(queries, clock))
     try:
         await db.connect()
     except BaseException:

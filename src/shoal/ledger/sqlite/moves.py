@@ -13,9 +13,9 @@ from typing import Literal
 from shoal.ledger.sqlite.transaction import Transaction, json_text
 
 # Other runs wait for the lock while a step lasts: some milliseconds.
-RESCUE_AT_ONCE = 1_000
+RESCUE_BATCH = 1_000
 
-How = Literal["returned", "released", "crashed"]
+UnleaseKind = Literal["returned", "released", "crashed"]
 
 
 def admit(tx: Transaction) -> int:
@@ -46,7 +46,7 @@ def ensure_lanes(tx: Transaction, wanted: Sequence[tuple[str, int]]) -> list[int
     return ids
 
 
-def unlease(tx: Transaction, pairs: str, how: How, reason: str | None) -> tuple[int, int]:
+def unlease(tx: Transaction, pairs: str, how: UnleaseKind, reason: str | None) -> tuple[int, int]:
     """Take away these leases, `[[item, epoch], ...]`. Returns how many items went back and how many were quarantined.
 
     returned: nothing is charged or recorded. released: recorded. crashed: recorded and counted as a rescue.
@@ -70,47 +70,47 @@ def unlease(tx: Transaction, pairs: str, how: How, reason: str | None) -> tuple[
     tx.run("unlease_end")
     if laned:
         admit(tx)
-    tx.wakes = tx.wakes or back > 0
+    tx.should_notify = tx.should_notify or back > 0
     return back, quarantined
 
 
-def declare_lost(tx: Transaction, corpses: Sequence[int] = ()) -> tuple[str, ...]:
-    """Declare silent workers lost; `corpses` are workers somebody saw die. `rescue` gives their work to others.
+def declare_lost(tx: Transaction, dead_workers: Sequence[int] = ()) -> tuple[str, ...]:
+    """Declare silent workers lost; `dead_workers` are workers somebody saw die. `rescue` gives their work to others.
 
     After a suspend every worker looks silent to the first reaper. Nothing is done about it: a worker that is reaped
     while it wakes up loses its leases, finds out at its next call and registers again; the laws hold all the same.
     """
-    return tuple(row[0] for row in tx.rows("reap_bury", tx.now, json_text(corpses)))
+    return tuple(row[0] for row in tx.rows("reap_bury", tx.now, json_text(dead_workers)))
 
 
 def rescue(tx: Transaction) -> tuple[int, int, bool]:
-    """Give leases of workers that are gone to others, at most RESCUE_AT_ONCE of them, and their places at hosts.
+    """Give leases of workers that are gone to others, at most RESCUE_BATCH of them, and their places at hosts.
 
     Returns how many items went back, how many were quarantined, and whether there may be more.
     """
-    leave(tx, tx.value("orphaned_visits"))
+    release_slots(tx, tx.value("orphaned_visits"))
     rescued = quarantined = leased = 0
-    for reason, leases, count in tx.rows("orphaned_leases", RESCUE_AT_ONCE):
+    for reason, leases, count in tx.rows("orphaned_leases", RESCUE_BATCH):
         back, dead = unlease(tx, leases, "crashed", reason)
         rescued, quarantined, leased = rescued + back, quarantined + dead, leased + count
-    return rescued, quarantined, leased == RESCUE_AT_ONCE
+    return rescued, quarantined, leased == RESCUE_BATCH
 
 
 def stop_worker(tx: Transaction, worker: int) -> int:
     """A worker leaves. Whatever it still holds goes back at once."""
     tx.run("stop_worker", worker, tx.now)
-    leave(tx, tx.value("visits_of_worker", worker))
+    release_slots(tx, tx.value("visits_of_worker", worker))
     return unlease(tx, tx.value("leases_of_worker", worker), "returned", None)[0]
 
 
-def leave(tx: Transaction, visits: str) -> None:
+def release_slots(tx: Transaction, visits: str) -> None:
     """Visits, a JSON list, are over or no longer wanted. Their places go to whoever waits."""
     lanes: str = tx.value("lanes_of_visits", visits)
     if lanes != "[]":
         tx.run("drop_visits", visits)
         tx.run("count_visits", lanes)
         admit_to(tx, lanes)
-        tx.wakes = True
+        tx.should_notify = True
 
 
 def reconcile(tx: Transaction, worker: int, known: str) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.runs import BulkMoves, FoundRuns, check_change
-from shoal.ledger.sqlite.bulk import empty_if_alone
-from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.transaction import Transaction, json_text, moment
+from shoal.ledger.runs import BaseBulk, BaseRuns, check_change
+from shoal.ledger.sqlite.bulk import truncate_if_only_run
+from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.transaction import Transaction, json_text, to_datetime
 from shoal.model.json_text import PAYLOAD_BYTES
 from shoal.model.json_text import json_text as checked_json
 from shoal.model.run import Run, RunSpec, RunState, run_id_at
@@ -18,8 +18,8 @@ from shoal.model.url_key import KEY_VERSION
 _LANE_WORK = {RunState.PAUSED: "give", RunState.ACTIVE: "ask"}
 
 
-class SqliteRuns(FoundRuns):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, bulk: BulkMoves) -> None:
+class SqliteRuns(BaseRuns):
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], catalog: Catalog, bulk: BaseBulk) -> None:
         super().__init__(db, queries, catalog, bulk)
         self._db = db
 
@@ -33,12 +33,12 @@ class SqliteRuns(FoundRuns):
 
         def work(tx: Transaction) -> None:
             if tx.run("seal_run", no):
-                tx.note(no, by, "run.sealed", run_id, {})
+                tx.record_event(no, by, "run.sealed", run_id, {})
 
         await self._db.write(work)
 
-    async def _empty_if_alone(self, no: int) -> None:
-        await self._db.write(lambda tx: empty_if_alone(tx, no))
+    async def _truncate_if_only_run(self, no: int) -> None:
+        await self._db.write(lambda tx: truncate_if_only_run(tx, no))
 
     async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
         no = (await self._catalog.run(run_id)).no
@@ -48,11 +48,14 @@ class SqliteRuns(FoundRuns):
 
 def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
     """A new run. Its id is the ledger's time; a suffix is added when the plain id is taken."""
-    if spec.occasion is not None and (there := tx.value("run_of_occasion", spec.occasion)) is not None:
+    if (
+        spec.idempotency_key is not None
+        and (there := tx.value("run_by_idempotency_key", spec.idempotency_key)) is not None
+    ):
         return str(there)
     taken = 0
     while True:
-        run_id = run_id_at(moment(tx.now), taken)
+        run_id = run_id_at(to_datetime(tx.now), taken)
         no = tx.value(
             "insert_run",
             run_id,
@@ -63,7 +66,7 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
             spec.max_attempts,
             spec.max_rescues,
             tx.now,
-            spec.occasion,
+            spec.idempotency_key,
         )
         if no is not None:
             break
@@ -81,7 +84,7 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
         for stage in spec.stages
     ]
     tx.run("insert_stages", no, json_text(stages))
-    tx.note(no, "", "run.created", run_id, {"scraper": spec.scraper})
+    tx.record_event(no, "", "run.created", run_id, {"scraper": spec.scraper})
     return run_id
 
 
@@ -90,6 +93,6 @@ def _set_state(tx: Transaction, no: int, run_id: str, wanted: RunState, allowed:
     check_change(run_id, was, wanted, allowed)
     if was != wanted:
         tx.run("change_run_state", no, wanted.value, tx.now)
-        tx.note(no, by, f"run.{wanted.value}", run_id, {"from": was})
-        tx.wakes = True
+        tx.record_event(no, by, f"run.{wanted.value}", run_id, {"from": was})
+        tx.should_notify = True
     tx.run("set_lane_work", no, _LANE_WORK.get(wanted), None)

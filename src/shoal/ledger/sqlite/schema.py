@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import cache
 
 from shoal.ledger.schema import check_version, load_migrations, refuse_newer
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import APPLICATION_ID
 
 
@@ -22,7 +22,7 @@ def code_version() -> int:
 
 
 @cache
-def made_schema() -> dict[str, str]:
+def expected_schema() -> dict[str, str]:
     """The statements that this version's tables, indexes and views are made by, by name."""
     with closing(sqlite3.connect(":memory:")) as connection:
         _migrate(connection)
@@ -30,7 +30,7 @@ def made_schema() -> dict[str, str]:
 
 
 class SqliteSchema:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SqliteDatabase) -> None:
         self._db = db
 
     async def version(self) -> int | None:
@@ -42,10 +42,10 @@ class SqliteSchema:
         if found == code_version():
             return found, found
         # The version is read again under the write lock: of two processes, the second finds nothing to do.
-        return await self._db.alter(_migrate), code_version()
+        return await self._db.change_schema(_migrate), code_version()
 
     async def require_current(self) -> None:
-        check_version(await self.version(), code_version(), self._db.shown_url)
+        check_version(await self.version(), code_version(), self._db.display_url)
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -7,14 +7,14 @@ from typing import Any
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.protocols import Reads
 from shoal.ledger.sqlite.bulk import STEP, cancel_items, retry_items
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import release
 from shoal.ledger.sqlite.transaction import json_text, micros
-from shoal.ledger.steering import FilteredSteering
+from shoal.ledger.steering import BaseSteering
 
 
-class SqliteSteering(FilteredSteering):
-    def __init__(self, db: Database, catalog: Catalog, reads: Reads) -> None:
+class SqliteSteering(BaseSteering):
+    def __init__(self, db: SqliteDatabase, catalog: Catalog, reads: Reads) -> None:
         super().__init__(catalog, reads)
         self._db = db
 
@@ -31,5 +31,7 @@ class SqliteSteering(FilteredSteering):
     async def _cancel(self, run_no: int, items: list[int], reason: str) -> int:
         return await self._db.write(lambda tx: cancel_items(tx, run_no, json_text(items), reason))
 
-    async def _note(self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]) -> None:
-        await self._db.write(lambda tx: tx.note(run_no, by, action, subject, detail))
+    async def _record_event(
+        self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
+    ) -> None:
+        await self._db.write(lambda tx: tx.record_event(run_no, by, action, subject, detail))

@@ -28,7 +28,7 @@ _KERNEL_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 decoded = msgspec.json.Decoder().decode
 
 
-class Clock:
+class SqliteClock:
     """Ledger time in microseconds since 1970. Given `source` (seconds since 1970), it is that and nothing else."""
 
     def __init__(self, queries: Mapping[str, str], source: Callable[[], float] | None = None) -> None:
@@ -37,7 +37,7 @@ class Clock:
         self._offset: int | None = None
 
     @property
-    def settled(self) -> bool:
+    def is_set(self) -> bool:
         return self._source is not None or self._offset is not None
 
     def now(self) -> int:
@@ -47,7 +47,7 @@ class Clock:
             raise RuntimeError("the ledger's clock was asked before it was settled")
         return since_boot() + self._offset
 
-    def find(self, connection: sqlite3.Connection) -> bool:
+    def load_offset(self, connection: sqlite3.Connection) -> bool:
         """Settle by the offset that is stored for this boot. False: there is none that would do."""
         known = connection.execute(self._sql["clock_offset"], (boot_id(),)).fetchone()
         if known is None or since_boot() + known[0] < self._last_seen(connection):
@@ -55,9 +55,9 @@ class Clock:
         self._offset = known[0]
         return True
 
-    def settle(self, connection: sqlite3.Connection) -> None:
+    def set_offset(self, connection: sqlite3.Connection) -> None:
         """Find the offset of this boot, or set it. Called within a write transaction, so that all agree."""
-        if not self.find(connection):
+        if not self.load_offset(connection):
             # A new boot; or the file was elsewhere meanwhile, with a clock that is ahead of ours.
             offset = max(self._last_seen(connection), time.time_ns() // 1000) - since_boot()
             connection.execute(self._sql["set_clock_offset"], (boot_id(), offset))
@@ -81,7 +81,7 @@ def boot_id() -> str:
         return f"about-{round((time.time() - time.monotonic()) / 60)}"
 
 
-def moment(microseconds: int) -> dt.datetime:
+def to_datetime(microseconds: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(microseconds=microseconds)
 
 
@@ -96,7 +96,7 @@ class Transaction:
         self._execute = connection.execute
         self._sql = queries
         self.now = now
-        self.wakes = False  # set when there may be new work, so that sleepers of this process look
+        self.should_notify = False  # set when there may be new work, so that sleepers of this process look
 
     def run(self, name: str, *args: object) -> int:
         """A statement that changes rows; returns how many."""
@@ -114,7 +114,9 @@ class Transaction:
         """The value of a query that answers with one JSON text."""
         return decoded(self.value(name, *args))
 
-    def note(self, run_no: int | None, actor: str, action: str, subject: str, detail: Mapping[str, Any]) -> None:
+    def record_event(
+        self, run_no: int | None, actor: str, action: str, subject: str, detail: Mapping[str, Any]
+    ) -> None:
         self.run("note_event", run_no, actor, action, subject, json_text(detail))
 
 

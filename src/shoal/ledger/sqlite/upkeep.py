@@ -11,55 +11,55 @@ from functools import partial
 
 import msgspec
 
-from shoal.ledger.runs import BulkMoves
-from shoal.ledger.sqlite.bulk import settle_idle
-from shoal.ledger.sqlite.claims import PROMOTE_AT_ONCE, promote_due
-from shoal.ledger.sqlite.database import Database
-from shoal.ledger.sqlite.integrity import examine
+from shoal.ledger.runs import BaseBulk
+from shoal.ledger.sqlite.bulk import update_idle_runs
+from shoal.ledger.sqlite.claims import PROMOTE_BATCH, promote_due
+from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.integrity import check_content
 from shoal.ledger.sqlite.moves import admit_to, declare_lost, rescue
-from shoal.ledger.sqlite.schema import made_schema
+from shoal.ledger.sqlite.schema import expected_schema
 from shoal.ledger.sqlite.transaction import MICRO, Transaction, json_text
-from shoal.ledger.upkeep import AuditedUpkeep, Round
+from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
 from shoal.model.run import RunState
-from shoal.model.views import Finding, Tending
+from shoal.model.views import Finding, UpkeepReport
 
-EVERY = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO, "bulk": 1 * MICRO}
-SWEEP_AT_ONCE = 1_000
-TIDY_AT_ONCE = 1_000
+INTERVALS = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO, "bulk": 1 * MICRO}
+SWEEP_BATCH = 1_000
+TIDY_BATCH = 1_000
 # Of each second, how much goes into the moves of many items that somebody has left.
 BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
-ERRAND_DAYS_KEPT = 400
+LOCK_RETENTION_DAYS = 400
 
 
-class SqliteUpkeep(AuditedUpkeep):
-    def __init__(self, db: Database, queries: Mapping[str, str], bulk: BulkMoves) -> None:
+class SqliteUpkeep(BaseUpkeep):
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], bulk: BaseBulk) -> None:
         super().__init__(db, queries)
         self._db = db
         self._bulk = bulk
 
-    async def tend(self) -> Tending:
-        round_ = Round(self._left)
-        woken = await self._promote_due(round_)
-        pieces = {row["name"] for row in await self._db.fetch(self._sql["ticks_due"], json_text(EVERY))}
+    async def run_once(self) -> UpkeepReport:
+        round_ = UpkeepRound(self._left)
+        promoted = await self._promote_due(round_)
+        pieces = {row["name"] for row in await self._db.fetch(self._sql["ticks_due"], json_text(INTERVALS))}
         lost: tuple[str, ...] = ()
         rescued = quarantined = 0
         if await self._is_due(round_, "reap", pieces):
             if not self._db.has_just_stalled:
                 lost = await self._db.write(declare_lost)
             rescued, quarantined = await self._rescue(round_)
-        await self._go_on()
+        await self._resume_bulk()
         finished: tuple[str, ...] = ()
         if await self._db.fetch(self._sql["finishable_runs"]):
             finished = await self._db.write(finish_runs)
         if await self._is_due(round_, "lanes", pieces):
-            await settle_idle(self._db, self._sql)
+            await update_idle_runs(self._db, self._sql)
             await self._sweep_lanes(round_)
         if await self._is_due(round_, "tidy", pieces):
             await self._tidy(round_)
         self._left = round_.left
-        return Tending(
-            woken=woken,
+        return UpkeepReport(
+            promoted=promoted,
             lost_workers=lost,
             rescued=rescued,
             quarantined=quarantined,
@@ -69,28 +69,28 @@ class SqliteUpkeep(AuditedUpkeep):
 
     async def audit(self, *, content: bool = False) -> list[Finding]:
         """The file first: rules can be checked only on rows that can be read."""
-        found = await self._db.read(lambda connection: examine(connection, made_schema())) if content else []
+        found = await self._db.read(lambda connection: check_content(connection, expected_schema())) if content else []
         return [*found, *await super().audit()]
 
     async def wait(self, seconds: float) -> None:
-        await self._db.wait_for_wake(seconds)
+        await self._db.wait_for_notification(seconds)
 
-    async def _is_due(self, round_: Round, piece: str, pieces: Collection[str]) -> bool:
+    async def _is_due(self, round_: UpkeepRound, piece: str, pieces: Collection[str]) -> bool:
         """Whether it is our turn, or what we could not end in the last round."""
-        if round_.goes_on_with(piece):
+        if round_.was_unfinished(piece):
             return True
-        return piece in pieces and await self._db.write(lambda tx: _take(tx, piece))
+        return piece in pieces and await self._db.write(lambda tx: _acquire_tick(tx, piece))
 
-    async def _promote_due(self, round_: Round) -> int:
-        woken = 0
+    async def _promote_due(self, round_: UpkeepRound) -> int:
+        promoted = 0
         if await self._db.value(self._sql["anything_due"]):
             while moved := await self._db.write(promote_due):
-                woken += moved
-                if moved < PROMOTE_AT_ONCE or not round_.has_time_for("due"):
+                promoted += moved
+                if moved < PROMOTE_BATCH or not round_.has_time_for("due"):
                     break
-        return woken
+        return promoted
 
-    async def _rescue(self, round_: Round) -> tuple[int, int]:
+    async def _rescue(self, round_: UpkeepRound) -> tuple[int, int]:
         rescued = quarantined = 0
         more = True
         while more:
@@ -99,33 +99,35 @@ class SqliteUpkeep(AuditedUpkeep):
             more = more and round_.has_time_for("reap")
         return rescued, quarantined
 
-    async def _sweep_lanes(self, round_: Round) -> None:
+    async def _sweep_lanes(self, round_: UpkeepRound) -> None:
         """Ask all lanes in the order of their ids whether they could let somebody out but were not asked."""
         more = True
         while more:
             place = await self._db.value(self._sql["tick_place"], "lanes")
-            found = await self._db.value(self._sql["next_lanes_with_room"], place, SWEEP_AT_ONCE)
+            found = await self._db.value(self._sql["next_lanes_with_room"], place, SWEEP_BATCH)
             last, seen, lanes = msgspec.json.decode(found)
-            more = seen == SWEEP_AT_ONCE
+            more = seen == SWEEP_BATCH
             if lanes or place or more:
                 await self._db.write(partial(_sweep, lanes=lanes, place=last if more else 0))
             more = more and round_.has_time_for("lanes")
 
-    async def _tidy(self, round_: Round) -> None:
+    async def _tidy(self, round_: UpkeepRound) -> None:
         while await self._db.write(_tidy):
             if not round_.has_time_for("tidy"):
                 return
 
-    async def _go_on(self) -> None:
+    async def _resume_bulk(self) -> None:
         """What was left half-way is gone on with by whoever comes by."""
-        if await self._db.value(self._sql["anything_left"]) and await self._db.write(lambda tx: _take(tx, "bulk")):
+        if await self._db.value(self._sql["anything_left"]) and await self._db.write(
+            lambda tx: _acquire_tick(tx, "bulk")
+        ):
             until = time.monotonic() + BULK_SECONDS
-            await self._bulk.go_on(lambda: time.monotonic() < until)
+            await self._bulk.resume_unfinished(lambda: time.monotonic() < until)
 
 
-def _take(tx: Transaction, name: str) -> bool:
+def _acquire_tick(tx: Transaction, name: str) -> bool:
     """True for one caller per interval; the others go on."""
-    return tx.run("take_tick", name, tx.now, EVERY[name]) > 0
+    return tx.run("take_tick", name, tx.now, INTERVALS[name]) > 0
 
 
 def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
@@ -136,9 +138,9 @@ def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
 
 def _tidy(tx: Transaction) -> bool:
     """Delete some of what nobody asks for any more; False when nothing is left of it."""
-    tx.run("tidy_errands", tx.now - ERRAND_DAYS_KEPT * 24 * 3_600 * MICRO)
+    tx.run("tidy_locks", tx.now - LOCK_RETENTION_DAYS * 24 * 3_600 * MICRO)
     tx.run("look_for_places")
-    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_AT_ONCE) == TIDY_AT_ONCE
+    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
 
 
 def finish_runs(tx: Transaction) -> tuple[str, ...]:
@@ -146,6 +148,6 @@ def finish_runs(tx: Transaction) -> tuple[str, ...]:
     finished = []
     for no, run_id in tx.rows("finishable_runs"):
         tx.run("change_run_state", no, RunState.FINISHED.value, tx.now)
-        tx.note(no, "ledger", "run.finished", run_id, {})
+        tx.record_event(no, "ledger", "run.finished", run_id, {})
         finished.append(run_id)
     return tuple(finished)

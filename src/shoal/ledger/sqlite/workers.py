@@ -6,30 +6,30 @@ from collections.abc import Mapping
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.sqlite.bulk import settle_idle
+from shoal.ledger.sqlite.bulk import update_idle_runs
 from shoal.ledger.sqlite.claims import SqliteClaims
-from shoal.ledger.sqlite.database import Database
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import declare_lost, rescue, stop_worker
 from shoal.ledger.sqlite.transaction import Transaction
-from shoal.ledger.workers import RegisteredWorkers
-from shoal.model.views import Tending
+from shoal.ledger.workers import BaseWorkers
+from shoal.model.views import UpkeepReport
 from shoal.model.worker import WorkerSpec
 
 
-class SqliteWorkers(RegisteredWorkers):
-    def __init__(self, db: Database, queries: Mapping[str, str], catalog: Catalog, claims: SqliteClaims) -> None:
+class SqliteWorkers(BaseWorkers):
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], catalog: Catalog, claims: SqliteClaims) -> None:
         super().__init__(db, queries, catalog, claims)
         self._db = db
 
     async def register(self, spec: WorkerSpec) -> None:
         await super().register(spec)
-        await settle_idle(self._db, self._sql)
+        await update_idle_runs(self._db, self._sql)
 
     async def drain(self, worker: str, *, by: str = "") -> None:
         def work(tx: Transaction) -> bool:
             if not tx.run("drain_worker", worker):
                 return False
-            tx.note(None, by, "worker.draining", worker, {})
+            tx.record_event(None, by, "worker.draining", worker, {})
             return True
 
         if not await self._db.write(work):
@@ -41,7 +41,7 @@ class SqliteWorkers(RegisteredWorkers):
         self._forget(worker)
         return returned
 
-    async def bury(self, worker: str) -> Tending:
+    async def mark_dead(self, worker: str) -> UpkeepReport:
         no = await self._catalog.worker_no(worker)
         lost = await self._db.write(lambda tx: declare_lost(tx, (no,)))
         self._forget(worker)
@@ -50,4 +50,4 @@ class SqliteWorkers(RegisteredWorkers):
         while more:
             back, dead, more = await self._db.write(rescue)
             rescued, quarantined = rescued + back, quarantined + dead
-        return Tending(lost_workers=lost, rescued=rescued, quarantined=quarantined)
+        return UpkeepReport(lost_workers=lost, rescued=rescued, quarantined=quarantined)

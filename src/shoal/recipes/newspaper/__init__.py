@@ -15,128 +15,130 @@ import msgspec
 from shoal.define.context import Http, Item
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
-from shoal.define.yaml_scraper import Declared
+from shoal.define.yaml_scraper import YamlHeader
 from shoal.errors import AttemptEnded, Permanent, Throttled
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.recipes.newspaper.articles import ListingPage, Reader, check_selectors
-from shoal.recipes.newspaper.cleaning import Cleaner
-from shoal.recipes.newspaper.known import Known
-from shoal.recipes.newspaper.paging import Paging, Places
-from shoal.recipes.newspaper.settings import Access, read_newspaper
+from shoal.recipes.newspaper.cleaning import FieldCleaner
+from shoal.recipes.newspaper.known import KnownArticles
+from shoal.recipes.newspaper.paging import ListingUrls, Paging
+from shoal.recipes.newspaper.settings import NewspaperClient, read_newspaper
 
 # The listing first: what there is to do is known early, and sites move their articles from page to page meanwhile.
-FIRST = -1
+LISTING_PRIORITY = -1
 # A page may be slow; what ends an attempt before is the silence of the site.
 LISTING_SECONDS = 300.0
 
 
-class Press:
+class NewspaperContext:
     """What the two stages share: the settings of one newspaper, read and checked. Raises InvalidScraper."""
 
-    def __init__(self, declared: Declared) -> None:
-        self.paper = read_newspaper(declared)
-        check_selectors(declared, self.paper)
-        self.cleaner = Cleaner(declared, self.paper)
-        self.access = Access(declared, self.paper)
-        self.known = Known(declared, self.paper)
-        self.places = Places(self.paper)
-        self.places.check(declared)
-        self.reader = Reader(self.paper, self.cleaner, source=declared.name, country=declared.country)
+    def __init__(self, header: YamlHeader) -> None:
+        self.paper = read_newspaper(header)
+        check_selectors(header, self.paper)
+        self.cleaner = FieldCleaner(header, self.paper)
+        self.client = NewspaperClient(header, self.paper)
+        self.known = KnownArticles(header, self.paper)
+        self.listing_urls = ListingUrls(self.paper)
+        self.listing_urls.check(header)
+        self.reader = Reader(self.paper, self.cleaner, source=header.name, country=header.country)
 
-    def address(self, paging: Paging) -> str | None:
-        return self.places.page(paging.part, paging.index, paging.newest)
+    def page_url(self, paging: Paging) -> str | None:
+        return self.listing_urls.page(paging.part, paging.index, paging.newest)
 
-    def room(self, paging: Paging) -> int | None:
+    def articles_left(self, paging: Paging) -> int | None:
         """How many more articles are wanted."""
         most = self.paper.max_articles
         return None if most is None else max(0, most - paging.articles)
 
-    def ending(self, paging: Paging, found: ListingPage | None) -> str | None:
+    def end_reason(self, paging: Paging, found: ListingPage | None) -> str | None:
         """Why this series of pages ends here."""
         total = found.total if found is not None else None
         if total is not None and paging.listed >= total:
             return "the site says that these are all"
-        if self.address(paging) is None:
+        if self.page_url(paging) is None:
             return "the first day of the archive is reached"
-        return paging.ending(self.paper.listing.batch_size)
+        return paging.end_reason(self.paper.listing.batch_size)
 
-    def limit(self, paging: Paging) -> str | None:
+    def limit_reason(self, paging: Paging) -> str | None:
         """Why nothing more is to be done at all."""
-        if self.room(paging) == 0:
+        if self.articles_left(paging) == 0:
             return "max_articles is reached"
         return "max_pages is reached" if self.paper.max_pages and paging.pages >= self.paper.max_pages else None
 
-    def next(self, paging: Paging, found: ListingPage | None, log: Log) -> Paging | None:
+    def next_page(self, paging: Paging, found: ListingPage | None, log: Log) -> Paging | None:
         """Which page comes after this one; None if none does."""
-        why = self.limit(paging)
+        why = self.limit_reason(paging)
         if why is None:
-            why = self.ending(paging, found)
+            why = self.end_reason(paging, found)
             if why is None:
                 return paging.next_page(self.paper.listing.batch_size)
-            following = paging.next_part() if paging.part + 1 < len(self.places.templates) else None
+            following = paging.next_part() if paging.part + 1 < len(self.listing_urls.templates) else None
         else:
             following = None
-        template = self.places.templates[paging.part]
+        template = self.listing_urls.templates[paging.part]
         log.info("the listing ends", why=why, template=template, pages=paging.pages, articles=paging.articles)
         return following
 
 
-def newspaper(declared: Declared) -> Scraper:
+def newspaper(header: YamlHeader) -> Scraper:
     """The scraper of a newspaper's YAML file. Raises InvalidScraper."""
-    press = Press(declared)
-    paper = press.paper
-    scraper = Scraper(declared.scraper_name)
-    scraper.files += press.cleaner.files
+    context = NewspaperContext(header)
+    paper = context.paper
+    scraper = Scraper(header.scraper_name)
+    scraper.files += context.cleaner.files
 
     async def listing(item: Item, http: Http, log: Log) -> AsyncIterator[NewItem]:
-        await press.known.ready()
-        for new in await _turn(press, scraper, item, http, log):
+        await context.known.load()
+        for new in await _read_listing_page(context, scraper, item, http, log):
             yield new
 
     async def article(item: Item, http: Http) -> dict[str, Any] | None:
-        return press.reader.article(await press.access.get(http, item.url), item.payload)
+        return context.reader.article(await context.client.get(http, item.url), item.payload)
 
     pace: Any = {"delay": paper.rate_limit, "concurrency": paper.concurrency, "retries": paper.retries}
     first = scraper.stage(**pace, timeout=LISTING_SECONDS)(listing)
     scraper.stage(**pace)(article)
 
     async def start() -> AsyncIterator[NewItem]:
-        await press.known.ready()
+        await context.known.load()
         paging = Paging(newest=dt.datetime.now(dt.UTC).date())
-        yield _page_item(first, press, paging)
+        yield _page_item(first, context, paging)
 
     scraper.start(start)
     return scraper
 
 
-def _page_item(listing: AnyStage, press: Press, paging: Paging) -> NewItem:
-    url = press.address(paging)
+def _page_item(listing: AnyStage, context: NewspaperContext, paging: Paging) -> NewItem:
+    url = context.page_url(paging)
     # It may be one of the numbered pages too, and as such it must not count as visited.
-    key = "start" if url == press.places.start and paging.index == 0 else None
-    return listing.item(url, key=key, payload=paging.payload(), priority=FIRST)
+    key = "start" if url == context.listing_urls.start and paging.index == 0 else None
+    return listing.item(url, key=key, payload=paging.payload(), priority=LISTING_PRIORITY)
 
 
-def _alone(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
+def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
     """A page that failed, by itself: it ends well, or dead where everybody sees it.
 
     With `paging` it is the one that ended its series. Whenever it is had after all, perhaps days later, it goes on.
     """
     payload = None if paging is None else msgspec.structs.replace(paging, again=True).payload()
-    return listing.item(url, key=f"again {url}", payload=payload, priority=FIRST)
+    return listing.item(url, key=f"again {url}", payload=payload, priority=LISTING_PRIORITY)
 
 
-async def _turn(press: Press, scraper: Scraper, item: Item, http: Http, log: Log) -> list[NewItem]:
+async def _read_listing_page(
+    context: NewspaperContext, scraper: Scraper, item: Item, http: Http, log: Log
+) -> list[NewItem]:
     """One page of the listing: its articles, and the page after it."""
     listing = scraper.stages["listing"]
     paging = Paging.of(item.payload)
     if paging is None:
-        found = press.reader.listing(await press.access.get(http, item.url))
-        return list(_articles(press, scraper, found, None))
+        found = context.reader.listing(await context.client.get(http, item.url))
+        return list(_articles(context, scraper, found, None))
     new: list[NewItem] = []
     listed: ListingPage | None = None
     try:
-        listed = press.reader.listing(await press.access.get(http, item.url))
+        listed = context.reader.listing(await context.client.get(http, item.url))
     except AttemptEnded as ended:
         gone = isinstance(ended, Permanent)
         if isinstance(ended, Throttled) or not (gone or item.tries >= listing.policy.retries):
@@ -146,20 +148,20 @@ async def _turn(press: Press, scraper: Scraper, item: Item, http: Http, log: Log
         after = paging.after_failure(item.url if gone else None)
         if not gone:
             log.warning("a page of the listing failed", why=ended.message)
-            ends = after.batch_failed(press.paper.listing.batch_size)
-            new.append(_alone(listing, item.url or "", paging if ends else None))
+            ends = after.batch_failed(context.paper.listing.batch_size)
+            new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
     else:
-        taken = list(_articles(press, scraper, listed, press.room(paging)))
+        taken = list(_articles(context, scraper, listed, context.articles_left(paging)))
         if listed.urls:
-            new += [_alone(listing, url) for url in paging.missing]
+            new += [_retry_page_item(listing, url) for url in paging.missing]
         new += taken
-        fresh = any(not press.known.has(url) for url in listed.urls)
-        after = paging.after(listed.urls, taken=len(taken), fresh=fresh)
-    following = press.next(after, listed, log)
+        fresh = any(not context.known.has(url) for url in listed.urls)
+        after = paging.after_page(listed.urls, taken=len(taken), fresh=fresh)
+    following = context.next_page(after, listed, log)
     if not after.ever and (following is None or following.part != after.part):
         new += _nothing_found(listing, after)
-    if following is not None and press.address(following) is not None:
-        new.append(_page_item(listing, press, following))
+    if following is not None and context.page_url(following) is not None:
+        new.append(_page_item(listing, context, following))
     return new
 
 
@@ -167,10 +169,12 @@ def _nothing_found(listing: AnyStage, paging: Paging) -> Iterator[NewItem]:
     """A series that ends without one article is a mistake in the file, or a site that is down: both must be seen."""
     if not paging.missing and not paging.failed:
         raise Permanent("no page of the listing has an article: check selectors.thumbnail, or json_paths of an api")
-    return (_alone(listing, url) for url in paging.missing)
+    return (_retry_page_item(listing, url) for url in paging.missing)
 
 
-def _articles(press: Press, scraper: Scraper, found: ListingPage, room: int | None) -> Iterator[NewItem]:
-    fresh = [entry for entry in found.entries if not press.known.has(entry.url)]
-    for entry in fresh[:room]:
+def _articles(
+    context: NewspaperContext, scraper: Scraper, found: ListingPage, articles_left: int | None
+) -> Iterator[NewItem]:
+    fresh = [entry for entry in found.entries if not context.known.has(entry.url)]
+    for entry in fresh[:articles_left]:
         yield scraper.stages["article"].item(entry.url, payload=entry.payload())

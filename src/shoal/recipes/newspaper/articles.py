@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.define.yaml_scraper import Declared, wrong
+from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.errors import Permanent
 from shoal.fetch import urls
 from shoal.fetch.page import Page
-from shoal.recipes.newspaper.cleaning import Cleaner
-from shoal.recipes.newspaper.settings import Api, Newspaper, OneOrMore, many
+from shoal.recipes.newspaper.cleaning import FieldCleaner
+from shoal.recipes.newspaper.settings import ApiListing, Newspaper, OneOrMore, as_tuple
 
 if TYPE_CHECKING:
     from parsel import Selector
@@ -33,7 +33,7 @@ _BLOCKS = frozenset({
 _UNREAD = frozenset({"script", "style", "noscript", "template"})
 
 
-def check_selectors(declared: Declared, paper: Newspaper) -> None:
+def check_selectors(header: YamlHeader, paper: Newspaper) -> None:
     """Raises InvalidScraper for a selector that cannot be understood."""
     from parsel import Selector
 
@@ -41,23 +41,23 @@ def check_selectors(declared: Declared, paper: Newspaper) -> None:
     for table in ("thumbnail", "article"):
         given = getattr(paper.selectors, table)
         for field in given.__struct_fields__ if given is not None else ():
-            for selector in many(getattr(given, field)):
+            for selector in as_tuple(getattr(given, field)):
                 try:
                     empty.css(selector)
                 except Exception as problem:  # the library has errors of several families for this
                     where = f"selectors.{table}.{field}"
                     message = f"{where} is {selector!r}, which is no CSS selector: {' '.join(str(problem).split())}."
-                    raise wrong(declared, ["selectors", table, field], message) from None
+                    raise yaml_error(header, ["selectors", table, field], message) from None
 
 
 def elements(scope: Selector, selectors: OneOrMore) -> list[Selector]:
     """What the first selector that finds anything finds."""
-    return next((found for selector in many(selectors) if (found := scope.css(selector))), [])
+    return next((found for selector in as_tuple(selectors) if (found := scope.css(selector))), [])
 
 
 def texts(scope: Selector, selectors: OneOrMore) -> list[str]:
     """The texts of the first selector that finds any. Without ::text or ::attr they are all that an element says."""
-    for selector in many(selectors):
+    for selector in as_tuple(selectors):
         matches = scope.css(selector)
         values = matches.getall() if _PSEUDO.search(selector) else [text_in(match.root) for match in matches]
         if found := [stripped for value in values if (stripped := value.strip())]:
@@ -73,7 +73,7 @@ def text(scope: Selector, selectors: OneOrMore) -> str | None:
 
 def link(scope: Selector, selectors: OneOrMore) -> str | None:
     """The same for an address: an element stands for its href."""
-    return text(scope, tuple(each if _PSEUDO.search(each) else f"{each}::attr(href)" for each in many(selectors)))
+    return text(scope, tuple(each if _PSEUDO.search(each) else f"{each}::attr(href)" for each in as_tuple(selectors)))
 
 
 def text_in(root: Any) -> str:
@@ -91,14 +91,14 @@ def _pieces(root: Any) -> Iterator[str]:
         if shown and node.tag in _BLOCKS:
             yield "\n"
         if not closing and shown:
-            yield _spaced(node.text)
+            yield _collapse_spaces(node.text)
             left.append((node, True))
             left += [(child, False) for child in reversed(node)]
         elif node is not root:
-            yield _spaced(node.tail)
+            yield _collapse_spaces(node.tail)
 
 
-def _spaced(text: str | None) -> str:
+def _collapse_spaces(text: str | None) -> str:
     """A line break in the source is only a space to its reader."""
     return re.sub(r"\s+", " ", text or "")
 
@@ -130,21 +130,21 @@ class ListingPage(msgspec.Struct, frozen=True):
 class Reader:
     """Reads the pages of one newspaper."""
 
-    def __init__(self, paper: Newspaper, cleaner: Cleaner, *, source: str, country: str) -> None:
+    def __init__(self, paper: Newspaper, cleaner: FieldCleaner, *, source: str, country: str) -> None:
         self._paper = paper
         self._cleaner = cleaner
         self._source = source
         self._country = country
-        self._excluded = [re.compile(pattern) for pattern in many(paper.listing.exclude)]
+        self._excluded = [re.compile(pattern) for pattern in as_tuple(paper.listing.exclude)]
 
     def listing(self, page: Page) -> ListingPage:
         """What the page lists. Raises Permanent if it is not what the file says it is."""
         listing = self._paper.listing
         total = None
-        if isinstance(listing, Api):
+        if isinstance(listing, ApiListing):
             answer = page.json()
             found = self._listed_in_json(listing, answer)
-            count = at(answer, listing.json_paths.total) if listing.json_paths.total else None
+            count = json_at(answer, listing.json_paths.total) if listing.json_paths.total else None
             total = int(count) if isinstance(count, int | str) and str(count).isdigit() else None
         else:
             found = self._listed_in_html(page)
@@ -180,18 +180,18 @@ class Reader:
                 title = self._cleaner.clean("title", text(box, selectors.title))
                 yield Entry(self._url(page.join(href)), title, self._day(box, selectors.date))
 
-    def _listed_in_json(self, listing: Api, answer: Any) -> Iterator[Entry]:
+    def _listed_in_json(self, listing: ApiListing, answer: Any) -> Iterator[Entry]:
         paths = listing.json_paths
-        found = at(answer, paths.collection)
+        found = json_at(answer, paths.collection)
         if not isinstance(found, list | None):
             raise Permanent(f"json_paths.collection is {paths.collection!r}, where the answer has no list")
-        base = urls.parsed(self._paper.base_url)
+        base = urls.parse_url(self._paper.base_url)
         for each in found or ():
-            href = at(each, paths.url)
+            href = json_at(each, paths.url)
             if base is not None and isinstance(href, str) and href.strip():
-                title = self._cleaner.clean("title", _scalar(at(each, paths.title)))
-                day = self._cleaner.day(_scalar(at(each, paths.date)))
-                fields = {name: at(each, path) for name, path in paths.fields.items()}
+                title = self._cleaner.clean("title", _scalar(json_at(each, paths.title)))
+                day = self._cleaner.day(_scalar(json_at(each, paths.date)))
+                fields = {name: json_at(each, path) for name, path in paths.fields.items()}
                 yield Entry(self._url(urls.resolve(base, href.strip()) or href), title, day, fields)
 
     def _url(self, url: str) -> str:
@@ -199,7 +199,7 @@ class Reader:
 
     def _day(self, scope: Selector, selectors: OneOrMore) -> str | None:
         """The first day that any of the selectors finds: a text that is none counts as not found."""
-        found = (each for selector in many(selectors) for each in texts(scope, selector))
+        found = (each for selector in as_tuple(selectors) for each in texts(scope, selector))
         return next((day for each in found if (day := self._cleaner.day(each))), None)
 
     def _is_article(self, url: str) -> bool:
@@ -208,7 +208,7 @@ class Reader:
         return not any(pattern.search(url) for pattern in self._excluded)
 
 
-def at(value: Any, path: str | None) -> Any:
+def json_at(value: Any, path: str | None) -> Any:
     """What stands at `data.items.0.url`; None if there is nothing."""
     if path is None:
         return None

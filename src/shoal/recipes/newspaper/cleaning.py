@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from shoal.define.author_code import load_object
-from shoal.define.yaml_scraper import Declared, wrong
+from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.errors import InvalidScraper, NotFound
-from shoal.recipes.newspaper.settings import Newspaper, many
+from shoal.recipes.newspaper.settings import Newspaper, as_tuple
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_WRITTEN = (
+_DATE_FORMATS = (
     re.compile(r"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?!\d)"),
     re.compile(rf"\b{_DAY}(?:\s+of)?[\s\-.,]+{_MONTH}[\s\-,]+(?P<year>\d{{4}})\b", re.IGNORECASE),
     re.compile(rf"\b{_MONTH}\s*{_DAY}[\s,\-]+(?P<year>\d{{4}})\b", re.IGNORECASE),
@@ -47,7 +47,7 @@ def read_day(text: str, *, now: dt.datetime, month_first: bool = False) -> dt.da
     if _EPOCH.fullmatch(text):
         seconds = float(text)
         return dt.datetime.fromtimestamp(seconds / 1_000 if seconds > 1e11 else seconds, dt.UTC).date()
-    for form in _WRITTEN:
+    for form in _DATE_FORMATS:
         if found := form.search(text):
             month = found["month"]
             number = int(month) if month.isdigit() else _MONTHS.index(month.lower()) + 1
@@ -126,15 +126,15 @@ def lower_case(tags: list[str]) -> list[str]:
     return [tag.lower() for tag in tags]
 
 
-def as_it_is(value: str) -> str:
+def unchanged(value: str) -> str:
     """Addresses are absolute and days are read anyway; files of older systems say so with these names."""
     return value
 
 
-NAMED: Mapping[str, Mapping[str, Function]] = {
-    "url": {"without_query": without_query, "https": https, "clean_url": as_it_is},
+BUILTIN_FUNCTIONS: Mapping[str, Mapping[str, Function]] = {
+    "url": {"without_query": without_query, "https": https, "clean_url": unchanged},
     "title": {"one_line": one_line, "plain_text": plain_text},
-    "date": {"day_first": day_first, "month_first": month_first, "handle_mixed_dates": as_it_is},
+    "date": {"day_first": day_first, "month_first": month_first, "handle_mixed_dates": unchanged},
     "body": {"one_line": one_line, "plain_text": plain_text},
     "tags": {"split_commas": split_commas, "lower_case": lower_case},
     "record_filter": {
@@ -145,14 +145,14 @@ NAMED: Mapping[str, Mapping[str, Function]] = {
 }
 
 
-class Cleaner:
+class FieldCleaner:
     """The functions that a file names, found and ready. `files` are those that they were loaded from."""
 
-    def __init__(self, declared: Declared, paper: Newspaper) -> None:
+    def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
         self.files: list[Path] = []
         self._functions = {
-            field: [self._found(declared, field, name) for name in many(getattr(paper.cleaning, field))]
-            for field in NAMED
+            field: [self._find_function(header, field, name) for name in as_tuple(getattr(paper.cleaning, field))]
+            for field in BUILTIN_FUNCTIONS
         }
 
     def clean(self, field: str, value: Any) -> Any:
@@ -170,28 +170,28 @@ class Cleaner:
     def keeps(self, record: Mapping[str, Any]) -> bool:
         return all(function(record) for function in self._functions["record_filter"])
 
-    def _found(self, declared: Declared, field: str, name: str) -> Function:
+    def _find_function(self, header: YamlHeader, field: str, name: str) -> Function:
         if ":" not in name:
-            return self._named(declared, field, name)
+            return self._find_named(header, field, name)
         try:
-            function = load_object(name, declared.folder)
+            function = load_object(name, header.folder)
         except (NotFound, InvalidScraper) as problem:
             message = f"cleaning.{field}: {problem.message}"
-            raise wrong(declared, ["cleaning", field], message, remedy=problem.remedy) from problem
+            raise yaml_error(header, ["cleaning", field], message, remedy=problem.remedy) from problem
         if not callable(function):
-            raise wrong(declared, ["cleaning", field], f"cleaning.{field}: {name} is no function.")
+            raise yaml_error(header, ["cleaning", field], f"cleaning.{field}: {name} is no function.")
         if code := getattr(function, "__code__", None):
             self.files.append(Path(code.co_filename))
         return function  # type: ignore[no-any-return]
 
-    def _named(self, declared: Declared, field: str, name: str) -> Function:
-        known = NAMED[field]
+    def _find_named(self, header: YamlHeader, field: str, name: str) -> Function:
+        known = BUILTIN_FUNCTIONS[field]
         if name in known:
             return known[name]
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
-        raise wrong(
-            declared,
+        raise yaml_error(
+            header,
             ["cleaning", field],
             f"cleaning.{field} has no function {name!r}; {hint}",
             remedy="For one of your own write module:function.",

@@ -11,10 +11,10 @@ from typing import TextIO
 
 import msgspec
 
-from shoal.define.yaml_scraper import Declared, wrong
+from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.errors import InvalidItem, InvalidScraper
 from shoal.model.url_key import key_hash, url_key
-from shoal.recipes.newspaper.settings import Newspaper, many
+from shoal.recipes.newspaper.settings import Newspaper, as_tuple
 
 SUFFIXES = (".csv", ".jsonl", ".txt")
 LONGEST_FIELD = 16 << 20
@@ -24,20 +24,20 @@ class _Line(msgspec.Struct):
     url: str | None = None
 
 
-class Known:
+class KnownArticles:
     """Read when it is first asked for, and kept. Every process that works on the listing reads it."""
 
-    def __init__(self, declared: Declared, paper: Newspaper) -> None:
-        self._patterns = many(paper.known)
-        self._folder = declared.folder
+    def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
+        self._patterns = as_tuple(paper.known)
+        self._folder = header.folder
         self._keys: frozenset[bytes] | None = None
         self._reading = asyncio.Lock()
         for pattern in self._patterns:
             if not pattern.endswith(SUFFIXES):
                 message = f"known is {pattern!r}; it must end in {', '.join(SUFFIXES)}."
-                raise wrong(declared, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
+                raise yaml_error(header, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
 
-    async def ready(self) -> None:
+    async def load(self) -> None:
         """Raises InvalidScraper when a file cannot be understood."""
         async with self._reading:
             if self._keys is None:

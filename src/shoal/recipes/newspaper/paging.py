@@ -16,26 +16,28 @@ from typing import Any
 
 import msgspec
 
-from shoal.define.yaml_scraper import Declared, wrong
+from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.fetch import urls
 from shoal.model.url_key import url_key
-from shoal.recipes.newspaper.settings import Api, Archive, Listing, Newspaper, Pagination, many
+from shoal.recipes.newspaper.settings import ApiListing, Archive, Listing, Newspaper, Pagination, as_tuple
 
 
-class Places:
+class ListingUrls:
     """The addresses of a newspaper's listing pages. `newest` is the day on which an archive without an end begins."""
 
     def __init__(self, paper: Newspaper) -> None:
         self._base_url = paper.base_url
         self._listing = paper.listing
-        self.templates = many(paper.listing.url_template)
+        self.templates = as_tuple(paper.listing.url_template)
 
-    def check(self, declared: Declared) -> None:
+    def check(self, header: YamlHeader) -> None:
         """A page is an item, and one that is there already is not taken again: all of them must differ."""
-        pages = [self._filled(part, values) for part in range(len(self.templates)) for values in self._first_two()]
+        pages = [
+            self._fill_template(part, values) for part in range(len(self.templates)) for values in self._first_two()
+        ]
         if len({url_key(url) for url in pages}) < len(pages):
             message = f"listing.url_template leads to the same page twice: {', '.join(self.templates)}."
-            raise wrong(declared, ["listing", "url_template"], message)
+            raise yaml_error(header, ["listing", "url_template"], message)
 
     def page(self, part: int, index: int, newest: dt.date) -> str | None:
         """The address of a page of a template's series, counted from 0; None when the series has ended."""
@@ -44,7 +46,7 @@ class Places:
                 return self.start
             index -= 1
         values = _values(self._listing, index, newest)
-        return None if values is None else self._filled(part, values)
+        return None if values is None else self._fill_template(part, values)
 
     @cached_property
     def start(self) -> str | None:
@@ -52,7 +54,7 @@ class Places:
         if not isinstance(self._listing, Pagination) or self._listing.start_url is None:
             return None
         start = self._absolute(self._listing.start_url)
-        first = self._filled(0, {"num": self._listing.start_page})
+        first = self._fill_template(0, {"num": self._listing.start_page})
         return None if url_key(start) == url_key(first) else start
 
     def _first_two(self) -> list[dict[str, int]]:
@@ -60,7 +62,7 @@ class Places:
             return [{"year": 2001, "month": 1, "day": 1}, {"year": 2002, "month": 2, "day": 2}]
         return [values for index in (0, 1) if (values := _values(self._listing, index, dt.date.min)) is not None]
 
-    def _filled(self, part: int, values: dict[str, int]) -> str:
+    def _fill_template(self, part: int, values: dict[str, int]) -> str:
         def value(found: re.Match[str]) -> str:
             if found[1] not in values:
                 return found[0]
@@ -73,7 +75,7 @@ class Places:
     def _absolute(self, url: str) -> str:
         if not url.startswith("/"):
             return url
-        base = urls.parsed(self._base_url)
+        base = urls.parse_url(self._base_url)
         assert base is not None, "the settings were checked"
         return urls.resolve(base, url) or url
 
@@ -82,10 +84,10 @@ def _values(listing: Listing, index: int, newest: dt.date) -> dict[str, int] | N
     match listing:
         case Pagination():
             return {"num": listing.start_page + index * listing.step}
-        case Api(pagination_type="offset"):
+        case ApiListing(pagination_type="offset"):
             offset = listing.offset_start + index * listing.offset_step
             return {"offset": offset, "num": offset, "size": listing.offset_step}
-        case Api():
+        case ApiListing():
             page = listing.page_start + index * listing.page_step
             return {"page": page, "num": page}
         case Archive():
@@ -140,10 +142,10 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         built: dict[str, Any] = msgspec.to_builtins(self)
         return built
 
-    def after(self, urls: Sequence[str], *, taken: int, fresh: bool) -> Paging:
+    def after_page(self, urls: Sequence[str], *, taken: int, fresh: bool) -> Paging:
         """After a page with these articles, of which so many were taken."""
         return msgspec.structs.replace(
-            self._turned(),
+            self._advance(),
             articles=self.articles + taken,
             listed=self.listed + len(urls),
             ever=self.ever or bool(urls),
@@ -155,9 +157,9 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def after_failure(self, missing: str | None) -> Paging:
         """After a page that could not be had; `missing` is its address if it does not exist."""
         pages = self.missing if missing is None else (*self.missing, missing)
-        return msgspec.structs.replace(self._turned(), failed=self.failed + 1, missing=pages)
+        return msgspec.structs.replace(self._advance(), failed=self.failed + 1, missing=pages)
 
-    def ending(self, batch_size: int) -> str | None:
+    def end_reason(self, batch_size: int) -> str | None:
         """Why the series ends here, None if it does not. Only a whole batch tells."""
         if self.batch < batch_size:
             return None
@@ -180,7 +182,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def next_part(self) -> Paging:
         return Paging(newest=self.newest, part=self.part + 1, pages=self.pages, articles=self.articles)
 
-    def _turned(self) -> Paging:
+    def _advance(self) -> Paging:
         return msgspec.structs.replace(
             self, index=self.index + 1, pages=self.pages + 1, batch=self.batch + 1, again=False
         )

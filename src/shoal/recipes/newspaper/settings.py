@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.define.context import Http
-from shoal.define.yaml_scraper import Declared, typed_settings, wrong
+from shoal.define.yaml_scraper import YamlHeader, convert_settings, yaml_error
 from shoal.errors import Blocked, InvalidItem, Permanent, Transient
 from shoal.fetch.page import Page
 from shoal.model.url_key import host_or_none, url_key
@@ -30,11 +30,11 @@ Step = Annotated[int, Meta(ge=1, le=1_000_000)]
 Cap = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file: a key that it does not have is an error."""
 
 
-class Pagination(_Strict, frozen=True, tag_field="type", tag="pagination"):
+class Pagination(_StrictStruct, frozen=True, tag_field="type", tag="pagination"):
     """Numbered pages: `{num}` in the template counts from `start_page` by `step`. `start_url` is visited before."""
 
     url_template: OneOrMore
@@ -45,7 +45,7 @@ class Pagination(_Strict, frozen=True, tag_field="type", tag="pagination"):
     exclude: OneOrMore = ()
 
 
-class Archive(_Strict, frozen=True, tag_field="type", tag="archive"):
+class Archive(_StrictStruct, frozen=True, tag_field="type", tag="archive"):
     """A page a day or a month, from `end_date` (today) back to `start_date`: `{year}`, `{month}`, `{day}`."""
 
     url_template: OneOrMore
@@ -56,7 +56,7 @@ class Archive(_Strict, frozen=True, tag_field="type", tag="archive"):
     exclude: OneOrMore = ()
 
 
-class JsonPaths(_Strict, frozen=True):
+class JsonPaths(_StrictStruct, frozen=True):
     """Where things stand in an answer: names with dots between, `$` for the answer itself.
 
     `collection` is the list of articles, `total` how many there are in all; the others are looked for in each article.
@@ -71,7 +71,7 @@ class JsonPaths(_Strict, frozen=True):
     fields: dict[str, str] = {}
 
 
-class Api(_Strict, frozen=True, tag_field="type", tag="api"):
+class ApiListing(_StrictStruct, frozen=True, tag_field="type", tag="api"):
     """JSON: `{offset}` and `{size}`, or `{page}`, count from their start by their step."""
 
     url_template: OneOrMore
@@ -85,10 +85,10 @@ class Api(_Strict, frozen=True, tag_field="type", tag="api"):
     exclude: OneOrMore = ()
 
 
-Listing = Pagination | Archive | Api
+Listing = Pagination | Archive | ApiListing
 
 
-class Thumbnail(_Strict, frozen=True):
+class Thumbnail(_StrictStruct, frozen=True):
     """An article on a listing page: `container` selects it, the others look inside."""
 
     container: OneOrMore
@@ -97,7 +97,7 @@ class Thumbnail(_Strict, frozen=True):
     date: OneOrMore = ()
 
 
-class Article(_Strict, frozen=True):
+class Article(_StrictStruct, frozen=True):
     """What is read from an article's own page."""
 
     body: OneOrMore
@@ -106,26 +106,26 @@ class Article(_Strict, frozen=True):
     tags: OneOrMore = ()
 
 
-class Selectors(_Strict, frozen=True):
+class Selectors(_StrictStruct, frozen=True):
     article: Article
     thumbnail: Thumbnail | None = None
 
 
-class HeaderAuth(_Strict, frozen=True, tag_field="type", tag="header"):
+class HeaderAuth(_StrictStruct, frozen=True, tag_field="type", tag="header"):
     """A header whose value is in the environment variable `variable`."""
 
     variable: str
     header: str = "Authorization"
 
 
-class BasicAuth(_Strict, frozen=True, tag_field="type", tag="basic"):
+class BasicAuth(_StrictStruct, frozen=True, tag_field="type", tag="basic"):
     """A name and a password that are in these environment variables."""
 
     user_variable: str
     password_variable: str
 
 
-class Cleaning(_Strict, frozen=True):
+class Cleaning(_StrictStruct, frozen=True):
     """Functions that change a field, by name or as module:function, and those that say which records to keep."""
 
     url: OneOrMore = ()
@@ -136,7 +136,7 @@ class Cleaning(_Strict, frozen=True):
     record_filter: OneOrMore = ()
 
 
-class Newspaper(_Strict, frozen=True):
+class Newspaper(_StrictStruct, frozen=True):
     """A newspaper.
 
     `rate_limit`: seconds between two requests to a host. `concurrency`: requests to a host under way at once.
@@ -160,70 +160,72 @@ class Newspaper(_Strict, frozen=True):
     max_articles: Cap | None = None
 
 
-def many(value: OneOrMore | None) -> tuple[str, ...]:
+def as_tuple(value: OneOrMore | None) -> tuple[str, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else value
 
 
-def read_newspaper(declared: Declared) -> Newspaper:
+def read_newspaper(header: YamlHeader) -> Newspaper:
     """The file's keys, checked as far as they can be without asking a site. Raises InvalidScraper."""
-    paper = typed_settings(declared, Newspaper)
+    paper = convert_settings(header, Newspaper)
     if paper.client == "browser":
         message = "client is browser, but there are no browsers yet: pages are fetched over HTTP."
-        raise wrong(declared, ["client"], message, remedy="Write client: http.")
-    _check_url(declared, ["base_url"], paper.base_url)
-    _check_listing(declared, paper.listing)
-    if paper.selectors.thumbnail is None and not isinstance(paper.listing, Api):
+        raise yaml_error(header, ["client"], message, remedy="Write client: http.")
+    _check_url(header, ["base_url"], paper.base_url)
+    _check_listing(header, paper.listing)
+    if paper.selectors.thumbnail is None and not isinstance(paper.listing, ApiListing):
         kind = type(paper.listing).__name__.lower()
         message = f"selectors.thumbnail is missing; a listing of type {kind} needs it."
-        raise wrong(declared, ["selectors"], message, remedy="Add container, title and url below it.")
+        raise yaml_error(header, ["selectors"], message, remedy="Add container, title and url below it.")
     for name, value in paper.headers.items():
         if not (re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) and value.isascii() and value.isprintable()):
-            raise wrong(declared, ["headers", name], f"headers.{name} cannot be sent as a header.")
+            raise yaml_error(header, ["headers", name], f"headers.{name} cannot be sent as a header.")
     return paper
 
 
-def _check_listing(declared: Declared, listing: Listing) -> None:
-    templates = many(listing.url_template)
+def _check_listing(header: YamlHeader, listing: Listing) -> None:
+    templates = as_tuple(listing.url_template)
     if not templates or len(set(templates)) < len(templates):
-        raise wrong(declared, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
+        raise yaml_error(header, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
     names = {Pagination: {"num"}, Archive: {"year", "month", "day"}}.get(type(listing), set())
-    if isinstance(listing, Api):
+    if isinstance(listing, ApiListing):
         names = {"offset", "num"} if listing.pagination_type == "offset" else {"page", "num"}
     for template in templates:
         if not names & set(re.findall(r"\{(\w+)(?::d)?\}", template)):
             wanted = " or ".join(f"{{{name}}}" for name in sorted(names))
             message = f"listing.url_template is the same for every page: {template!r} has no {wanted}."
-            raise wrong(declared, ["listing", "url_template"], message, remedy=f"Write {wanted} where it changes.")
+            raise yaml_error(header, ["listing", "url_template"], message, remedy=f"Write {wanted} where it changes.")
         if not template.startswith("/"):
-            _check_url(declared, ["listing", "url_template"], re.sub(r"\{[^}]*\}", "1", template))
+            _check_url(header, ["listing", "url_template"], re.sub(r"\{[^}]*\}", "1", template))
     if isinstance(listing, Pagination) and listing.start_url is not None and not listing.start_url.startswith("/"):
-        _check_url(declared, ["listing", "start_url"], listing.start_url)
+        _check_url(header, ["listing", "start_url"], listing.start_url)
     if isinstance(listing, Archive) and listing.end_date is not None and listing.end_date < listing.start_date:
         message = f"listing.end_date is {listing.end_date}, which is before start_date."
-        raise wrong(declared, ["listing", "end_date"], message, remedy="Swap the two.")
-    for pattern in many(listing.exclude):
+        raise yaml_error(header, ["listing", "end_date"], message, remedy="Swap the two.")
+    for pattern in as_tuple(listing.exclude):
         try:
             re.compile(pattern)
         except re.error as problem:
             message = f"listing.exclude has {pattern!r}, which is no regular expression: {problem}."
-            raise wrong(declared, ["listing", "exclude"], message) from None
+            raise yaml_error(header, ["listing", "exclude"], message) from None
 
 
-def _check_url(declared: Declared, keys: list[str], url: str) -> None:
+def _check_url(header: YamlHeader, keys: list[str], url: str) -> None:
     try:
         url_key(url)
     except InvalidItem as problem:
-        raise wrong(declared, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write a whole address.") from None
+        raise yaml_error(
+            header, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write a whole address."
+        ) from None
 
 
-class Access:
-    def __init__(self, declared: Declared, paper: Newspaper) -> None:
+class NewspaperClient:
+    def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
         self._headers = paper.headers
         self._retry_seconds = paper.retry_seconds
-        self._login = _login(declared, paper)
-        self._hosts = {host_or_none(url) for url in (paper.base_url, *many(paper.listing.url_template))} - {None}
+        self._login = _login(header, paper)
+        self._hosts = {host_or_none(url) for url in (paper.base_url, *as_tuple(paper.listing.url_template))} - {None}
 
     async def get(self, http: Http, url: str | None) -> Page:
         """The page; one that fails is not asked for again before the time that the file asks for."""
@@ -239,21 +241,21 @@ class Access:
         return self._login if self._login and host_or_none(url) in self._hosts else {}
 
 
-def _login(declared: Declared, paper: Newspaper) -> dict[str, str]:
+def _login(header: YamlHeader, paper: Newspaper) -> dict[str, str]:
     if paper.auth is None:
         return {}
     if isinstance(paper.auth, HeaderAuth):
-        return {paper.auth.header: _secret(declared, "variable", paper.auth.variable)}
-    user = _secret(declared, "user_variable", paper.auth.user_variable)
-    password = _secret(declared, "password_variable", paper.auth.password_variable)
+        return {paper.auth.header: _secret(header, "variable", paper.auth.variable)}
+    user = _secret(header, "user_variable", paper.auth.user_variable)
+    password = _secret(header, "password_variable", paper.auth.password_variable)
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def _secret(declared: Declared, key: str, variable: str) -> str:
+def _secret(header: YamlHeader, key: str, variable: str) -> str:
     value = os.environ.get(variable, "").strip()
     if not value:
         message = f"auth.{key} is {variable}, but there is no such environment variable, or it is empty."
-        raise wrong(declared, ["auth", key], message, remedy=f"Set it: export {variable}=...")
+        raise yaml_error(header, ["auth", key], message, remedy=f"Set it: export {variable}=...")
     if not value.isprintable():
-        raise wrong(declared, ["auth", key], f"the environment variable {variable} cannot be sent as a header.")
+        raise yaml_error(header, ["auth", key], f"the environment variable {variable} cannot be sent as a header.")
     return value

@@ -11,13 +11,13 @@ from shoal.errors import UnknownStage
 from shoal.model.item import NewItem, priority_from_higher_first
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope
-from shoal.testing.lab import Lab
+from shoal.testing.harness import LedgerHarness
 
 
 class IntakeConformance:
-    async def test_counts_new_duplicate_and_invalid_entries(self, lab: Lab) -> None:  # S1.21
-        run = await lab.run()
-        report = await lab.ledger.intake.enqueue(
+    async def test_counts_new_duplicate_and_invalid_entries(self, harness: LedgerHarness) -> None:  # S1.21
+        run = await harness.run()
+        report = await harness.ledger.intake.enqueue(
             run.id,
             [
                 "https://example.com/a?x=1&y=2",
@@ -36,23 +36,23 @@ class IntakeConformance:
             ],
         )
         assert (report.enqueued, report.duplicates, report.invalid) == (2, 1, 10)
-        assert [position for position, _ in report.complaints] == list(range(3, 13))
-        counts = await lab.ledger.reads.stats(run.id)
+        assert [position for position, _ in report.invalid_entries] == list(range(3, 13))
+        counts = await harness.ledger.reads.stats(run.id)
         assert (counts.ready, counts.duplicates, counts.total) == (2, 1, 2)
-        await lab.check()
+        await harness.check()
 
-    async def test_the_url_is_kept_byte_for_byte(self, lab: Lab) -> None:
-        run = await lab.run()
+    async def test_the_url_is_kept_byte_for_byte(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
         url = "HTTPS://Example.com:443/Path/../b?z=1&a=%7e#frag"
-        await lab.ledger.intake.enqueue(run.id, [url])
-        (claimed,) = await lab.claim(await lab.worker())
+        await harness.ledger.intake.enqueue(run.id, [url])
+        (claimed,) = await harness.claim(await harness.worker())
         assert claimed.url == url
 
-    async def test_what_was_enqueued_comes_out_as_it_went_in(self, lab: Lab) -> None:
-        run = await lab.run("list", "page")
+    async def test_what_was_enqueued_comes_out_as_it_went_in(self, harness: LedgerHarness) -> None:
+        run = await harness.run("list", "page")
         payload = {"city": "Łódź", "n": 3, "deep": {"list": [1, None, True]}, "nul": "a\u0000b"}
-        await lab.put(run, "k", payload=payload, stage="page", partition="PL", lane="host", max_attempts=7)
-        (claimed,) = await lab.claim(await lab.worker())
+        await harness.put(run, "k", payload=payload, stage="page", partition="PL", lane="host", max_attempts=7)
+        (claimed,) = await harness.claim(await harness.worker())
         assert (claimed.key, claimed.payload, claimed.stage, claimed.partition, claimed.lane) == (
             "k",
             payload,
@@ -62,81 +62,85 @@ class IntakeConformance:
         )
         assert (claimed.max_attempts, claimed.tries, claimed.run_id) == (7, 0, run.id)
 
-    async def test_entries_may_come_from_an_async_source(self, lab: Lab) -> None:
+    async def test_entries_may_come_from_an_async_source(self, harness: LedgerHarness) -> None:
         async def urls() -> AsyncIterator[str]:
             for n in range(5):
                 await asyncio.sleep(0)
                 yield f"https://example.com/{n}"
 
-        run = await lab.run()
-        assert (await lab.ledger.intake.enqueue(run.id, urls())).enqueued == 5
+        run = await harness.run()
+        assert (await harness.ledger.intake.enqueue(run.id, urls())).enqueued == 5
 
-    async def test_more_than_one_chunk(self, lab: Lab) -> None:  # S1.3
-        run = await lab.run()
-        report = await lab.ledger.intake.enqueue(run.id, (f"https://example.com/{n % 20_001}" for n in range(25_000)))
+    async def test_more_than_one_chunk(self, harness: LedgerHarness) -> None:  # S1.3
+        run = await harness.run()
+        report = await harness.ledger.intake.enqueue(
+            run.id, (f"https://example.com/{n % 20_001}" for n in range(25_000))
+        )
         assert (report.enqueued, report.duplicates) == (20_001, 4_999)
-        assert (await lab.ledger.reads.stats(run.id)).ready == 20_001
+        assert (await harness.ledger.reads.stats(run.id)).ready == 20_001
 
-    async def test_handing_in_again_adds_only_what_is_new(self, lab: Lab) -> None:
-        run = await lab.run()
-        await lab.put(run, "a", "b")
-        report = await lab.ledger.intake.enqueue(run.id, [NewItem(key=key) for key in "abc"])
+    async def test_handing_in_again_adds_only_what_is_new(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, "a", "b")
+        report = await harness.ledger.intake.enqueue(run.id, [NewItem(key=key) for key in "abc"])
         assert (report.enqueued, report.duplicates) == (1, 2)
 
-    async def test_the_same_key_may_stand_in_two_stages_and_two_runs(self, lab: Lab) -> None:
-        first, second = await lab.run("list", "page"), await lab.run("list")
-        await lab.put(first, "k", stage="list")
-        await lab.put(first, "k", stage="page")
-        await lab.put(second, "k")
-        assert len(await lab.claim(await lab.worker())) == 3
+    async def test_the_same_key_may_stand_in_two_stages_and_two_runs(self, harness: LedgerHarness) -> None:
+        first, second = await harness.run("list", "page"), await harness.run("list")
+        await harness.put(first, "k", stage="list")
+        await harness.put(first, "k", stage="page")
+        await harness.put(second, "k")
+        assert len(await harness.claim(await harness.worker())) == 3
 
-    async def test_an_unknown_stage_is_refused(self, lab: Lab) -> None:
-        run = await lab.run("page")
+    async def test_an_unknown_stage_is_refused(self, harness: LedgerHarness) -> None:
+        run = await harness.run("page")
         with pytest.raises(UnknownStage, match="nope"):
-            await lab.ledger.intake.enqueue(run.id, ["https://example.com/"], stage="nope")
+            await harness.ledger.intake.enqueue(run.id, ["https://example.com/"], stage="nope")
         with pytest.raises(UnknownStage, match="nope"):
-            await lab.ledger.intake.enqueue(run.id, [NewItem(key="k", stage="nope")])
-        assert (await lab.ledger.reads.stats(run.id)).total == 0
+            await harness.ledger.intake.enqueue(run.id, [NewItem(key="k", stage="nope")])
+        assert (await harness.ledger.reads.stats(run.id)).total == 0
 
-    async def test_smaller_priorities_go_first_then_the_order_of_arrival(self, lab: Lab) -> None:  # S1.22, S3.4
-        run = await lab.run()
-        await lab.put(run, "n1", "n2")
-        await lab.put(run, "late", priority=5)
-        await lab.put(run, "urgent", priority=-5)
-        await lab.put(run, "imported", priority=priority_from_higher_first(9))
-        assert await lab.claim_keys(await lab.worker()) == ["imported", "urgent", "n1", "n2", "late"]
+    async def test_smaller_priorities_go_first_then_the_order_of_arrival(
+        self, harness: LedgerHarness
+    ) -> None:  # S1.22, S3.4
+        run = await harness.run()
+        await harness.put(run, "n1", "n2")
+        await harness.put(run, "late", priority=5)
+        await harness.put(run, "urgent", priority=-5)
+        await harness.put(run, "imported", priority=priority_from_higher_first(9))
+        assert await harness.claim_keys(await harness.worker()) == ["imported", "urgent", "n1", "n2", "late"]
 
-    async def test_max_attempts_of_the_item_the_stage_or_the_run(self, lab: Lab) -> None:  # S1.17
+    async def test_max_attempts_of_the_item_the_stage_or_the_run(self, harness: LedgerHarness) -> None:  # S1.17
         spec = RunSpec(scraper="s", stages=(StageSpec("a"), StageSpec("b", max_attempts=2)), max_attempts=9)
-        run = await lab.ledger.runs.create(spec)
-        await lab.put(run, "run", stage="a")
-        await lab.put(run, "stage", stage="b")
-        await lab.put(run, "item", stage="b", max_attempts=5)
-        worker = await lab.worker()
-        claimed = [*await lab.claim(worker), *await lab.claim(worker)]
+        run = await harness.ledger.runs.create(spec)
+        await harness.put(run, "run", stage="a")
+        await harness.put(run, "stage", stage="b")
+        await harness.put(run, "item", stage="b", max_attempts=5)
+        worker = await harness.worker()
+        claimed = [*await harness.claim(worker), *await harness.claim(worker)]
         assert {item.name: item.max_attempts for item in claimed} == {"run": 9, "stage": 2, "item": 5}
 
-    async def test_an_item_waits_for_its_time(self, lab: Lab) -> None:
-        run = await lab.run()
-        await lab.put(run, "later", delay=60.0)
-        worker = await lab.worker(lease_seconds=3600.0)
-        assert await lab.claim(worker) == []
-        due = await lab.ledger.upkeep.next_due()
+    async def test_an_item_waits_for_its_time(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, "later", delay=60.0)
+        worker = await harness.worker(lease_seconds=3600.0)
+        assert await harness.claim(worker) == []
+        due = await harness.ledger.upkeep.next_due()
         assert due is not None
         assert 50 < due <= 60
-        await lab.jump(61)
-        await lab.ledger.upkeep.tend()
-        assert await lab.claim_keys(worker) == ["later"]
-        await lab.check()
+        await harness.advance_clock(61)
+        await harness.ledger.upkeep.run_once()
+        assert await harness.claim_keys(worker) == ["later"]
+        await harness.check()
 
-    async def test_a_worker_is_not_woken_by_what_others_wait_for(self, lab: Lab) -> None:
-        ours, others = await lab.run("page", "late"), await lab.run(scraper="other")
-        await lab.put(others, "soon", delay=5.0)
-        await lab.put(ours, "later", delay=60.0, partition="north")
-        await lab.put(ours, "last", delay=600.0, stage="late")
+    async def test_a_worker_is_not_woken_by_what_others_wait_for(self, harness: LedgerHarness) -> None:
+        ours, others = await harness.run("page", "late"), await harness.run(scraper="other")
+        await harness.put(others, "soon", delay=5.0)
+        await harness.put(ours, "later", delay=60.0, partition="north")
+        await harness.put(ours, "last", delay=600.0, stage="late")
 
         async def due(**scope: object) -> float:
-            seconds = await lab.ledger.upkeep.next_due(Scope(**scope))  # type: ignore[arg-type]
+            seconds = await harness.ledger.upkeep.next_due(Scope(**scope))  # type: ignore[arg-type]
             return -1 if seconds is None else seconds
 
         assert 0 < await due() <= 5
@@ -145,27 +149,27 @@ class IntakeConformance:
         assert 50 < await due(scraper="shop", partitions=("south",)) <= 60
         assert 500 < await due(run_ids=(ours.id,), stages=("late",)) <= 600
         assert await due(scraper="shop", partitions=("south",), steal=False) == -1
-        await lab.ledger.runs.pause(ours.id)
+        await harness.ledger.runs.pause(ours.id)
         assert await due(scraper="shop") == -1
 
-    async def test_of_many_that_wait_only_the_first_are_looked_at(self, lab: Lab) -> None:
-        ours, others = await lab.run(), await lab.run(scraper="other")
-        await lab.put(others, *(str(number) for number in range(250)), delay=5.0)
-        await lab.put(ours, "later", delay=60.0)
-        seconds = await lab.ledger.upkeep.next_due(Scope(scraper="shop"))
+    async def test_of_many_that_wait_only_the_first_are_looked_at(self, harness: LedgerHarness) -> None:
+        ours, others = await harness.run(), await harness.run(scraper="other")
+        await harness.put(others, *(str(number) for number in range(250)), delay=5.0)
+        await harness.put(ours, "later", delay=60.0)
+        seconds = await harness.ledger.upkeep.next_due(Scope(scraper="shop"))
         assert seconds is not None
         assert 0 < seconds <= 5, "nothing of ours comes due before that, and nobody looked any farther"
 
-    async def test_a_source_that_fails_half_way_loses_nothing_that_was_stored(self, lab: Lab) -> None:
+    async def test_a_source_that_fails_half_way_loses_nothing_that_was_stored(self, harness: LedgerHarness) -> None:
         def urls() -> object:
             for n in range(15_000):
                 yield f"https://example.com/{n}"
             raise OSError("the file ended badly")
 
-        run = await lab.run()
+        run = await harness.run()
         with pytest.raises(OSError, match="badly"):
-            await lab.ledger.intake.enqueue(run.id, urls())  # type: ignore[arg-type]
-        stored = (await lab.ledger.reads.stats(run.id)).ready
-        report = await lab.ledger.intake.enqueue(run.id, (f"https://example.com/{n}" for n in range(15_000)))
+            await harness.ledger.intake.enqueue(run.id, urls())  # type: ignore[arg-type]
+        stored = (await harness.ledger.reads.stats(run.id)).ready
+        report = await harness.ledger.intake.enqueue(run.id, (f"https://example.com/{n}" for n in range(15_000)))
         assert (report.enqueued, report.duplicates) == (15_000 - stored, stored)
-        await lab.check()
+        await harness.check()

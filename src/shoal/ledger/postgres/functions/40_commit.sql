@@ -21,7 +21,7 @@ declare
     t timestamptz;
     lanes bigint[];
     new_lanes bigint[];
-    held_items bigint[];
+    max_pending_items bigint[];
     held_lanes bigint[];
     held_unstarted boolean[];
     done_items bigint[];
@@ -60,8 +60,8 @@ begin
         )
         select count(*), array_agg(h.item), array_agg(h.lane), array_agg(h.started_at is null),
                array_agg(h.run), array_agg(h.queue)
-        into committed, held_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
-        done_items := held_items;
+        into committed, max_pending_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
+        done_items := max_pending_items;
         if lanes is not null then
             update shoal.lane l
             set taken = l.taken - n.left_lane, unstarted = l.unstarted - n.unstarted,
@@ -157,7 +157,7 @@ begin
         )
         select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done'),
                array_agg(j.run) filter (where j.kind = 'done'), array_agg(j.queue) filter (where j.kind = 'done')
-        into committed, held_items, done_items, done_runs, done_queues from judged j;
+        into committed, max_pending_items, done_items, done_runs, done_queues from judged j;
     end if;
     if r_items is not null and done_items is not null then
         with done as materialized (
@@ -198,7 +198,7 @@ begin
                 select n.item, n.epoch, i.run
                 from unnest(items, epochs) as n(item, epoch)
                 left join lateral (select i.run from shoal.item i where i.run = any (runs) and i.id = n.item) i on true
-                where n.item not in (select h.item from unnest(held_items) as h(item))
+                where n.item not in (select h.item from unnest(max_pending_items) as h(item))
             ) u
         ) u;
     end if;

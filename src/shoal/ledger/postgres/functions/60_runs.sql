@@ -617,9 +617,9 @@ begin
 end $$;
 
 -- A new run. Its id is the ledger's time; a suffix is added when the plain id is taken. Asked again with the same
--- receipt, or for an occasion that has a run, it answers with the run that was made the first time.
+-- receipt, or for an idempotency key that has a run, it answers with the run that was made the first time.
 create or replace function shoal.create_run(
-    receipt_id uuid, scraper text, settings json, occasion_name text, code_version text, key_version int,
+    receipt_id uuid, scraper text, settings json, wanted_key text, code_version text, key_version int,
     max_attempts int, max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[],
     lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[]) returns text
 language plpgsql as $$
@@ -634,9 +634,9 @@ begin
     if found then
         return chosen;
     end if;
-    if occasion_name is not null then
-        perform pg_advisory_xact_lock(hashtextextended('shoal.occasion ' || occasion_name, 0));
-        select r.id into chosen from shoal.run r where r.occasion = occasion_name and r.state <> 'removed';
+    if wanted_key is not null then
+        perform pg_advisory_xact_lock(hashtextextended('shoal.idempotency_key ' || wanted_key, 0));
+        select r.id into chosen from shoal.run r where r.idempotency_key = wanted_key and r.state <> 'removed';
         if found then
             return chosen;
         end if;
@@ -645,8 +645,8 @@ begin
         tried := tried + 1;
         chosen := plain || case when tried > 1 then '_' || tried else '' end;
         insert into shoal.run (id, scraper, settings, code_version, key_version, max_attempts, max_rescues,
-                               created_at, changed_at, occasion)
-        values (chosen, scraper, settings, code_version, key_version, max_attempts, max_rescues, t, t, occasion_name)
+                               created_at, changed_at, idempotency_key)
+        values (chosen, scraper, settings, code_version, key_version, max_attempts, max_rescues, t, t, wanted_key)
         on conflict (id) do nothing
         returning no into run_no;
         exit when run_no is not null;

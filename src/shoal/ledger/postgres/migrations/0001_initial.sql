@@ -1,4 +1,4 @@
--- functions: d9778e5827a26914
+-- functions: 078955c67ee4a840
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.
@@ -18,7 +18,7 @@ create table shoal.run (
     created_at   timestamptz not null,
     changed_at   timestamptz not null,
     finished_at  timestamptz,
-    occasion     text,
+    idempotency_key     text,
     -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
     idle         boolean not null default false,
     -- What is still to be done to its lanes, and how far that has come: see shoal.settle_lanes.
@@ -27,8 +27,8 @@ create table shoal.run (
 );
 create index run_active on shoal.run (no) where state = 'active';
 create index run_lane_work on shoal.run (no) where lane_work is not null;
--- One run for one occasion: a slot of a schedule, a member of a collection.
-create unique index run_occasion on shoal.run (occasion) where occasion is not null and state <> 'removed';
+-- One run for one idempotency key: a slot of a schedule, a member of a collection.
+create unique index run_idempotency_key on shoal.run (idempotency_key) where idempotency_key is not null and state <> 'removed';
 
 create table shoal.stage (
     id           int generated always as identity primary key,
@@ -336,7 +336,7 @@ create table shoal.setting (
 create index setting_scope on shoal.setting (scope, version);
 
 -- Things that one of many processes is to do, once: a slot of a schedule, the telling of an alert.
-create table shoal.errand (
+create table shoal.lock (
     name        text collate "C" primary key,
     taken_by    text not null,
     taken_at    timestamptz not null,

@@ -17,8 +17,8 @@ select n.value from shoal.run_note n where n.run = $1 and n.name = $2
 select r.*, array(select s.name from shoal.stage s where s.run = r.no order by s.id) as stages
 from shoal.run r where r.id = $1 and r.state <> 'removed'
 
--- name: run_of_occasion
-select r.id from shoal.run r where r.occasion = $1 and r.state <> 'removed'
+-- name: run_by_idempotency_key
+select r.id from shoal.run r where r.idempotency_key = $1 and r.state <> 'removed'
 
 -- name: latest_run
 select r.id from shoal.run r where r.scraper = $1 and r.state <> 'removed' order by r.no desc limit 1
@@ -74,34 +74,34 @@ select shoal.cancel_items($1::int, $2::bigint[], $3)
 -- name: note_event
 insert into shoal.event (at, run, actor, action, subject, detail) values (shoal.clock(), $1, $2, $3, $4, $5::json)
 
--- name: take_errand
+-- name: acquire_lock
 -- Free, or its taker's time is up, or taken by the same one: then it is the caller's, and a row says so.
-insert into shoal.errand as e (name, taken_by, taken_at, until)
+insert into shoal.lock as e (name, taken_by, taken_at, until)
 values ($1, $2, shoal.clock(), shoal.clock() + make_interval(secs => $3))
 on conflict (name) do update set taken_by = excluded.taken_by, taken_at = excluded.taken_at, until = excluded.until
 where e.finished_at is null and (e.until <= shoal.clock() or e.taken_by = excluded.taken_by)
 returning e.name
 
--- name: keep_errand
-update shoal.errand e set until = shoal.clock() + make_interval(secs => $3)
+-- name: renew_lock
+update shoal.lock e set until = shoal.clock() + make_interval(secs => $3)
 where e.name = $1 and e.taken_by = $2 and e.finished_at is null
 returning e.name
 
--- name: finish_errand
+-- name: complete_lock
 -- Said again by the same one, because the answer was lost, it is true again.
-update shoal.errand e set finished_at = coalesce(e.finished_at, shoal.clock()), value = $3::json
+update shoal.lock e set finished_at = coalesce(e.finished_at, shoal.clock()), value = $3::json
 where e.name = $1 and e.taken_by = $2
 returning e.name
 
--- name: drop_errand
-update shoal.errand e set until = shoal.clock() where e.name = $1 and e.taken_by = $2 and e.finished_at is null
+-- name: release_lock
+update shoal.lock e set until = shoal.clock() where e.name = $1 and e.taken_by = $2 and e.finished_at is null
 returning e.name
 
--- name: get_errand
-select e.* from shoal.errand e where e.name = $1
+-- name: get_lock
+select e.* from shoal.lock e where e.name = $1
 
--- name: list_errands
-select e.* from shoal.errand e where e.name >= $1 and e.name < $1 || U&'\+10FFFF' order by e.name desc limit $2
+-- name: list_locks
+select e.* from shoal.lock e where e.name >= $1 and e.name < $1 || U&'\+10FFFF' order by e.name desc limit $2
 
 -- name: set_lane
 select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
@@ -177,7 +177,7 @@ where r.lane_work is null and (r.state = 'paused' or (r.state = 'active' and r.i
 select r.no from shoal.run r where r.state = 'removed' order by r.no
 
 -- name: tidy
--- Receipts matter for minutes, per-minute figures for days, errands for a schedule that comes once a year. At most so many
+-- Receipts matter for minutes, per-minute figures for days, locks for a schedule that comes once a year. At most so many
 -- of each at a time; how many there were.
 with old_receipts as (
     delete from shoal.receipt x where x.ctid = any (array(
@@ -192,13 +192,13 @@ old_minutes as (
         select y.ctid from shoal.minute_count y where y.minute < shoal.clock() - interval '8 days' limit $1))
     returning 1
 ),
-old_errands as (
-    delete from shoal.errand x where x.ctid = any (array(
-        select y.ctid from shoal.errand y where y.finished_at < shoal.clock() - interval '400 days' limit $1))
+old_locks as (
+    delete from shoal.lock x where x.ctid = any (array(
+        select y.ctid from shoal.lock y where y.finished_at < shoal.clock() - interval '400 days' limit $1))
     returning 1
 )
 select greatest((select count(*) from old_receipts), (select count(*) from old_claims),
-                (select count(*) from old_minutes), (select count(*) from old_errands))
+                (select count(*) from old_minutes), (select count(*) from old_locks))
 
 -- name: next_due
 -- Only the first of all delayed items are looked at: when none of them is of this scope, nothing of it comes due before

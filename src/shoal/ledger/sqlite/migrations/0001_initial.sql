@@ -20,7 +20,7 @@ create table run (
     created_at   integer not null,
     changed_at   integer not null,
     finished_at  integer,
-    occasion     text,
+    idempotency_key     text,
     -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
     idle         integer not null default 0,
     -- What is still to be done to its lanes, and how far that has come, a JSON list: see idle.py.
@@ -29,8 +29,8 @@ create table run (
 ) strict;
 create index run_active on run (no) where state = 'active';
 create index run_lane_work on run (no) where lane_work is not null;
--- One run for one occasion: a slot of a schedule, a member of a collection.
-create unique index run_occasion on run (occasion) where occasion is not null and state <> 'removed';
+-- One run for one idempotency key: a slot of a schedule, a member of a collection.
+create unique index run_idempotency_key on run (idempotency_key) where idempotency_key is not null and state <> 'removed';
 
 create table stage (
     id             integer primary key autoincrement,
@@ -326,7 +326,7 @@ create table setting (
 create index setting_scope on setting (scope, version);
 
 -- Things that one of many processes is to do, once: a slot of a schedule, the telling of an alert.
-create table errand (
+create table lock (
     name        text primary key,
     taken_by    text not null,
     taken_at    integer not null,

@@ -1,6 +1,6 @@
 -- name: insert_run
 insert into run (id, scraper, settings, code_version, key_version, max_attempts, max_rescues, created_at, changed_at,
-                 occasion)
+                 idempotency_key)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
 on conflict (id) do nothing
 returning no
@@ -23,19 +23,19 @@ select n.value from run_note n where n.run = ?1 and n.name = ?2
 
 -- name: get_run
 select r.no, r.id, r.scraper, r.state, r.sealed, r.settings, r.code_version, r.key_version, r.max_attempts,
-       r.max_rescues, r.occasion, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
+       r.max_rescues, r.idempotency_key, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
        (select json_group_array(s.name) from (select name from stage where run = r.no order by id) s) as stages
 from run r where r.id = ?1 and r.state <> 'removed'
 
--- name: run_of_occasion
-select r.id from run r where r.occasion = ?1 and r.state <> 'removed'
+-- name: run_by_idempotency_key
+select r.id from run r where r.idempotency_key = ?1 and r.state <> 'removed'
 
 -- name: latest_run
 select r.id from run r where r.scraper = ?1 and r.state <> 'removed' order by r.no desc limit 1
 
 -- name: list_runs
 select r.no, r.id, r.scraper, r.state, r.sealed, r.settings, r.code_version, r.key_version, r.max_attempts,
-       r.max_rescues, r.occasion, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
+       r.max_rescues, r.idempotency_key, r.created_at as "created_at [moment]", r.finished_at as "finished_at [moment]",
        (select json_group_array(s.name) from (select name from stage where run = r.no order by id) s) as stages
 from run r
 where r.state <> 'removed' and (?1 is null or r.scraper = ?1) and (?2 is null or r.no < ?2)
@@ -112,39 +112,39 @@ select json_array(
     coalesce((select min(a.id) from asked a where a.sum >= ?3), (select max(o.id) from looked_at o)),
     (select json_group_array(a.id) from asked a where a.sum - a.n < ?3))
 
--- name: take_errand
+-- name: acquire_lock
 -- Free, or its taker's time is up, or taken by the same one: then it is the caller's, and a row says so.
-insert into errand (name, taken_by, taken_at, until) values (?1, ?2, shoal_now(), shoal_now() + cast(?3 * 1000000 as integer))
+insert into lock (name, taken_by, taken_at, until) values (?1, ?2, shoal_now(), shoal_now() + cast(?3 * 1000000 as integer))
 on conflict (name) do update set taken_by = excluded.taken_by, taken_at = excluded.taken_at, until = excluded.until
 where finished_at is null and (until <= shoal_now() or taken_by = excluded.taken_by)
 returning name
 
--- name: keep_errand
-update errand set until = shoal_now() + cast(?3 * 1000000 as integer) where name = ?1 and taken_by = ?2 and finished_at is null
+-- name: renew_lock
+update lock set until = shoal_now() + cast(?3 * 1000000 as integer) where name = ?1 and taken_by = ?2 and finished_at is null
 returning name
 
--- name: finish_errand
+-- name: complete_lock
 -- Said again by the same one, because the answer was lost, it is true again.
-update errand set finished_at = coalesce(finished_at, shoal_now()), value = ?3 where name = ?1 and taken_by = ?2
+update lock set finished_at = coalesce(finished_at, shoal_now()), value = ?3 where name = ?1 and taken_by = ?2
 returning name
 
--- name: drop_errand
-update errand set until = shoal_now() where name = ?1 and taken_by = ?2 and finished_at is null
+-- name: release_lock
+update lock set until = shoal_now() where name = ?1 and taken_by = ?2 and finished_at is null
 returning name
 
--- name: get_errand
+-- name: get_lock
 select e.name, e.taken_by, e.taken_at as "taken_at [moment]", e.until as "until [moment]",
        e.finished_at as "finished_at [moment]", e.value
-from errand e where e.name = ?1
+from lock e where e.name = ?1
 
--- name: list_errands
+-- name: list_locks
 select e.name, e.taken_by, e.taken_at as "taken_at [moment]", e.until as "until [moment]",
        e.finished_at as "finished_at [moment]", e.value
-from errand e where e.name >= ?1 and e.name < ?1 || char(1114111)
+from lock e where e.name >= ?1 and e.name < ?1 || char(1114111)
 order by e.name desc limit ?2
 
--- name: tidy_errands
-delete from errand where finished_at < ?1
+-- name: tidy_locks
+delete from lock where finished_at < ?1
 
 -- name: finishable_runs
 -- Sealed and nothing left, from the counts alone.

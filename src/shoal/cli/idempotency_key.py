@@ -1,4 +1,4 @@
-"""`--occasion`: a run that is made once for something, such as a slot of a schedule."""
+"""`--idempotency-key`: a run that is made once for something, such as a slot of a schedule."""
 
 from __future__ import annotations
 
@@ -15,60 +15,68 @@ if TYPE_CHECKING:
     from shoal.model.run import Run
     from shoal.service.begin import Plan
 
-Occasion = Annotated[
+IdempotencyKey = Annotated[
     str | None, typer.Option(metavar="TEXT", help="What the run is made for: made once, then taken up again.")
 ]
 
 
-class OccasionOver(Exception):
-    """The run of this occasion has ended: there is nothing to do."""
+class RunAlreadyEnded(Exception):
+    """The run of this idempotency key has ended: there is nothing to do."""
 
 
-def check_alone(occasion: str | None, *, resume: bool, fresh: bool, dry_run: bool = False) -> None:
-    if occasion is not None and (resume or fresh or dry_run):
+def check_alone(idempotency_key: str | None, *, resume: bool, fresh: bool, dry_run: bool = False) -> None:
+    if idempotency_key is not None and (resume or fresh or dry_run):
         which = "--resume" if resume else "--fresh" if fresh else "--dry-run"
-        raise typer.BadParameter(f"it excludes {which}.", param_hint="--occasion")
-    if occasion is not None and not occasion.strip():
-        raise typer.BadParameter("it must not be empty.", param_hint="--occasion")
+        raise typer.BadParameter(f"it excludes {which}.", param_hint="--idempotency-key")
+    if idempotency_key is not None and not idempotency_key.strip():
+        raise typer.BadParameter("it must not be empty.", param_hint="--idempotency-key")
 
 
-async def plan_occasion(
-    session: Session, ledger: Ledger, scraper: Scraper, occasion: str, *, for_workers: bool = False, owned: bool = False
+async def plan_by_idempotency_key(
+    session: Session,
+    ledger: Ledger,
+    scraper: Scraper,
+    idempotency_key: str,
+    *,
+    for_workers: bool = False,
+    owned: bool = False,
 ) -> Plan:
-    """The plan, unless the occasion's run has ended: that is told, and OccasionOver raised.
+    """The plan, unless the idempotency key's run has ended: that is told, and RunAlreadyEnded raised.
 
     Raises NotAllowed when another run of the scraper is still going.
     """
     from shoal.service.begin import plan_for, standing
 
-    found = await standing(ledger, scraper.name, occasion, for_workers=for_workers, owned=owned)
+    found = await standing(ledger, scraper.name, idempotency_key, for_workers=for_workers, owned=owned)
     if found.own is not None and found.is_over:
         _tell_over(session, found.own)
-        raise OccasionOver
+        raise RunAlreadyEnded
     if found.going is not None:
         raise _still_going(session, scraper.name, found.going, own=False)
     return await plan_for(ledger, scraper, found)
 
 
-async def refused_for(session: Session, ledger: Ledger, scraper: str, occasion: str) -> NotAllowed:
-    """What to say when another process owns the scraper: perhaps it works on this very occasion.
+async def refused_for(session: Session, ledger: Ledger, scraper: str, idempotency_key: str) -> NotAllowed:
+    """What to say when another process owns the scraper: perhaps it works on this very idempotency key.
 
-    Raises OccasionOver when that has ended already.
+    Raises RunAlreadyEnded when that has ended already.
     """
     from shoal.service.begin import UNFINISHED
 
-    own = await ledger.runs.of_occasion(occasion)
+    own = await ledger.runs.by_idempotency_key(idempotency_key)
     if own is not None and own.state not in UNFINISHED:
         _tell_over(session, own)
-        raise OccasionOver
+        raise RunAlreadyEnded
     return _still_going(session, scraper, own or await ledger.runs.latest(scraper), own=own is not None)
 
 
 def _tell_over(session: Session, run: Run) -> None:
     if session.json:
-        session.record({"run_id": run.id, "scraper": run.scraper, "state": run.state.value, "occasion": run.occasion})
+        session.record(
+            {"run_id": run.id, "scraper": run.scraper, "state": run.state.value, "idempotency_key": run.idempotency_key}
+        )
     else:
-        session.note(f"Run {run.id} of {run.scraper} was made for this occasion and is {run.state.value}.")
+        session.note(f"Run {run.id} of {run.scraper} was made for this idempotency key and is {run.state.value}.")
 
 
 def _still_going(session: Session, scraper: str, run: Run | None, *, own: bool) -> NotAllowed:

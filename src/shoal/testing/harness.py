@@ -6,30 +6,31 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import Claimed, NewItem
+from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.lane import LanePolicy
-from shoal.model.outcome import DONE, Finished, OutcomeClass, Verdict, VerdictKind
+from shoal.model.outcome import DONE, AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemView
 from shoal.model.worker import Scope, WorkerSpec
 
 
-class Lab:
+class LedgerHarness:
     """One ledger under test.
 
-    `jump(seconds)` moves the ledger's clock; `another()` opens the same ledger a second time, as another process would.
+    `advance_clock(seconds)` moves the ledger's clock; `open_again()` opens the same ledger a second time, as another
+    process would.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         *,
-        jump: Callable[[float], Awaitable[None]],
-        another: Callable[[], Awaitable[Ledger]],
+        advance_clock: Callable[[float], Awaitable[None]],
+        open_again: Callable[[], Awaitable[Ledger]],
     ) -> None:
         self.ledger = ledger
-        self.jump = jump
-        self.another = another
+        self.advance_clock = advance_clock
+        self.open_again = open_again
         self._names = itertools.count(1)
 
     async def run(
@@ -64,16 +65,16 @@ class Lab:
         report = await self.ledger.intake.enqueue(run.id, items)
         assert report.enqueued == len(keys), report
 
-    async def claim(self, worker: str, limit: int = 100, scope: Scope | None = None) -> list[Claimed]:
+    async def claim(self, worker: str, limit: int = 100, scope: Scope | None = None) -> list[ClaimedItem]:
         return await self.ledger.claims.claim(worker, scope or Scope(), limit)
 
     async def claim_keys(self, worker: str, limit: int = 100, scope: Scope | None = None) -> list[str]:
         return [claimed.name for claimed in await self.claim(worker, limit, scope)]
 
-    async def commit(self, worker: str, *ends: Finished) -> CommitReport:
+    async def commit(self, worker: str, *ends: FinishedAttempt) -> CommitReport:
         return await self.ledger.commits.commit(worker, ends)
 
-    async def finish(self, worker: str, claimed: Sequence[Claimed]) -> CommitReport:
+    async def finish(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         return await self.commit(worker, *(done(item) for item in claimed))
 
     async def item(self, run: Run, key: str, stage: str | None = None) -> ItemView:
@@ -88,19 +89,23 @@ class Lab:
         assert findings == [], findings
 
 
-def done(claimed: Claimed, *records: str, follow_ups: Sequence[NewItem] = ()) -> Finished:
-    return Finished(lease=claimed.lease, verdict=DONE, records=records, follow_ups=tuple(follow_ups), seconds=0.5)
+def done(claimed: ClaimedItem, *records: str, follow_ups: Sequence[NewItem] = ()) -> FinishedAttempt:
+    return FinishedAttempt(
+        lease=claimed.lease, decision=DONE, records=records, follow_ups=tuple(follow_ups), seconds=0.5
+    )
 
 
-def retry(claimed: Claimed, delay: float = 5.0, error: str = "timed out") -> Finished:
-    verdict = Verdict(VerdictKind.RETRY, OutcomeClass.TRANSIENT, delay, error)
-    return Finished(lease=claimed.lease, verdict=verdict)
+def retry(claimed: ClaimedItem, delay: float = 5.0, error: str = "timed out") -> FinishedAttempt:
+    decision = AttemptDecision(DecisionKind.RETRY, OutcomeClass.TRANSIENT, delay, error)
+    return FinishedAttempt(lease=claimed.lease, decision=decision)
 
 
-def throttled(claimed: Claimed, delay: float = 60.0) -> Finished:
-    verdict = Verdict(VerdictKind.THROTTLED, OutcomeClass.THROTTLED, delay, "429 Too Many Requests")
-    return Finished(lease=claimed.lease, verdict=verdict)
+def throttled(claimed: ClaimedItem, delay: float = 60.0) -> FinishedAttempt:
+    decision = AttemptDecision(DecisionKind.THROTTLED, OutcomeClass.THROTTLED, delay, "429 Too Many Requests")
+    return FinishedAttempt(lease=claimed.lease, decision=decision)
 
 
-def dead(claimed: Claimed, error: str = "404 Not Found") -> Finished:
-    return Finished(lease=claimed.lease, verdict=Verdict(VerdictKind.DEAD, OutcomeClass.PERMANENT, 0.0, error))
+def dead(claimed: ClaimedItem, error: str = "404 Not Found") -> FinishedAttempt:
+    return FinishedAttempt(
+        lease=claimed.lease, decision=AttemptDecision(DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, error)
+    )
