@@ -26,7 +26,7 @@ from bench.scrape_trial import REPOSITORY
 from shoal.ledger.protocols import Ledger
 
 PATIENCE_SECONDS = 120.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 INTERRUPTED = 130
 _T = TypeVar("_T")
 # The site is our own, so it needs no lane; a lane of one host would limit the fleet, as it should.
@@ -146,7 +146,7 @@ def wait_until(reached: Callable[[], bool], crew: Crew) -> None:
         crew.check()
         if time.monotonic() > deadline:
             raise RuntimeError(f"waited {PATIENCE_SECONDS:.0f} s in vain")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 class Watcher:

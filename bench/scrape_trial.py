@@ -18,7 +18,7 @@ from bench.scrape_site import FastSite
 
 REPOSITORY = Path(__file__).parents[1]
 URLS, OUT, STORED = "urls.txt", "out.jsonl", "stored.txt"
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 _MEGABYTE = 2**20
 
 
@@ -119,7 +119,7 @@ def _watched(program: Program, folder: Path) -> tuple[tuple[tuple[float, float],
             except psutil.NoSuchProcess:
                 break
             try:
-                running.wait(LOOK_SECONDS)
+                running.wait(POLL_SECONDS)
             except subprocess.TimeoutExpired:
                 continue
     finally:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.fetch.protocols import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
-    from shoal.notify.alert_thread import Tower
+    from shoal.notify.alert_thread import AlertThread
     from shoal.worker.attempt import AttemptRunner
     from shoal.worker.options import WorkerOptions
     from shoal.worker.worker import Worker
@@ -127,13 +127,13 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
     """A worker's options as the settings say, with what was chosen for this one."""
     from shoal import __version__
-    from shoal.autoscale.rules import Limits
+    from shoal.autoscale.rules import LoadLimits
     from shoal.worker.options import WorkerOptions
 
     return WorkerOptions(
         scope=scope,
         concurrency=settings.concurrency,
-        limits=Limits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100),
+        limits=LoadLimits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100),
         batch_size=settings.batch_size,
         lease=settings.lease,
         drain=settings.drain,
@@ -190,12 +190,12 @@ def build_worker(
     )
 
 
-def build_alert_thread(settings: Settings, log: Log) -> Tower:
+def build_alert_thread(settings: Settings, log: Log) -> AlertThread:
     """The watch over a ledger's runs. It opens the ledger for itself, in its own thread, when it is its turn."""
-    from shoal.notify.alert_thread import Tower
+    from shoal.notify.alert_thread import AlertThread
 
     alone = msgspec.structs.replace(settings, pool_size=1)
-    return Tower(lambda: connect_ledger(alone, create=False), settings, log=log)
+    return AlertThread(lambda: connect_ledger(alone, create=False), settings, log=log)
 
 
 def sqlite_path(ledger: str) -> Path | None:

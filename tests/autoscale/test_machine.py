@@ -49,19 +49,19 @@ def kernel(tmp_path: Path) -> Kernel:
 def rounded(load: Load) -> Load:
     assert load.cpu is not None
     assert load.memory is not None
-    return Load(cpu=round(load.cpu, 6), held_back=load.held_back, memory=round(load.memory, 6))
+    return Load(cpu=round(load.cpu, 6), cpu_throttled=load.cpu_throttled, memory=round(load.memory, 6))
 
 
 def test_without_limits_the_machine_counts(kernel: Kernel) -> None:
     machine = kernel.machine()
     kernel.cores(busy=60, idle=40)
-    assert rounded(machine.look()) == Load(cpu=0.6, held_back=None, memory=0.25)
+    assert rounded(machine.read_load()) == Load(cpu=0.6, cpu_throttled=None, memory=0.25)
 
 
 def test_only_the_cores_we_may_use_count(kernel: Kernel) -> None:
     machine = Machine(proc=kernel.proc, cgroups=kernel.cgroups, cores={1})
     kernel.write(kernel.proc / "stat", "cpu  100 0 0 100 0 0 0 0\ncpu0 100 0 0 0 0 0 0 0\ncpu1 20 0 0 60 20 0 0 0")
-    assert machine.look().cpu == pytest.approx(0.2)
+    assert machine.read_load().cpu == pytest.approx(0.2)
 
 
 def test_a_container_of_version_2(kernel: Kernel) -> None:
@@ -79,9 +79,9 @@ def test_a_container_of_version_2(kernel: Kernel) -> None:
     kernel.now += 10
     kernel.cores(busy=10, idle=90)
     kernel.groups(cpu_stat="usage_usec 5500000\nnr_periods 110\nnr_throttled 81\nthrottled_usec 5")
-    load = machine.look()
+    load = machine.read_load()
     assert load.cpu == pytest.approx(0.9)
-    assert load.held_back == pytest.approx(0.8)
+    assert load.cpu_throttled == pytest.approx(0.8)
     assert load.memory == pytest.approx(0.7)
 
 
@@ -94,7 +94,7 @@ def test_the_limit_of_an_outer_group_counts(kernel: Kernel) -> None:
     kernel.write(kernel.cgroups / "system.slice/memory.max", 2 * GIB)
     kernel.write(kernel.cgroups / "system.slice/memory.current", int(1.8 * GIB))
     kernel.write(kernel.cgroups / "system.slice/shoal.service/cpu.max", "max 100000")
-    assert kernel.machine().look().memory == pytest.approx(0.9)
+    assert kernel.machine().read_load().memory == pytest.approx(0.9)
 
 
 def test_a_container_of_version_1(kernel: Kernel) -> None:
@@ -115,7 +115,7 @@ def test_a_container_of_version_1(kernel: Kernel) -> None:
     machine = kernel.machine()
     kernel.now += 10
     kernel.groups(cpuacct__cpuacct_usage=15_000_000_000)
-    assert rounded(machine.look()) == Load(cpu=0.75, held_back=None, memory=0.5)
+    assert rounded(machine.read_load()) == Load(cpu=0.75, cpu_throttled=None, memory=0.5)
 
 
 def test_no_limit_of_version_1_is_a_huge_number_or_minus_one(kernel: Kernel) -> None:
@@ -129,12 +129,12 @@ def test_no_limit_of_version_1_is_a_huge_number_or_minus_one(kernel: Kernel) -> 
     machine = kernel.machine()
     kernel.now += 10
     kernel.cores(busy=3, idle=7)
-    assert rounded(machine.look()) == Load(cpu=0.3, held_back=None, memory=0.25)
+    assert rounded(machine.read_load()) == Load(cpu=0.3, cpu_throttled=None, memory=0.25)
 
 
 def test_where_nothing_can_be_read_nothing_is_known(tmp_path: Path) -> None:
     machine = Machine(proc=tmp_path / "no", cgroups=tmp_path / "none")
-    assert machine.look() == Load(cpu=None, held_back=None, memory=None)
+    assert machine.read_load() == Load(cpu=None, cpu_throttled=None, memory=None)
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux has /proc")
@@ -144,7 +144,7 @@ def test_this_machine() -> None:
     began = os.times()
     while os.times().user - began.user < 0.3:
         sum(range(1_000))
-    load = machine.look()
+    load = machine.read_load()
     assert load.cpu is not None
     assert load.cpu >= 0.5 / len(os.sched_getaffinity(0))
     assert load.memory is not None

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from shoal.autoscale.machine import Load
-from shoal.autoscale.rules import Bounds, Limits, Pace, Past, Signs, decide
+from shoal.autoscale.rules import Bounds, LoadLimits, ScalingDelays, ScalingHistory, ScalingInputs, decide
 
 BOUNDS = Bounds(2, 20)
-PACE = Pace(grow=4, settle=30, hot=6, quiet=30, remember=300)
+DELAYS = ScalingDelays(between_growth=4, cooldown=30, cpu_full=6, idle=30, avoid_failed_size=300)
 LOOK = 2.0
 
 
@@ -24,13 +24,13 @@ class World:
         self.fails_above = 10**6
         self.cores = 10**6
 
-    def pass_by(self, at: float, now: int) -> Signs:
+    def pass_by(self, at: float, now: int) -> ScalingInputs:
         self.waiting += self.arrivals(at) * LOOK
         able = now * LOOK
         done = min(self.waiting, able)
         self.waiting -= done
         failing = now > self.fails_above
-        return Signs(
+        return ScalingInputs(
             at=at,
             backlog=int(self.waiting),
             idle=int((able - done) / LOOK),
@@ -42,10 +42,10 @@ class World:
 
 def course(world: World, seconds: float, now: int = 2) -> list[tuple[float, int]]:
     """How many there were, look by look."""
-    past, at, seen = Past(), 0.0, []
+    history, at, seen = ScalingHistory(), 0.0, []
     while at < seconds:
-        decision = decide(now, BOUNDS, world.pass_by(at, now), past, PACE, Limits())
-        now, past = decision.target, decision.past
+        decision = decide(now, BOUNDS, world.pass_by(at, now), history, DELAYS, LoadLimits())
+        now, history = decision.target, decision.history
         assert BOUNDS.least <= now <= BOUNDS.most
         seen.append((at, now))
         at += LOOK
@@ -93,7 +93,7 @@ def test_a_site_that_bears_seven_gets_about_seven() -> None:
     assert sum(now > 7 for now in long_run) / len(long_run) < 0.15
     assert sum(long_run) / len(long_run) > 4
     # Up again after five minutes, and down: that is a turn or two in five minutes, not in a minute.
-    assert turns(seen) <= 2 * 3_600 / PACE.remember + 2
+    assert turns(seen) <= 2 * 3_600 / DELAYS.avoid_failed_size + 2
 
 
 def test_a_machine_with_four_cores_gets_no_more_than_they_bear() -> None:
@@ -102,4 +102,4 @@ def test_a_machine_with_four_cores_gets_no_more_than_they_bear() -> None:
     seen = course(world, 3_600)
     long_run = [now for at, now in seen if at > 600]
     assert 2 <= sum(long_run) / len(long_run) <= 5
-    assert turns(seen) <= 2 * 3_600 / PACE.remember + 2
+    assert turns(seen) <= 2 * 3_600 / DELAYS.avoid_failed_size + 2

@@ -6,21 +6,35 @@ import msgspec
 import pytest
 
 from shoal.autoscale.machine import Load
-from shoal.autoscale.rules import Bounds, Decision, Kind, Limits, Pace, Past, Signs, decide
+from shoal.autoscale.rules import (
+    Bounds,
+    LoadLimits,
+    ScalingDecision,
+    ScalingDelays,
+    ScalingHistory,
+    ScalingInputs,
+    ScalingReason,
+    decide,
+)
 
 BOUNDS = Bounds(2, 10)
-PACE = Pace(grow=5, settle=30, hot=5, quiet=30, remember=300)
+DELAYS = ScalingDelays(between_growth=5, cooldown=30, cpu_full=5, idle=30, avoid_failed_size=300)
 AT = 1_000.0
-CALM = Signs(at=AT, backlog=0, idle=0)
-BUSY = Signs(at=AT, backlog=1_250, idle=0)
+CALM = ScalingInputs(at=AT, backlog=0, idle=0)
+BUSY = ScalingInputs(at=AT, backlog=1_250, idle=0)
 
 
-def decided(now: int, signs: Signs, past: Past = Past(), limits: Limits = Limits()) -> Decision:  # noqa: B008 - frozen
-    return decide(now, BOUNDS, signs, past, PACE, limits)
+def decided(
+    now: int,
+    inputs: ScalingInputs,
+    history: ScalingHistory = ScalingHistory(),  # noqa: B008 - frozen
+    limits: LoadLimits = LoadLimits(),  # noqa: B008 - frozen
+) -> ScalingDecision:
+    return decide(now, BOUNDS, inputs, history, DELAYS, limits)
 
 
-def but(signs: Signs, **changes: object) -> Signs:
-    return msgspec.structs.replace(signs, **changes)
+def but(inputs: ScalingInputs, **changes: object) -> ScalingInputs:
+    return msgspec.structs.replace(inputs, **changes)
 
 
 CASES = {
@@ -34,7 +48,7 @@ CASES = {
     "at the most": ((10, BUSY), (10, "10 is the most that is allowed; 1,250 items are ready")),
     "not while some are free or have not come yet": ((4, but(BUSY, idle=1)), (4, "1 of 4 have room for more")),
     "lanes are no backlog": (
-        (4, but(CALM, behind_lanes=500)),
+        (4, but(CALM, waiting_for_lanes=500)),
         (4, "500 items wait for their lanes, where more would not help"),
     ),
     "memory": ((8, but(BUSY, load=Load(memory=0.88))), (6, "memory is at 88 % of its limit")),
@@ -71,8 +85,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_at_first_sight(name: str) -> None:  # S2.20
-    (now, signs), expected = CASES[name]
-    decision = decided(now, signs)
+    (now, inputs), expected = CASES[name]
+    decision = decided(now, inputs)
     assert (decision.target, decision.why) == expected
 
 
@@ -80,67 +94,67 @@ def test_a_full_cpu_counts_when_it_lasts() -> None:
     full = but(BUSY, load=Load(cpu=0.97))
     first = decided(8, full)
     assert first.target == 8
-    later = decided(8, but(full, at=AT + PACE.hot), first.past)
+    later = decided(8, but(full, at=AT + DELAYS.cpu_full), first.history)
     assert (later.target, later.why) == (6, "the CPU is at 97 %")
 
 
 def test_a_full_cpu_that_was_free_in_between_does_not_last() -> None:
     full = but(BUSY, load=Load(cpu=0.97))
-    past = decided(8, full).past
-    past = decided(8, but(BUSY, at=AT + 2, idle=8, load=Load(cpu=0.2)), past).past
-    assert decided(8, but(full, at=AT + PACE.hot), past).target == 8
+    history = decided(8, full).history
+    history = decided(8, but(BUSY, at=AT + 2, idle=8, load=Load(cpu=0.2)), history).history
+    assert decided(8, but(full, at=AT + DELAYS.cpu_full), history).target == 8
 
 
 def test_a_cpu_limit_that_holds_back_is_a_full_cpu() -> None:
-    held = but(BUSY, load=Load(cpu=0.7, held_back=0.8))
-    past = decided(8, held).past
-    later = decided(8, but(held, at=AT + PACE.hot), past)
+    held = but(BUSY, load=Load(cpu=0.7, cpu_throttled=0.8))
+    history = decided(8, held).history
+    later = decided(8, but(held, at=AT + DELAYS.cpu_full), history)
     assert (later.target, later.why) == (6, "the CPU limit stopped it in 80 % of the time slices")
 
 
-@pytest.mark.parametrize("load", [Load(cpu=1.0, held_back=1.0, memory=1.0), Load()])
+@pytest.mark.parametrize("load", [Load(cpu=1.0, cpu_throttled=1.0, memory=1.0), Load()])
 def test_load_is_no_reason_when_it_is_unknown_or_not_wanted(load: Load) -> None:
-    past = decided(4, but(BUSY, idle=4, load=load), limits=Limits(cpu=1, memory=1)).past
-    later = decided(4, but(BUSY, at=AT + 60, load=load), past, Limits(cpu=1, memory=1))
+    history = decided(4, but(BUSY, idle=4, load=load), limits=LoadLimits(cpu=1, memory=1)).history
+    later = decided(4, but(BUSY, at=AT + 60, load=load), history, LoadLimits(cpu=1, memory=1))
     assert later.target == 8
 
 
 def test_it_takes_its_time_between_two_steps_up() -> None:
-    past = decided(2, BUSY).past
-    assert decided(4, but(BUSY, at=AT + 4), past).target == 4
-    assert decided(4, but(BUSY, at=AT + 5), past).target == 8
+    history = decided(2, BUSY).history
+    assert decided(4, but(BUSY, at=AT + 4), history).target == 4
+    assert decided(4, but(BUSY, at=AT + 5), history).target == 8
 
 
 def test_it_waits_for_the_effect_of_a_step_down() -> None:
     bad = but(BUSY, ended=100, failed=100)
-    past = decided(8, bad).past
-    assert decided(4, but(bad, at=AT + 29), past).target == 4
-    assert decided(4, but(bad, at=AT + 30), past).target == 2
+    history = decided(8, bad).history
+    assert decided(4, but(bad, at=AT + 29), history).target == 4
+    assert decided(4, but(bad, at=AT + 30), history).target == 2
 
 
 def test_a_number_that_was_too_many_is_not_tried_again_at_once() -> None:
-    past = decided(8, but(BUSY, ended=100, failed=100)).past
-    again = decided(4, but(BUSY, at=AT + 30), past)
+    history = decided(8, but(BUSY, ended=100, failed=100)).history
+    again = decided(4, but(BUSY, at=AT + 30), history)
     assert again.target == 7
-    held = decided(7, but(BUSY, at=AT + 60), again.past)
-    assert (held.target, held.kind) == (7, Kind.TOO_MANY)
+    held = decided(7, but(BUSY, at=AT + 60), again.history)
+    assert (held.target, held.kind) == (7, ScalingReason.TOO_MANY)
     assert held.why == "8 were too many 60 s ago: 100 % of the last 100 attempts failed"
     # Five minutes later it is, one more at a time.
-    assert decided(7, but(BUSY, at=AT + 300), held.past).target == 8
+    assert decided(7, but(BUSY, at=AT + 300), held.history).target == 8
 
 
 def test_it_shrinks_slowly_when_there_is_nothing_to_take() -> None:
     idle = but(CALM, idle=6)
-    past = decided(8, idle).past
-    assert decided(8, but(idle, at=AT + 29), past).target == 8
-    less = decided(8, but(idle, at=AT + 30), past)
-    assert (less.target, less.kind) == (6, Kind.QUIET)
+    history = decided(8, idle).history
+    assert decided(8, but(idle, at=AT + 29), history).target == 8
+    less = decided(8, but(idle, at=AT + 30), history)
+    assert (less.target, less.kind) == (6, ScalingReason.IDLE)
     assert less.why == "for 30 s there was nothing to take, 6 of 8 had nothing to do"
-    assert decided(6, but(idle, idle=4, at=AT + 31), less.past).target == 6
+    assert decided(6, but(idle, idle=4, at=AT + 31), less.history).target == 6
     # New work does not have to wait.
-    assert decided(6, but(BUSY, at=AT + 32), less.past).target == 10
+    assert decided(6, but(BUSY, at=AT + 32), less.history).target == 10
 
 
 def test_those_who_work_are_not_sent_home_for_want_of_more() -> None:
-    past = decided(8, CALM).past
-    assert decided(8, but(CALM, at=AT + 600), past).target == 8
+    history = decided(8, CALM).history
+    assert decided(8, but(CALM, at=AT + 600), history).target == 8

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from shoal.autoscale.machine import Machine
-from shoal.autoscale.rules import Bounds, Limits, Pace, Signs
-from shoal.autoscale.scaler import Ends, Scaler, Window
+from shoal.autoscale.rules import Bounds, LoadLimits, ScalingDelays, ScalingInputs
+from shoal.autoscale.scaler import AttemptTotals, Autoscaler, Window
 from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import RunSpec, StageSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import ledger_context
 
-NONE = Ends()
-PACE = Pace(grow=5, settle=30, hot=5, quiet=30, remember=300)
+NONE = AttemptTotals()
+DELAYS = ScalingDelays(between_growth=5, cooldown=30, cpu_full=5, idle=30, avoid_failed_size=300)
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
 
 
@@ -30,13 +30,15 @@ class Story:
         self.at = 0.0
         self.now = 2
         machine = Machine(proc=nothing, cgroups=nothing)
-        self.scaler = Scaler(Bounds(2, 10), PACE, Limits(), what="workers", log=LOG, machine=machine)
+        self.scaler = Autoscaler(Bounds(2, 10), DELAYS, LoadLimits(), what="workers", log=LOG, machine=machine)
 
-    async def goes_on(self, seconds: float, *, ready: int = 0, behind_lanes: int = 0, ends: Ends = NONE) -> None:
+    async def goes_on(
+        self, seconds: float, *, ready: int = 0, waiting_for_lanes: int = 0, ends: AttemptTotals = NONE
+    ) -> None:
         self.at += seconds
-        signs = Signs(at=self.at, backlog=ready, behind_lanes=behind_lanes, idle=0)
-        decision = self.scaler.judge(self.now, signs, ends)
-        await self.scaler.tell(self.ledger.runs, [self.run_id], "pool north", self.now, decision)
+        inputs = ScalingInputs(at=self.at, backlog=ready, waiting_for_lanes=waiting_for_lanes, idle=0)
+        decision = self.scaler.decide(self.now, inputs, ends)
+        await self.scaler.report(self.ledger.runs, [self.run_id], "pool north", self.now, decision)
         self.now = decision.target
 
     async def told(self) -> list[str]:
@@ -72,7 +74,7 @@ async def test_changes_are_told_and_what_holds_back_is_told_once(story: Story) -
 
 async def test_reasons_that_take_turns_are_told_once_a_minute_at_most(story: Story) -> None:
     for _ in range(60):
-        await story.goes_on(5, behind_lanes=7)
+        await story.goes_on(5, waiting_for_lanes=7)
         story.now = 10
         await story.goes_on(5, ready=5)
     assert len(await story.told()) <= 11
@@ -80,35 +82,35 @@ async def test_reasons_that_take_turns_are_told_once_a_minute_at_most(story: Sto
 
 async def test_a_reason_that_lasts_is_told_again_after_ten_minutes(story: Story) -> None:
     for _ in range(130):
-        await story.goes_on(5, behind_lanes=7)
+        await story.goes_on(5, waiting_for_lanes=7)
     assert await story.told() == ["2 to 2: 7 items wait for their lanes, where more would not help"] * 2
 
 
 async def test_after_a_step_down_only_what_comes_later_counts(story: Story) -> None:
     story.now = 8
     await story.goes_on(1)
-    await story.goes_on(1, ready=100, ends=Ends(100, 90))
+    await story.goes_on(1, ready=100, ends=AttemptTotals(100, 90))
     assert story.now == 4
     # All of these went well. With those of before, most would have failed.
-    await story.goes_on(31, ready=100, ends=Ends(130, 90))
+    await story.goes_on(31, ready=100, ends=AttemptTotals(130, 90))
     assert (await story.told())[-1] == "4 to 7: 100 items are ready and all 4 are busy"
 
 
 def test_the_window_holds_a_minute() -> None:
     window = Window()
-    window.add(0, Ends(1_000, 500, 5))  # what was before is none of ours
-    window.add(10, Ends(1_010, 503, 6))
-    window.add(60, Ends(1_020, 503, 6))
-    assert window.total == Ends(20, 3, 1)
-    window.add(71, Ends(1_025, 504, 6))
-    assert window.total == Ends(15, 1, 0)
+    window.add(0, AttemptTotals(1_000, 500, 5))  # what was before is none of ours
+    window.add(10, AttemptTotals(1_010, 503, 6))
+    window.add(60, AttemptTotals(1_020, 503, 6))
+    assert window.total == AttemptTotals(20, 3, 1)
+    window.add(71, AttemptTotals(1_025, 504, 6))
+    assert window.total == AttemptTotals(15, 1, 0)
 
 
 def test_counts_that_drop_are_left_out() -> None:
     """The ledger forgets a minute now and then."""
     window = Window()
-    window.add(0, Ends(100, 50, 0))
-    window.add(2, Ends(110, 51, 0))
-    window.add(4, Ends(40, 20, 0))
-    window.add(6, Ends(45, 22, 0))
-    assert window.total == Ends(15, 3, 0)
+    window.add(0, AttemptTotals(100, 50, 0))
+    window.add(2, AttemptTotals(110, 51, 0))
+    window.add(4, AttemptTotals(40, 20, 0))
+    window.add(6, AttemptTotals(45, 22, 0))
+    assert window.total == AttemptTotals(15, 3, 0)

@@ -9,7 +9,7 @@ import pytest
 import shoal
 from shoal.config import NAMES, Origin, Settings, load_settings, redacted
 from shoal.config.settings import VALUES
-from shoal.config.values import Number
+from shoal.config.values import NumberSetting
 from shoal.errors import InvalidSetting
 
 PLACES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
@@ -113,7 +113,7 @@ def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str,
 
 
 def test_both_ends_of_every_range_are_allowed(tmp_path: Path) -> None:
-    ranges = {name: value for name, value in VALUES.items() if isinstance(value, Number)}
+    ranges = {name: value for name, value in VALUES.items() if isinstance(value, NumberSetting)}
     assert ranges
     for name, allowed in ranges.items():
         for end in (allowed.low, allowed.high):

@@ -65,7 +65,7 @@ def test_a_parameter_nobody_can_fill(shop: Scraper) -> None:
 
     with pytest.raises(InvalidScraper) as refused:
         shop.check()
-    assert refused.value.message.startswith("listing() (test_inject.py:")
+    assert refused.value.message.startswith("listing() (test_providers.py:")
     assert refused.value.message.endswith("asks for 'price', which Shoal cannot give it.")
     assert refused.value.remedy == (
         "Annotate its parameters with one of Page, Http, Item, Log, Api, or give 'price' a default."

@@ -15,7 +15,7 @@ from deploy.serverless.handler import cloud_function, lambda_handler
 from shoal.config import Settings
 from shoal.define.load import load_scraper
 from shoal.errors import NotFound, UnknownStage, UsageError
-from shoal.service.begin import Choice, Filled, fill_run, open_run, plan_run
+from shoal.service.begin import FillProgress, RunChoice, fill_run, open_run, plan_run
 from shoal.wiring import ledger_context
 from tests.support.project import Project
 from tests.support.site import Site
@@ -87,9 +87,9 @@ def function(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch)
 async def enqueue(postgres_url: str, folder: Path) -> None:
     scraper = load_scraper("shop.py", {}, folder)
     async with ledger_context(Settings(ledger=postgres_url), migrate=True) as ledger:
-        plan = await plan_run(ledger, scraper, Choice.FRESH)
+        plan = await plan_run(ledger, scraper, RunChoice.FRESH)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by="test")
-        await fill_run(ledger, run, scraper, None, Filled(), by="test")
+        await fill_run(ledger, run, scraper, None, FillProgress(), by="test")
 
 
 def pages(site: Site, count: int, stage: str = "first") -> str:

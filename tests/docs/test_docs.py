@@ -17,7 +17,7 @@ from shoal.cli.main import app
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
-from shoal.config.values import Choice, Dead, Number, Value, YesNo
+from shoal.config.values import BoolSetting, ChoiceSetting, DeadLimitSetting, NumberSetting, SettingType
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
 from shoal.define.providers import HOOK_INJECTS, STAGE_INJECTS, Inject
 from shoal.define.stage import StageOptions
@@ -114,16 +114,16 @@ def written(default: object) -> str:
     return f"`{default}`" if str(default) else "empty"
 
 
-def words_of(value: Value) -> list[str]:
+def words_of(value: SettingType) -> list[str]:
     """What a reader must be told about the values that are allowed."""
     match value:
-        case Number():
+        case NumberSetting():
             return [f"{value.low:.10g} to {value.high:.10g}"]
-        case Choice():
+        case ChoiceSetting():
             return [f"`{option}`" for option in value.options]
-        case YesNo():
+        case BoolSetting():
             return ["`true`", "`false`"]
-        case Dead():
+        case DeadLimitSetting():
             return ["`1%`", "`25`", "`100%`"]
         case _:
             return []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import InvalidRecord, NotFound, UnknownStage, UsageError
-from shoal.export import Layout, coverage_of, export_run, first_results
+from shoal.export import Layout, export_run, first_results, measure_coverage
 from shoal.testing.harness import LedgerHarness, done
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 
@@ -86,7 +86,7 @@ async def test_only_some_columns(either_harness: LedgerHarness, tmp_path: Path) 
     assert (tmp_path / "out.jsonl").read_text() == '{"c":3,"a":1.10}\n{"c":4}\n'
     report = await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", layout=layout)
     assert (tmp_path / "out.csv").read_bytes() == b"c,nope,a\r\n3,,1.1\r\n4,,\r\n"
-    assert report.unseen == ("nope",)
+    assert report.missing_columns == ("nope",)
     await export_run(either_harness.ledger, run.id, tmp_path / "out.parquet", layout=layout)
     assert read_parquet(tmp_path / "out.parquet").to_pylist()[1] == {"c": 4, "nope": None, "a": None}
 
@@ -96,10 +96,10 @@ async def test_stages_apart_and_together(either_harness: LedgerHarness, tmp_path
     await add(either_harness.ledger, run, [{"stars": n} for n in range(3)], stage=REVIEW)
     together = await export_run(either_harness.ledger, run.id, tmp_path / "all.csv")
     assert (together.records, together.columns) == (153, ("title", "stars"))
-    assert together.unlike_stages == ("page", "review")
+    assert together.differing_stages == ("page", "review")
     apart = await export_run(either_harness.ledger, run.id, tmp_path / "reviews.csv", stage=REVIEW)
     assert (tmp_path / "reviews.csv").read_bytes() == b"stars\r\n0\r\n1\r\n2\r\n"
-    assert apart.unlike_stages == ()
+    assert apart.differing_stages == ()
     sample = await first_results(either_harness.ledger, run.id, 2, stage=REVIEW)
     assert [row.record for row in sample] == ['{"stars":0}', '{"stars":1}']
 
@@ -182,21 +182,24 @@ async def test_coverage_of_very_many_records_is_sampled_and_says_so(either_harne
     await harness.commit(
         worker, *(done(item, '{"a": 1, "half": ' + ("null}" if item.item % 2 else "2}")) for item in claimed)
     )
-    sampled = await coverage_of(harness.ledger, run.id, sample=200)
+    sampled = await measure_coverage(harness.ledger, run.id, sample=200)
     assert sampled.sampled
     assert sampled.of == 600
     assert 150 <= sampled.records <= 200
     (a, half) = sampled.fields
     assert (a.field, a.present, a.filled_share, a.records) == ("a", sampled.records, 1.0, sampled.records)
     assert abs(half.filled_share - 0.5) < 0.1
-    for exact in (await coverage_of(harness.ledger, run.id), await coverage_of(harness.ledger, run.id, sample=None)):
+    for exact in (
+        await measure_coverage(harness.ledger, run.id),
+        await measure_coverage(harness.ledger, run.id, sample=None),
+    ):
         assert (exact.records, exact.of, exact.sampled) == (600, 600, False)
 
 
 async def test_coverage(either_harness: LedgerHarness) -> None:
     records = ['{"a":1,"b":""}', '{"a":null,"b":"' + "x" * 100 + '"}', '{"a":"two","c":[]}', '{"a":0}']
     run = await stored(either_harness.ledger, records)
-    found = await coverage_of(either_harness.ledger, run.id)
+    found = await measure_coverage(either_harness.ledger, run.id)
     assert (found.records, found.complete) == (4, True)
     a, b, c = found.fields
     assert (a.field, a.present, a.filled, a.filled_share, a.types, a.example) == (
@@ -227,7 +230,7 @@ async def test_what_is_refused(either_harness: LedgerHarness, tmp_path: Path) ->
 
 
 async def test_too_many_columns(either_harness: LedgerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.export.tables.MOST_COLUMNS", 100)
+    monkeypatch.setattr("shoal.export.tables.MAX_COLUMNS", 100)
     run = await stored(either_harness.ledger, [{f"id{n}": n} for n in range(101)])
     with pytest.raises(UsageError, match="more than 100 different fields"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.csv")

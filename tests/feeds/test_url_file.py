@@ -106,8 +106,8 @@ def test_a_bad_line_is_told_and_does_no_harm(tmp_path: Path, line: bytes, compla
     file, items = read(tmp_path, b"# first\n" + A.encode() + b"\n" + line + b"\n" + B.encode())
     assert [item.url for item in items] == [A, None, B]
     assert items[1] == NewItem()
-    assert complaint in file.complaint(1, "what the intake says")
-    assert file.complaint(2, "what the intake says") == "line 4: what the intake says"
+    assert complaint in file.describe_error(1, "what the intake says")
+    assert file.describe_error(2, "what the intake says") == "line 4: what the intake says"
 
 
 def test_what_the_maker_refuses_is_a_bad_line_too(tmp_path: Path) -> None:
@@ -119,14 +119,14 @@ def test_what_the_maker_refuses_is_a_bad_line_too(tmp_path: Path) -> None:
     (tmp_path / "urls").write_text(f"\n{A}\n{B}\n")
     file = UrlFile(tmp_path / "urls", picky)
     assert list(file) == [NewItem(), NewItem(url=B)]
-    assert file.complaint(0, "no url") == "line 2: Not that one."
+    assert file.describe_error(0, "no url") == "line 2: Not that one."
 
 
 def test_a_file_full_of_bad_lines_keeps_few_reasons(tmp_path: Path) -> None:
     file, items = read(tmp_path, b"\xff\n" * 50_000)
     assert len(items) == 50_000
-    assert "not valid UTF-8" in file.complaint(19, "")
-    assert file.complaint(49_999, "too late") == "line 50000: too late"
+    assert "not valid UTF-8" in file.describe_error(19, "")
+    assert file.describe_error(49_999, "too late") == "line 50000: too late"
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ async def test_the_intake_counts_what_the_file_refuses(tmp_path: Path) -> None:
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(StageSpec("listing"),)))
         report = await ledger.intake.enqueue(run.id, file)
     assert (report.enqueued, report.duplicates, report.invalid) == (2, 1, 3)
-    told = [file.complaint(position, message) for position, message in report.invalid_entries]
+    told = [file.describe_error(position, message) for position, message in report.invalid_entries]
     assert [text.partition(":")[0] for text in told] == ["line 3", "line 6", "line 7"]
     assert "only http and https" in told[0]
     assert "not valid UTF-8" in told[1]

@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 
 from shoal.autoscale.machine import Machine
-from shoal.autoscale.rules import Bounds, Limits, Pace
-from shoal.autoscale.scaler import Scaler
+from shoal.autoscale.rules import Bounds, LoadLimits, ScalingDelays
+from shoal.autoscale.scaler import Autoscaler
 from shoal.config import Settings
-from shoal.fleet.autoscale import Elastic
+from shoal.fleet.autoscale import PoolAutoscaler
 from shoal.fleet.pool import Pool
-from shoal.fleet.pool_workers import Roll
+from shoal.fleet.pool_workers import PoolWorkers
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
@@ -26,7 +26,7 @@ from shoal.observe.logs import open_logs
 from shoal.wiring import ledger_context
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
-AT_ONCE = Pace(grow=0, settle=0, hot=0, quiet=0, remember=0)
+AT_ONCE = ScalingDelays(between_growth=0, cooldown=0, cpu_full=0, idle=0, avoid_failed_size=0)
 EACH = 4
 
 
@@ -38,22 +38,22 @@ class Places:
         self.pids = [os.getpid()]
         self.why = ""
 
-    async def fit(self, workers: int, why: str) -> None:
+    async def resize(self, workers: int, why: str) -> None:
         self.size = self.expected = workers
         self.why = why
 
     async def scale(self, workers: int) -> None:
-        await self.fit(workers, "")
+        await self.resize(workers, "")
 
 
 class Scene:
-    def __init__(self, ledger: Ledger, run: Run, roll: Roll, nothing: Path) -> None:
+    def __init__(self, ledger: Ledger, run: Run, pool_workers: PoolWorkers, nothing: Path) -> None:
         self.ledger = ledger
         self.run_id = run.id
-        self.places = Places()
+        self.slots = Places()
         machine = Machine(proc=nothing, cgroups=nothing)
-        scaler = Scaler(Bounds(1, 10), AT_ONCE, Limits(), what="workers", log=LOG, machine=machine)
-        self.elastic = Elastic(ledger, run, cast("Pool", self.places), roll, scaler, each=EACH)
+        scaler = Autoscaler(Bounds(1, 10), AT_ONCE, LoadLimits(), what="workers", log=LOG, machine=machine)
+        self.elastic = PoolAutoscaler(ledger, run, cast("Pool", self.slots), pool_workers, scaler, each=EACH)
 
     async def put(self, count: int, lane: str | None = None) -> None:
         items = [NewItem(key=f"{lane}-{number}", lane=lane) for number in range(count)]
@@ -67,8 +67,8 @@ class Scene:
         assert len(await self.ledger.claims.claim("w", scope, count)) == count
 
     async def look(self) -> int:
-        await self.elastic._look()
-        return self.places.size
+        await self.elastic._adjust()
+        return self.slots.size
 
 
 @pytest.fixture
@@ -76,15 +76,15 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with ledger_context(Settings(ledger=str(tmp_path / "ledger.db")), migrate=True) as ledger:
         stage = StageSpec(name="one", lane=LanePolicy(limit=1))
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(stage,)))
-        roll = Roll(ledger, run.id, since=(await ledger.health.check()).clock)
-        yield Scene(ledger, run, roll, tmp_path / "nothing")
+        pool_workers = PoolWorkers(ledger, run.id, since=(await ledger.health.check()).clock)
+        yield Scene(ledger, run, pool_workers, tmp_path / "nothing")
 
 
 async def test_when_all_have_their_hands_full_there_are_more(scene: Scene) -> None:
     await scene.put(100)
     await scene.take(3 * EACH)
     assert await scene.look() == 6
-    assert scene.places.why == "88 items are ready and all 3 are busy"
+    assert scene.slots.why == "88 items are ready and all 3 are busy"
 
 
 async def test_those_who_have_room_take_it_first(scene: Scene) -> None:
@@ -97,7 +97,7 @@ async def test_those_who_have_room_take_it_first(scene: Scene) -> None:
 async def test_a_worker_that_was_given_up_is_not_waited_for(scene: Scene) -> None:
     await scene.put(100)
     await scene.take(2 * EACH)
-    scene.places.expected = 2
+    scene.slots.expected = 2
     assert await scene.look() == 6
 
 
@@ -105,7 +105,7 @@ async def test_items_behind_their_lanes_need_fewer_workers(scene: Scene) -> None
     await scene.put(50, lane="host")
     await scene.take(1)
     assert await scene.look() == 2
-    assert scene.places.why.endswith("49 items wait for their lanes, where more would not help")
+    assert scene.slots.why.endswith("49 items wait for their lanes, where more would not help")
 
 
 async def test_a_run_that_is_paused_keeps_its_workers(scene: Scene) -> None:
@@ -118,7 +118,7 @@ async def test_a_run_that_is_paused_keeps_its_workers(scene: Scene) -> None:
 async def test_after_a_word_of_a_person_it_keeps_still(scene: Scene) -> None:
     await scene.put(100)
     await scene.take(3 * EACH)
-    await scene.elastic.obey(3)
+    await scene.elastic.apply_desired_size(3)
     assert await scene.look() == 3
-    await scene.elastic.obey(0)
+    await scene.elastic.apply_desired_size(0)
     assert await scene.look() == 6

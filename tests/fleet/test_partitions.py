@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import UsageError
-from shoal.fleet.partitions import check_covers, deal, fitted, read_assignment
-from shoal.fleet.plan import Outlook, plan_workers
+from shoal.fleet.partitions import assign_evenly, check_all_assigned, read_assignment, resize_assignment
+from shoal.fleet.plan import Workload, plan_workers
 
 STATES = [f"S{number:02d}" for number in range(51)]
 
@@ -25,28 +25,28 @@ def written(folder: Path, text: str, name: str = "states.txt") -> Path:
 )
 def test_any_number_of_workers_covers_51_partitions(workers: int, sizes: dict[int, int]) -> None:
     """S3.1, S3.2: every partition once, none left out, one more or less for each."""
-    shares = deal(dict.fromkeys(STATES, 7), workers)
+    shares = assign_evenly(dict.fromkeys(STATES, 7), workers)
     assert sorted(name for share in shares for name in share) == STATES
     assert Counter(map(len, shares)) == sizes
 
 
 def test_the_large_partitions_are_spread() -> None:
-    shares = deal({"large": 100, "middle": 90, "small": 10, "tiny": 5}, 2)
+    shares = assign_evenly({"large": 100, "middle": 90, "small": 10, "tiny": 5}, 2)
     assert shares == (("large", "tiny"), ("middle", "small"))
 
 
 def test_items_without_a_partition_belong_to_everybody() -> None:
-    outlook = Outlook(waiting={"": 11, "A": 4}, total=15)
-    shares = deal(outlook.waiting, 2)
+    outlook = Workload(waiting={"": 11, "A": 4}, total=15)
+    shares = assign_evenly(outlook.waiting, 2)
     assert shares == (("A",), ())
     assert [worker.waiting for worker in plan_workers(outlook, shares)] == [4 + 6, 5]
 
 
 def test_the_eta_is_measured_or_unknown() -> None:
     """S3.9: what a worker has before it, at the speed of one worker."""
-    shares = deal({"A": 30, "B": 10}, 2)
-    assert [w.eta for w in plan_workers(Outlook(waiting={"A": 30, "B": 10}, speed=20.0), shares)] == [90.0, 30.0]
-    assert [w.eta for w in plan_workers(Outlook(waiting={"A": 30, "B": 10}), shares)] == [None, None]
+    shares = assign_evenly({"A": 30, "B": 10}, 2)
+    assert [w.eta for w in plan_workers(Workload(waiting={"A": 30, "B": 10}, speed=20.0), shares)] == [90.0, 30.0]
+    assert [w.eta for w in plan_workers(Workload(waiting={"A": 30, "B": 10}), shares)] == [None, None]
 
 
 def test_an_assignment_in_lines_and_in_toml(tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_wrong_toml_is_refused(tmp_path: Path) -> None:
 
 def test_an_assignment_must_cover_the_run() -> None:
     """S3.22: what is missing is named, and so is what nobody knows."""
-    assert check_covers((("CA", "MT"), ("RI",)), ["CA", "RI", ""]) == ["MT"]
+    assert check_all_assigned((("CA", "MT"), ("RI",)), ["CA", "RI", ""]) == ["MT"]
     with pytest.raises(UsageError, match=r"MT, NY are assigned to nobody\. The run knows no NV\."):
-        check_covers((("CA", "NV"),), ["CA", "MT", "NY"])
+        check_all_assigned((("CA", "NV"),), ["CA", "MT", "NY"])
 
 
 def test_an_assignment_for_another_number_of_workers() -> None:
     """S3.7: with fewer workers the partitions of the missing ones are dealt out, with more nobody loses any."""
     assigned = (("A", "B"), ("C",), ("D", "E", "F"))
-    assert fitted(assigned, 2) == (("A", "B", "D", "F"), ("C", "E"))
-    assert fitted(assigned, 4) == (*assigned, ())
+    assert resize_assignment(assigned, 2) == (("A", "B", "D", "F"), ("C", "E"))
+    assert resize_assignment(assigned, 4) == (*assigned, ())

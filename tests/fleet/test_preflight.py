@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from shoal.fleet.plan import Dealer, Outlook
+from shoal.fleet.plan import PartitionAssigner, Workload
 from tests.support.pools import GATED
 from tests.support.project import Project
 
@@ -84,12 +84,12 @@ def test_the_number_of_workers_comes_from_the_settings(project: Project) -> None
 async def test_settings_that_changed_count_when_the_pool_is_reloaded() -> None:
     configured = 2
 
-    async def look() -> Outlook:
-        return Outlook(waiting={"a": 1, "b": 1, "c": 1})
+    async def look() -> Workload:
+        return Workload(waiting={"a": 1, "b": 1, "c": 1})
 
-    dealer = Dealer(look, assignment=None, workers=None, configured=lambda: configured)
-    assert len(await dealer.shares()) == 2
-    assert len(await dealer.shares(1)) == 1
-    assert len(await dealer.shares()) == 1, "what somebody asked for stays"
+    assigner = PartitionAssigner(look, assignment=None, workers=None, configured=lambda: configured)
+    assert len(await assigner.assign()) == 2
+    assert len(await assigner.assign(1)) == 1
+    assert len(await assigner.assign()) == 1, "what somebody asked for stays"
     configured = 3
-    assert len(await dealer.shares()) == 3
+    assert len(await assigner.assign()) == 3

@@ -77,7 +77,7 @@ def test_any_number_of_workers(fleet: Fleet, workers: int, targets: int) -> None
 def owned_partitions(log: Path) -> dict[int, set[str]]:
     """What the pool gave to each of its processes."""
     events = [json.loads(line) for line in log.read_text().splitlines()]
-    owned = {event["pid"]: set(event["partitions"]) for event in events if event["event"] == "a worker starts"}
+    owned = {event["pid"]: set(event["partitions"]) for event in events if event["event"] == "worker started"}
     assert sorted(itertools.chain(*owned.values())) == sorted(STATES), "each state has one owner"
     return owned
 

@@ -142,7 +142,7 @@ def test_a_run_that_nobody_works_on_is_told_of_once_somebody_can_be_reached(eith
     either.write(KEYS)
     either.shoal("enqueue", "shop.py")
     watch = either.start("alerts", "watch", *QUICK, SHOAL_NOTIFY=webhook.address)
-    watch.wait_until_it_says("an alert was not delivered")
+    watch.wait_until_it_says("alert not delivered")
     assert webhook.messages == []
     webhook.down = False
     webhook.wait_for(lambda titles: len(titles) == 1)

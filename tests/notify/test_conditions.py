@@ -11,10 +11,17 @@ import pytest
 from shoal.config import DeadLimit
 from shoal.model.run import RunState
 from shoal.model.views import Counts, RecentActivity, WaitReason
-from shoal.notify.conditions import Kind, Rules, end_sign, has_just_ended, is_excused, signs_under_way
+from shoal.notify.conditions import (
+    AlertKind,
+    AlertRules,
+    end_condition,
+    has_just_ended,
+    is_waiting_as_configured,
+    running_conditions,
+)
 from tests.support.snapshots import NOON, run_like
 
-RULES = Rules(stall_after=600, error_share=DeadLimit(Decimal(50), True), max_dead=DeadLimit(Decimal(10), True))
+RULES = AlertRules(stall_after=600, error_share=DeadLimit(Decimal(50), True), max_dead=DeadLimit(Decimal(10), True))
 LATER = NOON + dt.timedelta(hours=2)
 
 
@@ -28,32 +35,32 @@ def recent(quiet: float = 0.0, **counts: int) -> RecentActivity:
     ("state", "counts", "lately", "kinds"),
     [
         (RunState.ACTIVE, Counts(leased=3), recent(599), []),
-        (RunState.ACTIVE, Counts(leased=3), recent(600), [Kind.STALL]),
-        (RunState.ACTIVE, Counts(ready=1, done=99), recent(6_000), [Kind.STALL]),
+        (RunState.ACTIVE, Counts(leased=3), recent(600), [AlertKind.STALL]),
+        (RunState.ACTIVE, Counts(ready=1, done=99), recent(6_000), [AlertKind.STALL]),
         (RunState.ACTIVE, Counts(done=100), recent(6_000), []),  # nothing remains: more items are to come
         (RunState.PAUSED, Counts(ready=3), recent(6_000), []),
-        (RunState.ACTIVE, Counts(ready=3), recent(done=2, dead=98), [Kind.ERRORS]),
-        (RunState.ACTIVE, Counts(ready=3), recent(done=2, retried=98), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=2, dead=98), [AlertKind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=2, retried=98), [AlertKind.ERRORS]),
         (RunState.ACTIVE, Counts(ready=3), recent(done=50, retried=25, dead=25), []),
-        (RunState.ACTIVE, Counts(ready=3), recent(done=49, retried=26, dead=25), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(done=49, retried=26, dead=25), [AlertKind.ERRORS]),
         (RunState.ACTIVE, Counts(ready=3), recent(dead=19), []),  # too few to tell
-        (RunState.ACTIVE, Counts(ready=3), recent(dead=20), [Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(dead=20), [AlertKind.ERRORS]),
         (RunState.ACTIVE, Counts(ready=3), recent(done=20, throttled=1_000), []),  # no fault of anybody
-        (RunState.ACTIVE, Counts(ready=3), recent(700, dead=30), [Kind.STALL, Kind.ERRORS]),
+        (RunState.ACTIVE, Counts(ready=3), recent(700, dead=30), [AlertKind.STALL, AlertKind.ERRORS]),
         (RunState.PAUSED, Counts(ready=3), recent(dead=100), []),
     ],
 )
 def test_what_is_wrong_with_a_run_that_goes_on(
-    state: RunState, counts: Counts, lately: RecentActivity, kinds: list[Kind]
+    state: RunState, counts: Counts, lately: RecentActivity, kinds: list[AlertKind]
 ) -> None:
-    found = signs_under_way(run_like(state=state), counts, lately, LATER, RULES)
-    assert [sign.kind for sign in found] == kinds
+    found = running_conditions(run_like(state=state), counts, lately, LATER, RULES)
+    assert [condition.kind for condition in found] == kinds
 
 
 def test_an_episode_of_a_stall_ends_when_something_moves() -> None:
     def episode(quiet: float, now: dt.datetime) -> str:
-        (sign,) = signs_under_way(run_like(), Counts(leased=1), recent(quiet), now, RULES)
-        return sign.episode
+        (condition,) = running_conditions(run_like(), Counts(leased=1), recent(quiet), now, RULES)
+        return condition.episode
 
     assert episode(700, LATER) == episode(700, LATER + dt.timedelta(hours=5))
     assert episode(700, LATER) != episode(650, LATER)
@@ -62,8 +69,8 @@ def test_an_episode_of_a_stall_ends_when_something_moves() -> None:
 def test_an_episode_of_errors_is_an_hour() -> None:
     def episode(minutes: int) -> str:
         now = LATER + dt.timedelta(minutes=minutes)
-        (sign,) = signs_under_way(run_like(), Counts(), recent(dead=50), now, RULES)
-        return sign.episode
+        (condition,) = running_conditions(run_like(), Counts(), recent(dead=50), now, RULES)
+        return condition.episode
 
     assert episode(0) == episode(59) != episode(60)
 
@@ -98,28 +105,28 @@ DUE = NOON + dt.timedelta(hours=3)
     ],
 )
 def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[WaitReason], excused: bool) -> None:
-    assert is_excused(counts, gates, LATER) is excused
+    assert is_waiting_as_configured(counts, gates, LATER) is excused
 
 
 @pytest.mark.parametrize(
     ("state", "counts", "idempotency_key", "kind"),
     [
-        (RunState.FINISHED, Counts(done=100), None, Kind.FINISH),
-        (RunState.FINISHED, Counts(done=90, dead=10), None, Kind.FINISH),
-        (RunState.FINISHED, Counts(done=89, dead=11), None, Kind.FAILURE),
-        (RunState.CANCELLED, Counts(cancelled=3), None, Kind.FAILURE),
-        (RunState.FINISHED, Counts(done=100), "schedule nightly", Kind.FINISH),
+        (RunState.FINISHED, Counts(done=100), None, AlertKind.FINISH),
+        (RunState.FINISHED, Counts(done=90, dead=10), None, AlertKind.FINISH),
+        (RunState.FINISHED, Counts(done=89, dead=11), None, AlertKind.FAILURE),
+        (RunState.CANCELLED, Counts(cancelled=3), None, AlertKind.FAILURE),
+        (RunState.FINISHED, Counts(done=100), "schedule nightly", AlertKind.FINISH),
         (RunState.FINISHED, Counts(done=100), "collection papers", None),  # the collection tells
         (RunState.FINISHED, Counts(dead=100), "collection papers", None),
     ],
 )
-def test_how_a_run_ended(state: RunState, counts: Counts, idempotency_key: str | None, kind: Kind | None) -> None:
-    sign = end_sign(run_like(state=state, finished_at=LATER, idempotency_key=idempotency_key), counts, RULES)
-    assert (sign and sign.kind) == kind
+def test_how_a_run_ended(state: RunState, counts: Counts, idempotency_key: str | None, kind: AlertKind | None) -> None:
+    condition = end_condition(run_like(state=state, finished_at=LATER, idempotency_key=idempotency_key), counts, RULES)
+    assert (condition and condition.kind) == kind
 
 
 def test_a_run_that_goes_on_has_no_end() -> None:
-    assert end_sign(run_like(), Counts(done=1), RULES) is None
+    assert end_condition(run_like(), Counts(done=1), RULES) is None
 
 
 @pytest.mark.parametrize(("minutes", "is_news"), [(0, True), (59, True), (60, False)])
@@ -131,8 +138,8 @@ def test_an_end_is_news_for_an_hour(minutes: int, is_news: bool) -> None:
 def test_a_collection_is_watched_through_its_members() -> None:
     """Its items may take hours each; but one of them that failed is one too many."""
     run = run_like(scraper="collection.pacific")
-    assert signs_under_way(run, Counts(leased=3), recent(6_000), LATER, RULES) == []
+    assert running_conditions(run, Counts(leased=3), recent(6_000), LATER, RULES) == []
     ended = run_like(scraper="collection.pacific", state=RunState.FINISHED, finished_at=LATER)
-    sign = end_sign(ended, Counts(done=23, dead=1), RULES)
-    assert sign is not None
-    assert sign.kind is Kind.FAILURE
+    condition = end_condition(ended, Counts(done=23, dead=1), RULES)
+    assert condition is not None
+    assert condition.kind is AlertKind.FAILURE

@@ -60,10 +60,10 @@ def test_secrets_of_a_scraper_s_table_are_secrets_too(tmp_path: Path) -> None:
     )
     settings = load(tmp_path)
     assert TELEGRAM in settings.secrets()
-    assert settings.with_table_of("books").notify.urls == (TELEGRAM,)
-    assert settings.with_table_of("books").stall_after == 5
-    assert not settings.with_table_of("other").notify
-    assert load(tmp_path, stall_after="7").with_table_of("books").stall_after == 7
+    assert settings.with_scraper_table("books").notify.urls == (TELEGRAM,)
+    assert settings.with_scraper_table("books").stall_after == 5
+    assert not settings.with_scraper_table("other").notify
+    assert load(tmp_path, stall_after="7").with_scraper_table("books").stall_after == 7
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import pytest
 
 from shoal.model.views import Counts, FailedItem, WaitReason
-from shoal.observe.failures import grouped, shape
-from shoal.observe.formatting import counted, per_minute, percent, span
+from shoal.observe.failures import group_failures, normalize_message
+from shoal.observe.formatting import format_duration, format_percent, format_rate, pluralize
 from shoal.observe.meter import Meter
-from shoal.observe.snapshot import holdup
+from shoal.observe.snapshot import find_bottleneck
 from tests.support.snapshots import NOON, moment
 
 
@@ -76,7 +76,7 @@ def gate(code: str, items: int | None = None) -> WaitReason:
 def test_what_holds_it_back(
     counts: Counts, gates: list[WaitReason], cause: str, share: float | None, about: str | None
 ) -> None:
-    found = holdup(counts, gates)
+    found = find_bottleneck(counts, gates)
     assert found.cause == cause
     assert found.share == pytest.approx(share)
     if about is not None:
@@ -91,12 +91,12 @@ def test_nobody_can_tell_when_a_run_ends_that_nothing_moves(gates: list[WaitReas
 
 
 def test_figures() -> None:
-    assert [span(s) for s in (0, 0.44, 9, 45, 119, 120, 3_599, 13_200, 93_600, 187_200)] == [
+    assert [format_duration(s) for s in (0, 0.44, 9, 45, 119, 120, 3_599, 13_200, 93_600, 187_200)] == [
         *("0s", "0.4s", "9s", "45s", "119s", "2m", "1h00", "3h40", "26h00", "2d4h")
     ]
-    assert [percent(s) for s in (0, 0.001, 0.29, 0.9999, 1)] == ["0%", "<1%", "29%", "99%", "100%"]
-    assert [per_minute(r) for r in (None, 0.0, 4.24, 312.4)] == ["-/min", "0/min", "4.2/min", "312/min"]
-    assert [counted(n, "item") for n in (0, 1, "9 or more")] == ["0 items", "1 item", "9 or more items"]
+    assert [format_percent(s) for s in (0, 0.001, 0.29, 0.9999, 1)] == ["0%", "<1%", "29%", "99%", "100%"]
+    assert [format_rate(r) for r in (None, 0.0, 4.24, 312.4)] == ["-/min", "0/min", "4.2/min", "312/min"]
+    assert [pluralize(n, "item") for n in (0, 1, "9 or more")] == ["0 items", "1 item", "9 or more items"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_figures() -> None:
     ],
 )
 def test_failures_of_a_kind_have_one_shape(message: str, expected: str) -> None:
-    assert shape(message) == expected
+    assert normalize_message(message) == expected
 
 
 def test_a_group_shows_one_real_message() -> None:
@@ -120,11 +120,13 @@ def test_a_group_shows_one_real_message() -> None:
             item=item, stage="page", url="", outcome="transient", error_message=message, retry_count=0, failed_at=NOON
         )
 
-    several, one = grouped([failed(1, "cannot parse 'a'"), failed(2, "cannot parse 'b'"), failed(3, "no 'c'\x1b")])
+    several, one = group_failures(
+        [failed(1, "cannot parse 'a'"), failed(2, "cannot parse 'b'"), failed(3, "no 'c'\x1b")]
+    )
     assert (several.message, several.sample, several.items, several.example) == (
         "cannot parse '...'",
         "cannot parse 'a'",
         2,
         1,
     )
-    assert (several.told, one.told) == ("for example: cannot parse 'a'", "no 'c'?")
+    assert (several.display_text, one.display_text) == ("for example: cannot parse 'a'", "no 'c'?")

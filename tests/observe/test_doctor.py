@@ -98,7 +98,7 @@ def test_code_that_differs() -> None:
 
 def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_disk(tmp_path / "ledger.db").ok
-    monkeypatch.setattr("shoal.observe.doctor.LEAST_DISK", 1 << 60)
+    monkeypatch.setattr("shoal.observe.doctor.MIN_DISK", 1 << 60)
     assert not check_disk(tmp_path / "ledger.db").ok
     assert not check_disk(tmp_path / "gone" / "ledger.db").ok
 

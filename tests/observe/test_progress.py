@@ -10,10 +10,10 @@ from shoal.config import Settings
 from shoal.errors import LedgerUnreachable, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import WaitReason
-from shoal.observe.failures import failures
+from shoal.observe.failures import read_failures
 from shoal.observe.meter import Meter, Reading, recent_rate
-from shoal.observe.progress import Lines, follow, showing
-from shoal.observe.snapshot import look
+from shoal.observe.progress import LineDisplay, follow_run, open_display
+from shoal.observe.snapshot import take_snapshot
 from shoal.testing.harness import done
 from shoal.wiring import ledger_context
 from tests.support.live_run import WORKER, Scene, claim, prepare
@@ -39,11 +39,11 @@ class Noted:
         self.told: list[str] = []
         self.news = asyncio.Event()
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         self.readings.append(reading)
         self.news.set()
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.told.append(text)
         self.news.set()
 
@@ -53,37 +53,37 @@ class Noted:
 
 
 async def test_a_moment_is_what_the_ledger_says(ledger: Ledger, scene: Scene) -> None:
-    seen = await look(ledger, scene.active)
+    seen = await take_snapshot(ledger, scene.active)
     assert seen.counts == await ledger.reads.stats(scene.active)
     assert {stage: counts.total for stage, counts in seen.stages.items()} == {"listing": 5, "product": 6}
     assert [gate.code for gate in seen.gates] == [gate.code for gate in await ledger.reads.why_run(scene.active)]
     reading = Meter().read(seen, 0.0)
     assert reading.waiting_for == "host limit 44%"
-    assert reading.holdup.text == "The lane shop.example is full: 2 of 2 places are taken."
+    assert reading.bottleneck.text == "The lane shop.example is full: 2 of 2 places are taken."
 
 
 async def test_the_rate_of_a_run_that_is_looked_at_once(ledger: Ledger, scene: Scene) -> None:
-    ended = await look(ledger, scene.finished)
+    ended = await take_snapshot(ledger, scene.finished)
     assert ended.run.finished_at is not None
     assert await recent_rate(ledger, ended) is None  # over within a moment: no rate worth the name
-    active = await look(ledger, scene.active)
+    active = await take_snapshot(ledger, scene.active)
     rate = await recent_rate(ledger, active)
     assert rate is None or rate > 0
 
 
 async def test_failures_are_grouped_and_bounded(ledger: Ledger, scene: Scene) -> None:
-    found = await failures(ledger, scene.finished)
+    found = await read_failures(ledger, scene.finished)
     assert [(group.outcome, group.message, group.items) for group in found.groups] == [
         ("permanent", "404 Not Found at URL", 2)
     ]
     assert (found.looked_at, found.complete) == (2, True)
-    few = await failures(ledger, scene.finished, limit=1)
+    few = await read_failures(ledger, scene.finished, limit=1)
     assert (few.looked_at, few.complete) == (1, False)
 
 
 async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
     show = Noted()
-    following = asyncio.create_task(follow(ledger, scene.paused, show, every=0.01))
+    following = asyncio.create_task(follow_run(ledger, scene.paused, show, every=0.01))
     await show.next()
     assert show.readings[-1].waiting_for == "the run is paused"
     await ledger.runs.resume(scene.paused)
@@ -92,7 +92,7 @@ async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
     await ledger.upkeep.run_once()
     last = await asyncio.wait_for(following, 10)
     assert (last.ended, last.counts.done) == (True, 3)
-    assert show.readings[-1].moment == last
+    assert show.readings[-1].snapshot == last
     assert show.readings[-1].waiting_for == "nothing"
 
 
@@ -110,7 +110,7 @@ async def test_an_outage_is_told_once_and_waited_out(
 
     monkeypatch.setattr(ledger.reads, "why_run", broken)
     show = Noted()
-    following = asyncio.create_task(follow(ledger, scene.active, show, every=0.01))
+    following = asyncio.create_task(follow_run(ledger, scene.active, show, every=0.01))
     while not show.readings:
         await show.next()
     following.cancel()
@@ -122,7 +122,7 @@ async def test_an_outage_is_told_once_and_waited_out(
 
 async def test_a_run_that_is_removed_cannot_be_followed(ledger: Ledger, scene: Scene) -> None:
     show = Noted()
-    following = asyncio.create_task(follow(ledger, scene.paused, show, every=0.01))
+    following = asyncio.create_task(follow_run(ledger, scene.paused, show, every=0.01))
     await show.next()
     await ledger.runs.remove(scene.paused)
     with pytest.raises(NotFound):
@@ -131,20 +131,20 @@ async def test_a_run_that_is_removed_cannot_be_followed(ledger: Ledger, scene: S
 
 def test_lines_come_now_and_then_and_at_the_end() -> None:
     said: list[str] = []
-    lines, meter = Lines(said.append, every=3600), Meter()
+    lines, meter = LineDisplay(said.append, every=3600), Meter()
     for second in range(3):
-        lines.look(meter.read(moment(ready=3 - second, done=second), float(second)))
+        lines.update(meter.read(moment(ready=3 - second, done=second), float(second)))
     assert [line.split()[1] for line in said] == ["0/3"]
     last = meter.read(moment(state="finished", done=3), 9.0)  # type: ignore[arg-type]
-    lines.look(last)
-    lines.look(last)
+    lines.update(last)
+    lines.update(last)
     assert [line.split()[1] for line in said] == ["0/3", "3/3"]
 
 
 def test_off_a_terminal_there_are_lines_and_with_quiet_nothing() -> None:
     said: list[str] = []
     for quiet in (False, True):
-        with showing(said.append, quiet=quiet, title="shop") as show:
-            show.tell("hello")
-            show.look(Meter().read(moment(ready=1), 0.0))
+        with open_display(said.append, quiet=quiet, title="shop") as show:
+            show.print_line("hello")
+            show.update(Meter().read(moment(ready=1), 0.0))
     assert [line.split()[0] for line in said] == ["hello", "done"]

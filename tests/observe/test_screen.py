@@ -8,22 +8,22 @@ from rich.console import Console
 from shoal.model.views import Counts, WaitReason
 from shoal.observe.logs import open_logs
 from shoal.observe.meter import Meter
-from shoal.observe.screen import MOST_PARTS, on_screen
-from shoal.observe.snapshot import Moment
+from shoal.observe.screen import MAX_PARTS, open_screen
+from shoal.observe.snapshot import Snapshot
 from tests.support.snapshots import moment, parted
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def drawn(*moments: Moment, width: int = 100) -> list[list[str]]:
+def drawn(*moments: Snapshot, width: int = 100) -> list[list[str]]:
     """The lines of each picture."""
     paper = io.StringIO()
     console = Console(file=paper, force_terminal=True, width=width, no_color=True, legacy_windows=False)
     pictures, meter = [], Meter()
-    with on_screen(console, "shop") as screen:
+    with open_screen(console, "shop") as screen:
         for second, one in enumerate(moments):
             paper.truncate(paper.seek(0))
-            screen.look(meter.read(one, float(second)))
+            screen.update(meter.read(one, float(second)))
             plain = ESCAPE.sub("", paper.getvalue())
             pictures.append([line for line in plain.splitlines() if line.strip()])
     return pictures
@@ -39,7 +39,7 @@ def test_only_the_busiest_parts_are_drawn_and_they_keep_their_places() -> None:
     after["page", "p4"] = Counts(done=41)
     first, second = drawn(parted(before), parted(after))
     assert names(first) == ["p3", "p4", "p5", "p6", "p7"]
-    assert len(names(second)) == MOST_PARTS
+    assert len(names(second)) == MAX_PARTS
     assert {"p3", "p5", "p6", "p7"} <= set(names(second))
     assert "p4" not in names(second)
 
@@ -56,15 +56,15 @@ def test_nothing_is_wider_than_the_terminal() -> None:
     parts = {("a-stage-with-a-long-name", f"a partition with a long name {n}"): Counts(ready=n) for n in range(1, 9)}
     for picture in drawn(parted(parts, wide), width=60):
         assert max(map(len, picture)) <= 60
-        assert len(picture) == MOST_PARTS + 2
+        assert len(picture) == MAX_PARTS + 2
 
 
 def test_what_is_told_stands_above_without_secrets_and_escapes() -> None:
     paper = io.StringIO()
     console = Console(file=paper, force_terminal=True, width=100, no_color=True, legacy_windows=False)
-    with on_screen(console, "shop") as screen:
-        screen.look(Meter().read(moment(ready=3), 0.0))
-        logs = open_logs(format="console", level="info", file=None, stream=screen.tell)
+    with open_screen(console, "shop") as screen:
+        screen.update(Meter().read(moment(ready=3), 0.0))
+        logs = open_logs(format="console", level="info", file=None, stream=screen.print_line)
         logs.log.info("fetched", url="http://me:s3cret@h/\x1b[31m")
         logs.close()
     said = paper.getvalue()

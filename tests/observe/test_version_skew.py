@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.model.worker import Scope, WorkerState, WorkerView
-from shoal.observe.snapshot import skew, workers_of
+from shoal.observe.snapshot import live_workers, version_skew
 from tests.support.snapshots import NOON, run_like
 
 
@@ -28,8 +28,8 @@ def worker(
 
 
 def test_what_is_said() -> None:
-    assert skew([worker(), worker(), worker(version="", code=None)]).lines == []
-    mixed = skew([worker(version="1.0", code="old"), worker(), worker()])
+    assert version_skew([worker(), worker(), worker(version="", code=None)]).lines == []
+    mixed = version_skew([worker(version="1.0", code="old"), worker(), worker()])
     assert mixed.versions == {"2.0": 2, "1.0": 1}
     assert mixed.lines == [
         "Workers run different versions of Shoal: 2.0 (2 workers), 1.0 (1 worker).",
@@ -48,4 +48,4 @@ def test_what_is_said() -> None:
     ],
 )
 def test_who_works_on_a_run(scope: Scope, counts: bool) -> None:
-    assert bool(workers_of([worker(scope=scope)], run_like(id="20260131_120000", scraper="shop"))) == counts
+    assert bool(live_workers([worker(scope=scope)], run_like(id="20260131_120000", scraper="shop"))) == counts

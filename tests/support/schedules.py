@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.config import Settings
-from shoal.fleet.schedule.slots import Known, look_up
+from shoal.fleet.schedule.slots import KnownSlots, read_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.wiring import ledger_context
@@ -94,8 +94,8 @@ def asked(project: Project, work: Callable[[Ledger], Coroutine[Any, Any, T]]) ->
     return asyncio.run(ask())
 
 
-def slots(project: Project, name: str) -> Known:
-    return asked(project, lambda ledger: look_up(ledger.locks, name))
+def slots(project: Project, name: str) -> KnownSlots:
+    return asked(project, lambda ledger: read_slots(ledger.locks, name))
 
 
 def states(project: Project, name: str) -> list[str]:

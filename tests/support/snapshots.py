@@ -9,7 +9,7 @@ import msgspec
 
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
-from shoal.observe.snapshot import Moment
+from shoal.observe.snapshot import Snapshot
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -34,7 +34,7 @@ def run_like(**fields: Any) -> Run:
     return Run(**(known | fields))
 
 
-def moment(*gates: WaitReason, state: RunState = RunState.ACTIVE, sealed: bool = True, **counts: int) -> Moment:
+def moment(*gates: WaitReason, state: RunState = RunState.ACTIVE, sealed: bool = True, **counts: int) -> Snapshot:
     """One stage, one partition."""
     made = parted({("page", ""): Counts(**counts)}, *gates, state=state)
     return msgspec.structs.replace(made, run=msgspec.structs.replace(made.run, sealed=sealed))
@@ -42,9 +42,9 @@ def moment(*gates: WaitReason, state: RunState = RunState.ACTIVE, sealed: bool =
 
 def parted(
     parts: dict[tuple[str, str], Counts], *gates: WaitReason, state: RunState = RunState.ACTIVE, at: dt.datetime = NOON
-) -> Moment:
+) -> Snapshot:
     progress = tuple(PartitionProgress(stage=s, partition=p, counts=counts) for (s, p), counts in parts.items())
-    return Moment(
+    return Snapshot(
         at=at,
         run=run_like(state=state, stages=tuple(dict.fromkeys(stage for stage, _ in parts))),
         counts=sum_counts(parts.values()),

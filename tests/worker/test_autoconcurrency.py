@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal import Item, Scraper, Transient
-from shoal.autoscale.rules import Limits
+from shoal.autoscale.rules import LoadLimits
 from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
@@ -65,7 +65,7 @@ class Workshop:
         fetcher = build_fetcher(self.settings)
         chosen = WorkerOptions(
             scope=Scope(run_ids=(self.run.id,)),
-            limits=Limits(cpu=1, memory=1),  # whatever else runs here
+            limits=LoadLimits(cpu=1, memory=1),  # whatever else runs here
             **options,  # type: ignore[arg-type]
         )
         worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)

@@ -22,16 +22,16 @@ _NO_LIMIT_V1 = 1 << 60
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Shares from 0 to 1, None where nothing is known.
 
-    `cpu`: of the CPU time we may use, so much was used since the last look. `held_back`: in so many of the kernel's
+    `cpu`: of the CPU time we may use, so much was used since the last look. `cpu_throttled`: in so many of the kernel's
     time slices the CPU limit stopped us. `memory`: in use, of what we may use; what the kernel can drop is free.
     """
 
     cpu: float | None = None
-    held_back: float | None = None
+    cpu_throttled: float | None = None
     memory: float | None = None
 
 
-class _Spent(msgspec.Struct, frozen=True):
+class _GroupUsage(msgspec.Struct, frozen=True):
     """What a group has used: seconds of CPU time, time slices, and those in which its limit stopped it."""
 
     seconds: float
@@ -39,13 +39,13 @@ class _Spent(msgspec.Struct, frozen=True):
     stopped: int
 
 
-class _Ticks(msgspec.Struct, frozen=True):
+class _CpuCounters(msgspec.Struct, frozen=True):
     """Counters that only grow: those of the cores, and those of the groups that have a limit."""
 
     at: float
     busy: int
     all: int
-    groups: Mapping[Path, _Spent]
+    groups: Mapping[Path, _GroupUsage]
 
 
 class Machine:
@@ -70,12 +70,12 @@ class Machine:
         self._cores = cores
         self._memory_groups = list(_groups(proc, cgroups, "memory"))
         self._cpu_groups = list(_groups(proc, cgroups, "cpu"))
-        self._before = self._ticks()
+        self._before = self._read_counters()
 
-    def look(self) -> Load:
-        before, now = self._before, self._ticks()
+    def read_load(self) -> Load:
+        before, now = self._before, self._read_counters()
         self._before = now
-        return Load(cpu=_cpu(before, now), held_back=_held_back(before, now), memory=self._memory())
+        return Load(cpu=_cpu(before, now), cpu_throttled=_cpu_throttled(before, now), memory=self._memory())
 
     def _memory(self) -> float | None:
         shares = [share for group in self._memory_groups if (share := _share_of_limit(group)) is not None]
@@ -84,7 +84,7 @@ class Machine:
             shares.append(1 - sizes["MemAvailable"] / sizes["MemTotal"])
         return min(1.0, max(0.0, *shares)) if shares else None
 
-    def _ticks(self) -> _Ticks:
+    def _read_counters(self) -> _CpuCounters:
         busy = everything = 0
         for line in _text(self._proc / "stat").splitlines():
             name, _, rest = line.partition(" ")
@@ -94,19 +94,19 @@ class Machine:
                 everything += sum(ticks)
                 busy += sum(ticks) - ticks[_IDLE] - ticks[_WAITING]
         limited = (group for group in self._cpu_groups if _quota(group) is not None)
-        return _Ticks(self._clock(), busy, everything, {group: self._spent(group) for group in limited})
+        return _CpuCounters(self._clock(), busy, everything, {group: self._group_usage(group) for group in limited})
 
-    def _spent(self, group: Path) -> _Spent:
+    def _group_usage(self, group: Path) -> _GroupUsage:
         stat = _numbers(group / "cpu.stat")
         if "usage_usec" in stat:
             seconds = stat["usage_usec"] / 1e6
         else:  # in version 1 another controller counts it
             same = self._cgroups / "cpuacct" / group.relative_to(self._cgroups / "cpu")
             seconds = (_number(same / "cpuacct.usage") or 0) / 1e9
-        return _Spent(seconds, stat.get("nr_periods", 0), stat.get("nr_throttled", 0))
+        return _GroupUsage(seconds, stat.get("nr_periods", 0), stat.get("nr_throttled", 0))
 
 
-def _cpu(before: _Ticks, now: _Ticks) -> float | None:
+def _cpu(before: _CpuCounters, now: _CpuCounters) -> float | None:
     shares = []
     if now.all > before.all:
         shares.append((now.busy - before.busy) / (now.all - before.all))
@@ -117,7 +117,7 @@ def _cpu(before: _Ticks, now: _Ticks) -> float | None:
     return min(1.0, max(0.0, *shares)) if shares else None
 
 
-def _held_back(before: _Ticks, now: _Ticks) -> float | None:
+def _cpu_throttled(before: _CpuCounters, now: _CpuCounters) -> float | None:
     shares = [
         (spent.stopped - earlier.stopped) / (spent.slices - earlier.slices)
         for group, spent in now.groups.items()

@@ -22,15 +22,15 @@ from shoal.autoscale.machine import Load
 ENOUGH_ENDS = 20
 FAILED, FAILED_WARNS = 0.5, 0.25
 THROTTLED, THROTTLED_WARNS = 0.2, 0.05
-HELD_BACK = 0.5
+CPU_THROTTLED = 0.5
 PROCESS_FULL = 0.9
 # Growth needs more memory than staying does: what comes will take its part only after a while.
 MEMORY_WARNS = 5 / 6
 # Beyond its limit by this factor, memory is about to run out.
-MEMORY_URGENT = 0.9 / 0.85
+MEMORY_CRITICAL = 0.9 / 0.85
 
 
-class Kind(StrEnum):
+class ScalingReason(StrEnum):
     """The kinds of reasons."""
 
     BOUNDS = "bounds"
@@ -40,16 +40,25 @@ class Kind(StrEnum):
     CPU = "cpu"
     PROCESS = "process"
     TOO_MANY = "too many"
-    MOST = "most"
+    AT_MAXIMUM = "most"
     BACKLOG = "backlog"
     LANES = "lanes"
-    QUIET = "quiet"
-    FITS = "fits"
+    IDLE = "quiet"
+    NO_NEED = "fits"
 
 
 # Those that keep it from growing though there is more to do; an operator wants to hear of them.
-HOLDS_BACK = frozenset(
-    {Kind.MEMORY, Kind.THROTTLED, Kind.FAILED, Kind.CPU, Kind.PROCESS, Kind.TOO_MANY, Kind.MOST, Kind.LANES}
+BLOCKS_GROWTH = frozenset(
+    {
+        ScalingReason.MEMORY,
+        ScalingReason.THROTTLED,
+        ScalingReason.FAILED,
+        ScalingReason.CPU,
+        ScalingReason.PROCESS,
+        ScalingReason.TOO_MANY,
+        ScalingReason.AT_MAXIMUM,
+        ScalingReason.LANES,
+    }
 )
 
 
@@ -58,36 +67,36 @@ class Bounds(msgspec.Struct, frozen=True):
     most: int
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class LoadLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Shares of the machine above which there are too many; 1 means that it is no reason."""
 
     cpu: float = 0.9
     memory: float = 0.85
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `grow`: between two steps up. `settle`: after a step down, before the next step of either direction.
-    `hot`: so long the CPU is full before it counts. `quiet`: so long there is nothing to take before it shrinks.
-    `remember`: so long a number that was too many is not tried again.
+class ScalingDelays(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. `between_growth`: between two steps up. `cooldown`: after a step down, before the next step of either
+    direction. `cpu_full`: so long the CPU is full before it counts. `idle`: so long there is nothing to take before it
+    shrinks. `avoid_failed_size`: so long a number that was too many is not tried again.
     """
 
-    grow: float
-    settle: float
-    hot: float
-    quiet: float
-    remember: float
+    between_growth: float
+    cooldown: float
+    cpu_full: float
+    idle: float
+    avoid_failed_size: float
 
 
-class Signs(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingInputs(msgspec.Struct, frozen=True, kw_only=True):
     """`at`: seconds of a clock that only goes on. `backlog`: items that somebody could take now, and nobody has.
-    `behind_lanes`: items that wait for their lanes; more hands would not help them. `idle`: so many of those that are
-    there have nothing to do, or have not come yet. `each`: items that one of them takes at once. `ended`, `failed`,
+    `waiting_for_lanes`: items that wait for their lanes; more hands would not help them. `idle`: so many of those that
+    are there have nothing to do, or have not come yet. `each`: items that one of them takes at once. `ended`, `failed`,
     `throttled`: attempts of the last minute. `process`: the share of one core that this process uses, where it is one.
     """
 
     at: float
     backlog: int
-    behind_lanes: int = 0
+    waiting_for_lanes: int = 0
     idle: int
     each: int = 1
     ended: int = 0
@@ -97,166 +106,200 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     process: float | None = None
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What the rule remembers from one look to the next."""
 
     grown_at: float = -math.inf
     shrunk_at: float = -math.inf
-    hot_since: float | None = None
-    quiet_since: float | None = None
+    cpu_full_since: float | None = None
+    idle_since: float | None = None
     too_many: int = 0
     too_many_why: str = ""
     too_many_at: float = -math.inf
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """`why` is a sentence without its beginning: "4 to 6 workers: " goes before it."""
 
     target: int
-    kind: Kind
+    kind: ScalingReason
     why: str
-    past: Past
+    history: ScalingHistory
 
 
 class _Reason(msgspec.Struct, frozen=True):
-    """`keeps`: the share of those there that may stay."""
+    """`keep_share`: the share of those there that may stay."""
 
-    kind: Kind
+    kind: ScalingReason
     why: str
-    keeps: float = 1.0
+    keep_share: float = 1.0
 
 
-def decide(now: int, bounds: Bounds, signs: Signs, past: Past, pace: Pace, limits: Limits) -> Decision:
+def decide(
+    now: int, bounds: Bounds, inputs: ScalingInputs, history: ScalingHistory, delays: ScalingDelays, limits: LoadLimits
+) -> ScalingDecision:
     """How many there are to be when there are `now`."""
-    past = _noted(signs, past, limits)
+    history = _update_history(inputs, history, limits)
     within = min(bounds.most, max(bounds.least, now))
     if within != now:
-        return Decision(target=within, kind=Kind.BOUNDS, why=f"{bounds.least} to {bounds.most} are allowed", past=past)
-    trouble = _trouble(signs, past, pace, limits)
-    if trouble is not None and now > bounds.least:
-        if signs.at - past.shrunk_at < pace.settle:
-            return _stays(now, trouble, past)
-        target = max(bounds.least, min(now - 1, math.floor(now * trouble.keeps)))
-        past = msgspec.structs.replace(
-            past, shrunk_at=signs.at, too_many=now, too_many_why=trouble.why, too_many_at=signs.at
+        return ScalingDecision(
+            target=within,
+            kind=ScalingReason.BOUNDS,
+            why=f"{bounds.least} to {bounds.most} are allowed",
+            history=history,
         )
-        return Decision(target=target, kind=trouble.kind, why=trouble.why, past=past)
-    if signs.backlog > 0:
-        return _more(now, bounds, signs, past, pace, trouble or _warning(signs, past, limits))
-    return _fewer(now, bounds, signs, past, pace)
+    trouble = _shrink_reason(inputs, history, delays, limits)
+    if trouble is not None and now > bounds.least:
+        if inputs.at - history.shrunk_at < delays.cooldown:
+            return _no_change(now, trouble, history)
+        target = max(bounds.least, min(now - 1, math.floor(now * trouble.keep_share)))
+        history = msgspec.structs.replace(
+            history, shrunk_at=inputs.at, too_many=now, too_many_why=trouble.why, too_many_at=inputs.at
+        )
+        return ScalingDecision(target=target, kind=trouble.kind, why=trouble.why, history=history)
+    if inputs.backlog > 0:
+        return _decide_growth(
+            now, bounds, inputs, history, delays, trouble or _no_growth_reason(inputs, history, limits)
+        )
+    return _decide_shrink(now, bounds, inputs, history, delays)
 
 
-def _noted(signs: Signs, past: Past, limits: Limits) -> Past:
+def _update_history(inputs: ScalingInputs, history: ScalingHistory, limits: LoadLimits) -> ScalingHistory:
     """The past with since when the CPU is full and since when there is nothing to take."""
-    is_hot = _is_above(signs.load.cpu, limits.cpu) or (limits.cpu < 1 and (signs.load.held_back or 0) > HELD_BACK)
-    is_quiet = signs.backlog == 0 and signs.idle > 0
+    cpu_is_full = _is_above(inputs.load.cpu, limits.cpu) or (
+        limits.cpu < 1 and (inputs.load.cpu_throttled or 0) > CPU_THROTTLED
+    )
+    is_idle = inputs.backlog == 0 and inputs.idle > 0
     return msgspec.structs.replace(
-        past,
-        hot_since=(signs.at if past.hot_since is None else past.hot_since) if is_hot else None,
-        quiet_since=(signs.at if past.quiet_since is None else past.quiet_since) if is_quiet else None,
+        history,
+        cpu_full_since=(inputs.at if history.cpu_full_since is None else history.cpu_full_since)
+        if cpu_is_full
+        else None,
+        idle_since=(inputs.at if history.idle_since is None else history.idle_since) if is_idle else None,
     )
 
 
-def _trouble(signs: Signs, past: Past, pace: Pace, limits: Limits) -> _Reason | None:
+def _shrink_reason(
+    inputs: ScalingInputs, history: ScalingHistory, delays: ScalingDelays, limits: LoadLimits
+) -> _Reason | None:
     """Why there should be fewer, the most pressing reason first."""
-    if _is_above(signs.load.memory, limits.memory):
-        urgent = _is_above(signs.load.memory, limits.memory * MEMORY_URGENT)
-        return _Reason(Kind.MEMORY, _memory_text(signs), 0.5 if urgent else 0.75)
-    if _share(signs, signs.throttled) > THROTTLED:
-        return _Reason(Kind.THROTTLED, _throttled_text(signs), 0.5)
-    if _share(signs, signs.failed) > FAILED:
-        return _Reason(Kind.FAILED, _failed_text(signs), 0.5)
-    if past.hot_since is not None and signs.at - past.hot_since >= pace.hot:
-        return _Reason(Kind.CPU, _cpu_text(signs), 0.75)
+    if _is_above(inputs.load.memory, limits.memory):
+        urgent = _is_above(inputs.load.memory, limits.memory * MEMORY_CRITICAL)
+        return _Reason(ScalingReason.MEMORY, _memory_text(inputs), 0.5 if urgent else 0.75)
+    if _share(inputs, inputs.throttled) > THROTTLED:
+        return _Reason(ScalingReason.THROTTLED, _throttled_text(inputs), 0.5)
+    if _share(inputs, inputs.failed) > FAILED:
+        return _Reason(ScalingReason.FAILED, _failed_text(inputs), 0.5)
+    if history.cpu_full_since is not None and inputs.at - history.cpu_full_since >= delays.cpu_full:
+        return _Reason(ScalingReason.CPU, _cpu_text(inputs), 0.75)
     return None
 
 
-def _warning(signs: Signs, past: Past, limits: Limits) -> _Reason | None:
+def _no_growth_reason(inputs: ScalingInputs, history: ScalingHistory, limits: LoadLimits) -> _Reason | None:
     """Why there should not be more."""
-    if _is_above(signs.load.memory, limits.memory, MEMORY_WARNS):
-        return _Reason(Kind.MEMORY, _memory_text(signs))
-    if _share(signs, signs.throttled) > THROTTLED_WARNS:
-        return _Reason(Kind.THROTTLED, _throttled_text(signs))
-    if _share(signs, signs.failed) > FAILED_WARNS:
-        return _Reason(Kind.FAILED, _failed_text(signs))
-    if past.hot_since is not None:
-        return _Reason(Kind.CPU, _cpu_text(signs))
-    if signs.process is not None and signs.process > PROCESS_FULL:
-        return _Reason(Kind.PROCESS, f"this process keeps a core busy ({_percent(signs.process)})")
+    if _is_above(inputs.load.memory, limits.memory, MEMORY_WARNS):
+        return _Reason(ScalingReason.MEMORY, _memory_text(inputs))
+    if _share(inputs, inputs.throttled) > THROTTLED_WARNS:
+        return _Reason(ScalingReason.THROTTLED, _throttled_text(inputs))
+    if _share(inputs, inputs.failed) > FAILED_WARNS:
+        return _Reason(ScalingReason.FAILED, _failed_text(inputs))
+    if history.cpu_full_since is not None:
+        return _Reason(ScalingReason.CPU, _cpu_text(inputs))
+    if inputs.process is not None and inputs.process > PROCESS_FULL:
+        return _Reason(ScalingReason.PROCESS, f"this process keeps a core busy ({_percent(inputs.process)})")
     return None
 
 
-def _more(now: int, bounds: Bounds, signs: Signs, past: Past, pace: Pace, against: _Reason | None) -> Decision:
+def _decide_growth(
+    now: int,
+    bounds: Bounds,
+    inputs: ScalingInputs,
+    history: ScalingHistory,
+    delays: ScalingDelays,
+    blocker: _Reason | None,
+) -> ScalingDecision:
     """There is something to take."""
-    if signs.idle > now // 10:
-        return _stays(now, _Reason(Kind.FITS, f"{signs.idle} of {now} have room for more"), past)
-    if against is not None:
-        return _stays(now, against, past)
+    if inputs.idle > now // 10:
+        return _no_change(now, _Reason(ScalingReason.NO_NEED, f"{inputs.idle} of {now} have room for more"), history)
+    if blocker is not None:
+        return _no_change(now, blocker, history)
     most = bounds.most
     if now >= most:
-        return _stays(now, _Reason(Kind.MOST, f"{most} is the most that is allowed; {_ready(signs.backlog)}"), past)
-    ago = signs.at - past.too_many_at
-    if ago < pace.remember:
-        most = min(most, past.too_many - 1)
+        return _no_change(
+            now,
+            _Reason(ScalingReason.AT_MAXIMUM, f"{most} is the most that is allowed; {_ready(inputs.backlog)}"),
+            history,
+        )
+    ago = inputs.at - history.too_many_at
+    if ago < delays.avoid_failed_size:
+        most = min(most, history.too_many - 1)
         if now >= most:
-            text = f"{past.too_many} were too many {_span(ago)} ago: {past.too_many_why}"
-            return _stays(now, _Reason(Kind.TOO_MANY, text), past)
+            text = f"{history.too_many} were too many {_span(ago)} ago: {history.too_many_why}"
+            return _no_change(now, _Reason(ScalingReason.TOO_MANY, text), history)
     busy = f"all {now} are busy" if now > 1 else "the one that is there is busy"
-    reason = _Reason(Kind.BACKLOG, f"{_ready(signs.backlog)} and {busy}")
-    if signs.at - past.grown_at < pace.grow or ago < pace.settle:
-        return _stays(now, reason, past)
+    reason = _Reason(ScalingReason.BACKLOG, f"{_ready(inputs.backlog)} and {busy}")
+    if inputs.at - history.grown_at < delays.between_growth or ago < delays.cooldown:
+        return _no_change(now, reason, history)
     target = 2 * now
-    if 0 < past.too_many <= target:  # what went wrong once is neared step by step
-        target = max(past.too_many - 1, now + max(1, now // 8))
-    target = min(target, most, now + math.ceil(signs.backlog / signs.each))
-    past = msgspec.structs.replace(past, grown_at=signs.at)
-    return Decision(target=target, kind=reason.kind, why=reason.why, past=past)
+    if 0 < history.too_many <= target:  # what went wrong once is neared step by step
+        target = max(history.too_many - 1, now + max(1, now // 8))
+    target = min(target, most, now + math.ceil(inputs.backlog / inputs.each))
+    history = msgspec.structs.replace(history, grown_at=inputs.at)
+    return ScalingDecision(target=target, kind=reason.kind, why=reason.why, history=history)
 
 
-def _fewer(now: int, bounds: Bounds, signs: Signs, past: Past, pace: Pace) -> Decision:
+def _decide_shrink(
+    now: int, bounds: Bounds, inputs: ScalingInputs, history: ScalingHistory, delays: ScalingDelays
+) -> ScalingDecision:
     """There is nothing to take."""
-    lanes = f"{_items(signs.behind_lanes, 'waits', 'wait')} for their lanes, where more would not help"
-    reason = _Reason(Kind.LANES, lanes) if signs.behind_lanes else _Reason(Kind.FITS, "nobody waits for room")
-    if now == bounds.least or past.quiet_since is None or signs.at - past.quiet_since < pace.quiet:
-        return _stays(now, reason, past)
-    if signs.at - past.shrunk_at < pace.settle or signs.at - past.grown_at < pace.settle:
-        return _stays(now, reason, past)
-    target = max(bounds.least, now - min(signs.idle, max(1, now // 4)))
-    why = f"for {_span(signs.at - past.quiet_since)} there was nothing to take, {signs.idle} of {now} had nothing to do"
-    if signs.behind_lanes:
+    lanes = f"{_items(inputs.waiting_for_lanes, 'waits', 'wait')} for their lanes, where more would not help"
+    reason = (
+        _Reason(ScalingReason.LANES, lanes)
+        if inputs.waiting_for_lanes
+        else _Reason(ScalingReason.NO_NEED, "nobody waits for room")
+    )
+    if now == bounds.least or history.idle_since is None or inputs.at - history.idle_since < delays.idle:
+        return _no_change(now, reason, history)
+    if inputs.at - history.shrunk_at < delays.cooldown or inputs.at - history.grown_at < delays.cooldown:
+        return _no_change(now, reason, history)
+    target = max(bounds.least, now - min(inputs.idle, max(1, now // 4)))
+    why = f"for {_span(inputs.at - history.idle_since)} there was nothing to take; {inputs.idle} of {now} were idle"
+    if inputs.waiting_for_lanes:
         why += f"; {lanes}"
-    past = msgspec.structs.replace(past, shrunk_at=signs.at)
-    return Decision(target=target, kind=Kind.QUIET, why=why, past=past)
+    history = msgspec.structs.replace(history, shrunk_at=inputs.at)
+    return ScalingDecision(target=target, kind=ScalingReason.IDLE, why=why, history=history)
 
 
-def _stays(now: int, reason: _Reason, past: Past) -> Decision:
-    return Decision(target=now, kind=reason.kind, why=reason.why, past=past)
+def _no_change(now: int, reason: _Reason, history: ScalingHistory) -> ScalingDecision:
+    return ScalingDecision(target=now, kind=reason.kind, why=reason.why, history=history)
 
 
 def _is_above(share: float | None, limit: float, factor: float = 1.0) -> bool:
     return share is not None and limit < 1 and share > limit * factor
 
 
-def _share(signs: Signs, part: int) -> float:
-    return part / signs.ended if signs.ended >= ENOUGH_ENDS else 0.0
+def _share(inputs: ScalingInputs, part: int) -> float:
+    return part / inputs.ended if inputs.ended >= ENOUGH_ENDS else 0.0
 
 
-def _memory_text(signs: Signs) -> str:
-    return f"memory is at {_percent(signs.load.memory or 0)} of its limit"
+def _memory_text(inputs: ScalingInputs) -> str:
+    return f"memory is at {_percent(inputs.load.memory or 0)} of its limit"
 
 
-def _throttled_text(signs: Signs) -> str:
-    return f"the site asked to wait in {_percent(signs.throttled / signs.ended)} of the last {signs.ended:,} attempts"
+def _throttled_text(inputs: ScalingInputs) -> str:
+    return (
+        f"the site asked to wait in {_percent(inputs.throttled / inputs.ended)} of the last {inputs.ended:,} attempts"
+    )
 
 
-def _failed_text(signs: Signs) -> str:
-    return f"{_percent(signs.failed / signs.ended)} of the last {signs.ended:,} attempts failed"
+def _failed_text(inputs: ScalingInputs) -> str:
+    return f"{_percent(inputs.failed / inputs.ended)} of the last {inputs.ended:,} attempts failed"
 
 
-def _cpu_text(signs: Signs) -> str:
-    if (signs.load.held_back or 0) > HELD_BACK:
-        return f"the CPU limit stopped it in {_percent(signs.load.held_back or 0)} of the time slices"
-    return f"the CPU is at {_percent(signs.load.cpu or 0)}"
+def _cpu_text(inputs: ScalingInputs) -> str:
+    if (inputs.load.cpu_throttled or 0) > CPU_THROTTLED:
+        return f"the CPU limit stopped it in {_percent(inputs.load.cpu_throttled or 0)} of the time slices"
+    return f"the CPU is at {_percent(inputs.load.cpu or 0)}"
 
 
 def _ready(count: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.config.alerts import Addresses
     from shoal.ledger.protocols import Ledger
-    from shoal.notify.watch import Raised
+    from shoal.notify.watch import RaisedAlert
 
 app = typer.Typer()
 
@@ -43,16 +43,23 @@ def ls(
                     "scraper": alert.scraper,
                     "title": alert.title,
                     "body": alert.body,
-                    "told": one.told,
+                    "told": one.delivery,
                 }
             )
     elif found:
-        from shoal.observe.formatting import stamp
+        from shoal.observe.formatting import format_time
 
         session.table(
             ["WHEN", "KIND", "RUN", "SCRAPER", "TOLD", "WHY"],
             [
-                (stamp(one.at), one.alert.kind, one.alert.run, one.alert.scraper, one.told, _why(one.alert.body))
+                (
+                    format_time(one.at),
+                    one.alert.kind,
+                    one.alert.run,
+                    one.alert.scraper,
+                    one.delivery,
+                    _why(one.alert.body),
+                )
                 for one in found
             ],
         )
@@ -92,11 +99,11 @@ def watch(
     session.wait(watch_alone(session, session.settings, once=once))
 
 
-async def _raised(ledger: Ledger, name: str | None, limit: int) -> list[Raised]:
-    from shoal.notify.watch import raised_alerts
+async def _raised(ledger: Ledger, name: str | None, limit: int) -> list[RaisedAlert]:
+    from shoal.notify.watch import list_alerts
 
     run_id = None if name is None else (await find_run(ledger, name)).id
-    return await raised_alerts(ledger, run_id, limit=limit)
+    return await list_alerts(ledger, run_id, limit=limit)
 
 
 def _all_addresses(settings: Settings) -> Addresses:

@@ -12,9 +12,9 @@ from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import new_worker_id
-from shoal.notify.alert_thread import SETTLE_SECONDS
+from shoal.notify.alert_thread import DRAIN_SECONDS
 from shoal.notify.delivery import Deliveries, check_addresses, send
-from shoal.notify.watch import Watch
+from shoal.notify.watch import AlertChecker
 from shoal.wiring import ledger_context
 
 
@@ -34,10 +34,10 @@ async def watch_alone(session: Session, settings: Settings, *, once: bool) -> No
 
 async def _look_once(settings: Settings, ledger: Ledger, log: Log) -> None:
     by = f"watch-{new_worker_id()}"
-    await Watch(settings, by=by, log=log).look(ledger)
+    await AlertChecker(settings, by=by, log=log).check_recent_runs(ledger)
     deliveries = Deliveries(settings, send, by=by, log=log)
-    await deliveries.take_up(ledger)
-    await deliveries.settle(SETTLE_SECONDS)
+    await deliveries.start_pending(ledger)
+    await deliveries.drain(DRAIN_SECONDS)
 
 
 async def _until_told_to_stop(session: Session, settings: Settings, log: Log) -> None:

@@ -21,8 +21,8 @@ from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
-from shoal.fleet.collection.member_runner import Limits, Office, Terms
-from shoal.fleet.collection.members import Choice, Member, Plan, discover, plan
+from shoal.fleet.collection.member_runner import MemberDefaults, MemberLimits, MemberRunner
+from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
 from shoal.fleet.collection.scraper import collection_scraper
 from shoal.fleet.collection.summary import PAGE, summarize
 from shoal.ledger.protocols import Ledger
@@ -30,13 +30,13 @@ from shoal.model.item import OPEN_STATES, ItemState
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.notify.delivery import check_addresses
-from shoal.observe.formatting import counted
-from shoal.service.begin import Choice as Which
-from shoal.service.begin import Plan as Beginning
+from shoal.observe.formatting import pluralize
+from shoal.service.begin import RunChoice as Which
+from shoal.service.begin import RunPlan as Beginning
 from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.options import StopReason
 
-FAREWELL_SECONDS = 10.0
+EXIT_SECONDS = 10.0
 NO_DEAD = DeadLimit(Decimal(0), False)
 
 
@@ -46,7 +46,7 @@ class CollectionWish(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     folder: Path
     all: bool
-    members: Choice
+    members: MemberFilter
     failed: bool
     sequential: bool
     dry_run: bool
@@ -58,13 +58,15 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
     """From the plan to the summary; returns the exit code. `overrides` are settings that options gave."""
     overrule(session, overrides)
     # The mode is that of scrapers, each of which keeps its own; a collection itself is shared where it can be.
-    can_be_shared = sqlite_path(session.settings.with_table_of(wanted.name).ledger) is None
+    can_be_shared = sqlite_path(session.settings.with_scraper_table(wanted.name).ledger) is None
     settings = session.settings.for_scraper(wanted.name, mode="distributed" if can_be_shared else None)
-    everyone = _discovered(wanted)
-    chosen = plan(everyone, wanted.members)
+    all_members = _discovered(wanted)
+    chosen = plan_members(all_members, wanted.members)
     if wanted.dry_run:
-        takes = wanted.members.takes
-        checked = plan([_checked(member) if takes(member) else member for member in everyone], wanted.members)
+        matches = wanted.members.matches
+        checked = plan_members(
+            [_checked(member) if matches(member) else member for member in all_members], wanted.members
+        )
         if wanted.wish.choice is Which.RESUME:
             checked = checked.only(await _keys_to_run(wanted, settings))
         print_plan(session, checked, wanted.folder, settings.concurrency)
@@ -72,8 +74,8 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=session.note) as ledger:
         environment = environment_of_children(session, ledger=settings.ledger, own=("concurrency",))
-        office = Office(ledger, environment, _terms(wanted, settings))
-        scraper = collection_scraper(wanted.name, everyone, chosen, office, retries=settings.member_retries)
+        member_runner = MemberRunner(ledger, environment, _terms(wanted, settings))
+        scraper = collection_scraper(wanted.name, all_members, chosen, member_runner, retries=settings.member_retries)
         async with AsyncExitStack() as held:
             async with beginning(ledger, settings, scraper.name):
                 try:
@@ -94,7 +96,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
             own = msgspec.structs.replace(settings, drain=0.0, max_dead=NO_DEAD)
             with _leaving_the_terminal(session, wanted.sequential):
                 report = await work_off(session, scraper, own, ledger, begun, run, wish)
-            await _wait_for(session, office)
+            await _wait_for(session, member_runner)
             run = await ledger.runs.get(run.id)
             summary = await summarize(ledger, run)
         if_stopped = TIMED_OUT if report.stop_reason is StopReason.TIMED_OUT else INTERRUPTED
@@ -102,7 +104,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
             *(session, run, summary, settings, wanted.wish.target), if_stopped=if_stopped, seconds=report.seconds
         )
         # A member that the ledger refused is in no summary.
-        return summary.exit_code(if_stopped) or int(wanted.wish.filled.invalid > 0)
+        return summary.exit_code(if_stopped) or int(wanted.wish.progress.invalid > 0)
 
 
 async def _keys_to_run(wanted: CollectionWish, settings: Settings) -> set[str]:
@@ -137,7 +139,7 @@ async def _items(ledger: Ledger, run: Run, states: tuple[ItemState, ...]) -> lis
 
 
 def _discovered(wanted: CollectionWish) -> list[Member]:
-    if not (wanted.all or wanted.failed or wanted.members.says_something):
+    if not (wanted.all or wanted.failed or wanted.members.is_set):
         raise UsageError(
             f"{wanted.folder} is a folder of scrapers.",
             remedy="Add --all to run them all, or choose with --country, --include and --exclude.",
@@ -163,24 +165,24 @@ def _checked(member: Member) -> Member:
     return member
 
 
-def _terms(wanted: CollectionWish, settings: Settings) -> Terms:
-    return Terms(
-        limits=Limits(
+def _terms(wanted: CollectionWish, settings: Settings) -> MemberDefaults:
+    return MemberDefaults(
+        limits=MemberLimits(
             timeout=settings.member_timeout,
             stale=settings.member_stale,
             memory=settings.member_memory,
-            patience=settings.drain + FAREWELL_SECONDS,
+            stop_timeout=settings.drain + EXIT_SECONDS,
         ),
         max_dead=settings.max_dead,
         logs=wanted.logs,
         pause=settings.member_pause,
-        in_front=wanted.sequential,
+        foreground=wanted.sequential,
         output=Path(settings.member_output).expanduser() if settings.member_output else None,
     )
 
 
 async def _taken_up(
-    session: Session, ledger: Ledger, begun: Beginning, run: Run, chosen: Plan, wanted: CollectionWish
+    session: Session, ledger: Ledger, begun: Beginning, run: Run, chosen: CollectionPlan, wanted: CollectionWish
 ) -> Beginning:
     """With --failed another attempt for those that failed; the run comes back to life with them.
 
@@ -197,8 +199,8 @@ async def _taken_up(
         keys = {member.key for member in chosen.members}
         ids = tuple(item.id for item in await _items(ledger, run, (ItemState.DEAD,)) if item.key in keys)
         revived = await ledger.steering.retry(run.id, ItemFilter(ids=ids), by="shoal run") if ids else 0
-        session.note(f"{counted(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
-    return msgspec.structs.replace(begun, left=(await ledger.reads.stats(run.id)).remaining)
+        session.note(f"{pluralize(revived, 'scraper')} that failed {'is' if revived == 1 else 'are'} tried again.")
+    return msgspec.structs.replace(begun, remaining=(await ledger.reads.stats(run.id)).remaining)
 
 
 @contextmanager
@@ -211,8 +213,8 @@ def _leaving_the_terminal(session: Session, sequential: bool) -> Iterator[None]:
         session.quiet = before
 
 
-async def _wait_for(session: Session, office: Office) -> None:
-    if office.present:
-        session.note(f"Waiting for {counted(office.present, 'scraper')} to finish what runs.")
-        with giving_up_on_signals(office.hurry, session.note):
-            await office.all_gone()
+async def _wait_for(session: Session, member_runner: MemberRunner) -> None:
+    if member_runner.running:
+        session.note(f"Waiting for {pluralize(member_runner.running, 'scraper')} to finish what runs.")
+        with giving_up_on_signals(member_runner.stop_now, session.note):
+            await member_runner.wait_stopped()

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
 from shoal.cli.session import BOLD, RED, Session
-from shoal.fleet.collection.member_runner import Status, command_of
-from shoal.fleet.collection.members import Member, Plan
+from shoal.fleet.collection.member_runner import MemberStatus, member_command
+from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.fleet.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary
-from shoal.observe.formatting import counted, printable, span, stamp
+from shoal.observe.formatting import format_duration, format_time, pluralize, printable
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.model.run import Run
 
-ICONS = {Status.SUCCESS.value: "+", Status.WARNING.value: "!", Status.FAILED.value: "x", NOT_RUN: "-"}
+ICONS = {MemberStatus.SUCCESS.value: "+", MemberStatus.WARNING.value: "!", MemberStatus.FAILED.value: "x", NOT_RUN: "-"}
 
 
-def tell_plan(session: Session, plan: Plan, at_once: int) -> None:
+def tell_plan(session: Session, plan: CollectionPlan, at_once: int) -> None:
     """S2.14: what was found, in a line."""
     session.note(_counts(plan, at_once))
 
 
-def print_plan(session: Session, plan: Plan, folder: Path, at_once: int) -> None:
+def print_plan(session: Session, plan: CollectionPlan, folder: Path, at_once: int) -> None:
     """S2.5: the command of each single, the members of each group in their order."""
     if session.json:
         for member in plan.members:
@@ -52,20 +52,20 @@ def print_members(
             session.record(member)
         session.record({"run_id": run.id, "at": summary.at, **totals, "seconds": round(seconds, 1), "groups": groups})
     say = session.note if session.json else session.data
-    say(session.styled(f"Collection run {run.id}, {stamp(summary.at)}", BOLD))
+    say(session.styled(f"Collection run {run.id}, {format_time(summary.at)}", BOLD))
     width = max(len(member.member) for member in summary.members)
     for member in summary.members:
         line = f"{ICONS[member.status]} {member.member.replace('/', ' / ').ljust(width + 2)}  {_text(member)}"
-        say(session.styled(line, RED) if member.status == Status.FAILED else line)
+        say(session.styled(line, RED) if member.status == MemberStatus.FAILED else line)
     for group in groups:
         line = f"{ICONS[group.status]} {f'group {group.group}'.ljust(width + 2)}  {_group_text(group)}"
-        say(session.styled(line, RED) if group.status == Status.FAILED else line)
+        say(session.styled(line, RED) if group.status == MemberStatus.FAILED else line)
     rate = "" if summary.success_rate is None else f" | Success rate {summary.success_rate:.1%}"
     say(
         f"Total {totals['total']} | Success {totals['success']} | Warnings {totals['warnings']} | "
         f"Failed {totals['failed']}"
         + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
-        + f"{rate} | {span(seconds)}"
+        + f"{rate} | {format_duration(seconds)}"
     )
     # What was typed for this run holds for its rest too: without -o nothing of it would be exported.
     again = f"{command_line()} run {shlex.quote(target)}"
@@ -76,11 +76,11 @@ def print_members(
         session.note(f"Try those that failed again: {again} --failed{same}")
 
 
-def _counts(plan: Plan, at_once: int) -> str:
+def _counts(plan: CollectionPlan, at_once: int) -> str:
     sizes = [len(members) for members in plan.groups.values()]
-    groups = f"{counted(len(sizes), 'group')} ({', '.join(map(str, sizes))} members)" if sizes else "no groups"
+    groups = f"{pluralize(len(sizes), 'group')} ({', '.join(map(str, sizes))} members)" if sizes else "no groups"
     return (
-        f"{counted(len(plan.members), 'configuration')}: {counted(len(plan.singles), 'single')}, {groups}; at most "
+        f"{pluralize(len(plan.members), 'configuration')}: {pluralize(len(plan.singles), 'single')}, {groups}; at most "
         f"{at_once} at once."
     )
 
@@ -96,20 +96,20 @@ def _list(session: Session, title: str, members: tuple[Member, ...], *, numbered
 
 
 def _command(member: Member) -> str:
-    return shlex.join((command_line(), *command_of(member)))
+    return shlex.join((command_line(), *member_command(member)))
 
 
 def _text(member: MemberReport) -> str:
     facts = [member.status]
     if member.run_id is not None:
-        facts.append(f"{member.done} done, {member.dead} dead, {counted(member.records, 'record')}")
+        facts.append(f"{member.done} done, {member.dead} dead, {pluralize(member.records, 'record')}")
     if member.seconds is not None:
-        facts.append(span(member.seconds))
+        facts.append(format_duration(member.seconds))
     if member.run_id is not None:
         facts.append(f"run {member.run_id}")
     if member.reason:
         facts.append(printable(member.reason))
-    if member.log is not None and member.status != Status.SUCCESS:
+    if member.log is not None and member.status != MemberStatus.SUCCESS:
         facts.append(f"log {printable(member.log)}")
     return "; ".join(facts)
 
@@ -117,17 +117,16 @@ def _text(member: MemberReport) -> str:
 def _group_text(group: GroupReport) -> str:
     parts = {"success": group.success, "warnings": group.warnings, "failed": group.failed, "not run": group.not_run}
     told = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
-    return (
-        f"{group.status}; {counted(group.total, 'member')}: {told}; {span(group.seconds)}; exit code {group.exit_code}"
-    )
+    took = format_duration(group.seconds)
+    return f"{group.status}; {pluralize(group.total, 'member')}: {told}; {took}; exit code {group.exit_code}"
 
 
 def _totals(summary: Summary) -> dict[str, object]:
     return {
         "total": len(summary.members),
-        "success": summary.count(Status.SUCCESS),
-        "warnings": summary.count(Status.WARNING),
-        "failed": summary.count(Status.FAILED),
+        "success": summary.count(MemberStatus.SUCCESS),
+        "warnings": summary.count(MemberStatus.WARNING),
+        "failed": summary.count(MemberStatus.FAILED),
         "not_run": summary.count(NOT_RUN),
         "success_rate": summary.success_rate,
     }

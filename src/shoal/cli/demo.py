@@ -55,14 +55,14 @@ async def _demo(session: Session, settings: Settings) -> int:
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
     from shoal.demo.verify import check_scrape
-    from shoal.service.begin import Choice, plan_run
+    from shoal.service.begin import RunChoice, plan_run
     from shoal.wiring import ledger_context
 
     async with ledger_context(settings) as ledger:
         with Shop(latency=LATENCY).serving() as shop:
             _introduce(session, settings, shop)
             scraper = shop_scraper(shop.url)
-            plan = await plan_run(ledger, scraper, Choice.FRESH)
+            plan = await plan_run(ledger, scraper, RunChoice.FRESH)
             wish = Wish(target="shop")
             run = await begin_run(session, scraper, ledger, plan, wish)
             report = await work_off(session, scraper, settings, ledger, plan, run, wish)

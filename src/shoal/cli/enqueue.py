@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
     from shoal.model.run import Run, RunSpec
-    from shoal.service.begin import Filled
+    from shoal.service.begin import FillProgress
 
 BY = "shoal enqueue"
 
@@ -62,10 +62,10 @@ def enqueue(
     check_can_resume(found, settings, choice)
     made_for = msgspec.structs.replace(found.run_spec(), idempotency_key=idempotency_key)
     try:
-        run, filled = session.wait(_enqueue(session, found, settings, choice, urls, made_for, seal=not keep_open))
+        run, progress = session.wait(_enqueue(session, found, settings, choice, urls, made_for, seal=not keep_open))
     except RunAlreadyEnded:
         return
-    session.record(_answer(found, settings, run, filled, scraper))
+    session.record(_answer(found, settings, run, progress, scraper))
     if secrets_of(settings.ledger):
         session.note("The password is not in the command: set PGPASSWORD, or DB_PASSWORD_FILE, where the workers run.")
 
@@ -79,13 +79,13 @@ async def _enqueue(
     spec: RunSpec,
     *,
     seal: bool,
-) -> tuple[Run, Filled]:
+) -> tuple[Run, FillProgress]:
     from shoal.cli.working import open_logs_for
     from shoal.service.begin import (
-        Choice,
-        Filled,
+        FillProgress,
+        RunChoice,
+        check_has_start_items,
         check_list_is_complete,
-        check_there_is_a_start,
         fill_run,
         open_run,
         plan_run,
@@ -96,10 +96,10 @@ async def _enqueue(
 
     async with ledger_context(settings) as ledger:
         if spec.idempotency_key is None:
-            plan = await plan_run(ledger, scraper, Choice(choice), place=settings.shown()["ledger"])
+            plan = await plan_run(ledger, scraper, RunChoice(choice), ledger_name=settings.shown()["ledger"])
         else:
             plan = await plan_by_idempotency_key(session, ledger, scraper, spec.idempotency_key, for_workers=True)
-        check_there_is_a_start(scraper, urls, plan)
+        check_has_start_items(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
         run = await open_run(ledger, scraper, plan, spec, by=BY)
         tell_paused(session, plan)
@@ -108,18 +108,18 @@ async def _enqueue(
             await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
         finally:
             logs.close()
-        filled = Filled()
+        progress = FillProgress()
         try:
-            await fill_run(ledger, run, scraper, urls, filled, by=BY, seal=seal)
+            await fill_run(ledger, run, scraper, urls, progress, by=BY, seal=seal)
         except ShoalError:
-            await remove_empty(ledger, plan, run, filled, by=BY)
+            await remove_empty(ledger, plan, run, progress, by=BY)
             raise
         finally:
-            tell_complaints(session, urls, filled)
-        return run, filled
+            tell_complaints(session, urls, progress)
+        return run, progress
 
 
-def _answer(scraper: Scraper, settings: Settings, run: Run, filled: Filled, target: str) -> dict[str, Any]:
+def _answer(scraper: Scraper, settings: Settings, run: Run, progress: FillProgress, target: str) -> dict[str, Any]:
     """S1.5: what an orchestrator needs to know."""
     flag = ledger_flag(settings, elsewhere=True)
     return {
@@ -127,8 +127,8 @@ def _answer(scraper: Scraper, settings: Settings, run: Run, filled: Filled, targ
         "mode": settings.mode,
         "run_id": run.id,
         "scraper": scraper.name,
-        "enqueued": filled.enqueued,
-        "duplicates": filled.duplicates,
-        "invalid": filled.invalid,
+        "enqueued": progress.enqueued,
+        "duplicates": progress.duplicates,
+        "invalid": progress.invalid,
         "worker_command": f"{command_line()} worker {shlex.quote(target)} --run-id {run.id}{flag}",
     }

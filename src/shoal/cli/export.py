@@ -75,13 +75,15 @@ def _tell(session: Session, run: Run, output: str, report: ExportReport) -> None
     session.note(f"Wrote {report.records} {'record' if report.records == 1 else 'records'} to {place}")
     if run.finished_at is None:
         session.note(f"The run is {run.state}: records that it stores later are not among them.")
-    if report.unlike_stages:
+    if report.differing_stages:
         session.note(
-            f"The stages {', '.join(report.unlike_stages)} have different fields and share this table; "
-            f"--stage {report.unlike_stages[0]} writes one of them."
+            f"The stages {', '.join(report.differing_stages)} have different fields and share this table; "
+            f"--stage {report.differing_stages[0]} writes one of them."
         )
-    if report.unseen:
-        session.note(f"No record has {', '.join(report.unseen)}: check the spelling with `shoal results coverage`.")
+    if report.missing_columns:
+        session.note(
+            f"No record has {', '.join(report.missing_columns)}: check the spelling with `shoal results coverage`."
+        )
     if session.json and output != STDOUT:
         session.record(
             {

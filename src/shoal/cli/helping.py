@@ -22,9 +22,9 @@ from shoal.model.log import Log
 from shoal.model.run import RunState
 from shoal.model.worker import Scope
 from shoal.notify.delivery import check_addresses
-from shoal.observe.formatting import counted
-from shoal.observe.progress import follow, showing
-from shoal.service.begin import bury_dead_neighbours
+from shoal.observe.formatting import pluralize
+from shoal.observe.progress import follow_run, open_display
+from shoal.service.begin import mark_local_dead_workers
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
@@ -33,7 +33,7 @@ from shoal.worker.worker import Worker
 
 # Every worker of a fleet asks the ledger: seldom enough for many, often enough for a person.
 FOLLOW_SECONDS = 2.0
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 def exit_code_of(report: WorkSummary) -> int:
@@ -56,7 +56,7 @@ async def help_out(
             for run_id in scope.run_ids:
                 await ledger.runs.get(run_id)
         if sqlite_path(settings.ledger) is not None:
-            await bury_dead_neighbours(ledger)
+            await mark_local_dead_workers(ledger)
         fetcher = build_fetcher(settings)
         logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
         options = worker_options(scraper, settings, scope, **chosen)
@@ -66,12 +66,12 @@ async def help_out(
             asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
         settle_memory()
         try:
-            async with watched(settings, logs.log) as tower:
+            async with watched(settings, logs.log) as alert_thread:
                 async with _calling_finish_hooks(scraper, ledger, scope, logs.log):
                     report = await _work(session, ledger, scraper, scope, worker)
                     logs.log.info("the worker leaves", **msgspec.to_builtins(report))
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
-                await tell_end(tower, [run.id for run in runs], report)
+                await tell_end(alert_thread, [run.id for run in runs], report)
         finally:
             await fetcher.close()
             logs.close()
@@ -91,10 +91,10 @@ async def _work(session: Session, ledger: Ledger, scraper: Scraper, scope: Scope
             explaining.cancel()
             await asyncio.gather(explaining, return_exceptions=True)
     (run_id,) = scope.run_ids
-    with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run_id}") as show:
-        following = asyncio.create_task(follow(ledger, run_id, show, every=FOLLOW_SECONDS))
+    with open_display(session.note, quiet=session.quiet, title=f"{scraper.name} {run_id}") as show:
+        following = asyncio.create_task(follow_run(ledger, run_id, show, every=FOLLOW_SECONDS))
         try:
-            with obeying_signals(worker, show.tell):
+            with obeying_signals(worker, show.print_line):
                 return await worker.work()
         finally:
             following.cancel()
@@ -106,8 +106,8 @@ async def _served(ledger: Ledger, scope: Scope) -> str:
     runs = await open_runs(ledger, scope)
     if not runs:
         return f"run {', '.join(scope.run_ids)}" if scope.run_ids else "the runs to come"
-    named = [run.id if run.state is RunState.ACTIVE else f"{run.id} ({run.state.value})" for run in runs[:MOST_NAMED]]
-    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    named = [run.id if run.state is RunState.ACTIVE else f"{run.id} ({run.state.value})" for run in runs[:MAX_NAMED]]
+    more = f" and {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
     return f"{'run' if len(runs) == 1 else 'runs'} {', '.join(named)}{more}"
 
 
@@ -136,6 +136,6 @@ def _tell_end(session: Session, report: WorkSummary) -> None:
         session.note("No more records to claim.")  # S0.22
     session.note(
         f"{report.worker} leaves ({report.stop_reason.value}): {report.done} done, {report.dead} dead, "
-        f"{report.retried} to be tried again, {report.given_back} given back, {counted(report.records, 'record')} "
+        f"{report.retried} to be tried again, {report.given_back} given back, {pluralize(report.records, 'record')} "
         f"in {report.seconds:.1f} s."
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
-    from shoal.service.begin import Plan
+    from shoal.service.begin import RunPlan
 
 IdempotencyKey = Annotated[
     str | None, typer.Option(metavar="TEXT", help="What the run is made for: made once, then taken up again.")
@@ -40,20 +40,20 @@ async def plan_by_idempotency_key(
     *,
     for_workers: bool = False,
     owned: bool = False,
-) -> Plan:
+) -> RunPlan:
     """The plan, unless the idempotency key's run has ended: that is told, and RunAlreadyEnded raised.
 
     Raises NotAllowed when another run of the scraper is still going.
     """
-    from shoal.service.begin import plan_for, standing
+    from shoal.service.begin import find_keyed_runs, plan_keyed_run
 
-    found = await standing(ledger, scraper.name, idempotency_key, for_workers=for_workers, owned=owned)
-    if found.own is not None and found.is_over:
-        _tell_over(session, found.own)
+    found = await find_keyed_runs(ledger, scraper.name, idempotency_key, for_workers=for_workers, owned=owned)
+    if found.existing is not None and found.is_finished:
+        _tell_over(session, found.existing)
         raise RunAlreadyEnded
-    if found.going is not None:
-        raise _still_going(session, scraper.name, found.going, own=False)
-    return await plan_for(ledger, scraper, found)
+    if found.conflicting is not None:
+        raise _still_going(session, scraper.name, found.conflicting, own=False)
+    return await plan_keyed_run(ledger, scraper, found)
 
 
 async def refused_for(session: Session, ledger: Ledger, scraper: str, idempotency_key: str) -> NotAllowed:

@@ -17,7 +17,7 @@ from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import Session
 from shoal.errors import WrongState
 from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
-from shoal.observe.formatting import counted
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -178,7 +178,7 @@ def _confirmed(
     found, which, count = ask(session, lambda ledger: _preview(ledger, run, choice, limit))
     if not count:
         raise typer.Exit(_nothing(session, words[1], found))
-    confirm(session, f"{words[0]}: {counted(count, 'item')} of run {found.id}.", yes=yes)
+    confirm(session, f"{words[0]}: {pluralize(count, 'item')} of run {found.id}.", yes=yes)
     return found, which
 
 
@@ -216,4 +216,4 @@ def _say_changed(session: Session, run: Run, what: str, count: int) -> None:
     if session.json:
         session.record({"run": run.id, what: count})
     else:
-        session.data(f"{what.capitalize()}: {counted(count, 'item')} of run {run.id}.")
+        session.data(f"{what.capitalize()}: {pluralize(count, 'item')} of run {run.id}.")

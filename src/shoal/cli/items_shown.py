@@ -31,20 +31,20 @@ def print_items(session: Session, items: Sequence[ItemView]) -> None:
 def print_item(session: Session, item: ItemView, attempts: list[AttemptView], gates: list[WaitReason]) -> None:
     import msgspec
 
-    from shoal.observe.formatting import stamp
+    from shoal.observe.formatting import format_time
 
     if session.json:
         session.record({**msgspec.to_builtins(item), "attempts": attempts, "why": list(gate_records(gates))})
         return
     facts: dict[str, Any] = {name: getattr(item, name) for name in item.__struct_fields__}
-    facts |= {"since": stamp(item.since), "due_at": stamp(item.due_at)}
+    facts |= {"since": format_time(item.since), "due_at": format_time(item.due_at)}
     facts["payload"] = None if item.payload is None else msgspec.json.encode(item.payload).decode()
     session.table(["FACT", "VALUE"], [(name.replace("_", " "), value) for name, value in facts.items()])
     if attempts:
         session.data("\n" + session.styled("Attempts", BOLD))
         session.table(
             ["EPOCH", "CLAIMED", "SECONDS", "OUTCOME", "WORKER", "ERROR"],
-            [(a.epoch, stamp(a.claimed_at), f"{a.seconds:.2f}", a.outcome, a.worker, a.error) for a in attempts],
+            [(a.epoch, format_time(a.claimed_at), f"{a.seconds:.2f}", a.outcome, a.worker, a.error) for a in attempts],
         )
     session.data("\n" + session.styled("Why it is where it is", BOLD))
     for gate in gates:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
-    from shoal.service.begin import Plan
+    from shoal.service.begin import RunPlan
 
 COUNTED = 100_000
 
@@ -30,7 +30,9 @@ def print_plan(
         "scraper": scraper.name,
         "mode": settings.mode,
         "ledger": settings.shown()["ledger"],
-        "run": f"{plan.run.id} ({plan.left} items left)" if plan is not None and plan.run is not None else "a new one",
+        "run": f"{plan.run.id} ({plan.remaining} items left)"
+        if plan is not None and plan.run is not None
+        else "a new one",
         "starts from": f"{seeds} items" if seeds < COUNTED else f"{COUNTED} items and more",
         "at once": settings.concurrency if least is None else f"{least} to {settings.concurrency}",
         "user agent": settings.agent,
@@ -70,15 +72,15 @@ def _delay(low: float, high: float) -> str:
     return f"{low:.3g} s" if low == high else f"{low:.3g}-{high:.3g} s"
 
 
-async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[Plan | None, int]:
+async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[RunPlan | None, int]:
     from shoal.errors import LedgerNotMigrated
-    from shoal.service.begin import Choice, plan_run
+    from shoal.service.begin import RunChoice, plan_run
     from shoal.wiring import ledger_context, sqlite_path
 
     plan = None
     try:
         async with ledger_context(settings, migrate=False) as ledger:
-            plan = await plan_run(ledger, scraper, Choice(choice))
+            plan = await plan_run(ledger, scraper, RunChoice(choice))
     except LedgerNotMigrated:
         if sqlite_path(settings.ledger) is None:
             raise

@@ -138,7 +138,7 @@ def scale(
 async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     """Returns how many workers of the scraper are present."""
     from shoal.cli.finding import operator
-    from shoal.fleet.autoscale import put_wish
+    from shoal.fleet.autoscale import set_desired_size
     from shoal.wiring import ledger_context
 
     async with ledger_context(settings, migrate=False) as ledger:
@@ -147,7 +147,7 @@ async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
             raise NotFound(
                 f"No worker of {scraper} is there, so no pool would hear it.", remedy="Start one with `shoal pool`."
             )
-        await put_wish(ledger, scraper, workers, by=operator())
+        await set_desired_size(ledger, scraper, workers, by=operator())
         return present
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from shoal.autoscale.rules import Bounds
 from shoal.cli.session import RED, Session
-from shoal.fleet.plan import Outlook, PlannedWorker
-from shoal.fleet.pool_workers import Place, Tally
+from shoal.fleet.plan import PlannedWorker, Workload
+from shoal.fleet.pool_workers import PoolSlot, WorkerTotals
 from shoal.observe.doctor import Check
-from shoal.observe.formatting import counted, span
+from shoal.observe.formatting import format_duration, pluralize
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 def print_check(session: Session, check: Check) -> None:
@@ -26,13 +26,13 @@ def print_check(session: Session, check: Check) -> None:
 
 def how_many(workers: int, bounds: Bounds | None) -> str:
     """`3 workers`, or `2 to 10 workers` for a pool that may choose."""
-    return counted(workers, "worker") if bounds is None else f"{bounds.least} to {bounds.most} workers"
+    return pluralize(workers, "worker") if bounds is None else f"{bounds.least} to {bounds.most} workers"
 
 
 def print_plan(
     session: Session,
     workers: Sequence[PlannedWorker],
-    outlook: Outlook,
+    workload: Workload,
     bounds: Bounds | None = None,
     *,
     only: bool = False,
@@ -47,12 +47,12 @@ def print_plan(
         [(w.number, len(w.partitions), w.waiting, _eta(w.eta), _named(w.partitions)) for w in workers],
     )
     left = sum(worker.waiting for worker in workers)
-    eta = None if outlook.speed is None else left / (outlook.speed * len(workers)) * 60
+    eta = None if workload.speed is None else left / (workload.speed * len(workers)) * 60
     if bounds is not None:
-        session.data(f"It begins with {counted(len(workers), 'worker')}, and has more or fewer as needed.")
+        session.data(f"It begins with {pluralize(len(workers), 'worker')}, and has more or fewer as needed.")
     session.data(
-        f"{counted(left, 'item')} {'waits' if left == 1 else 'wait'} for {how_many(len(workers), bounds)}, "
-        f"{outlook.done} of {outlook.total} are done; eta {_eta(eta)}. "
+        f"{pluralize(left, 'item')} {'waits' if left == 1 else 'wait'} for {how_many(len(workers), bounds)}, "
+        f"{workload.done} of {workload.total} are done; eta {_eta(eta)}. "
         + (
             "Each takes its own partitions and no others."
             if only
@@ -61,18 +61,18 @@ def print_plan(
     )
 
 
-def print_work(session: Session, places: Sequence[Place], tallies: Mapping[int, Tally]) -> None:
+def print_work(session: Session, slots: Sequence[PoolSlot], totals: Mapping[int, WorkerTotals]) -> None:
     """A line per worker, restarts of all its processes included."""
     rows: dict[int, dict[str, object]] = {}
-    for place in places:
-        tally = tallies.get(place.number, Tally())
-        before = rows.get(place.number, {}).get("restarts", 0)
-        rows[place.number] = {
-            "worker": place.number,
+    for slot in slots:
+        tally = totals.get(slot.number, WorkerTotals())
+        before = rows.get(slot.number, {}).get("restarts", 0)
+        rows[slot.number] = {
+            "worker": slot.number,
             "done": tally.done,
             "dead": tally.dead,
-            "restarts": place.restarts + int(str(before)),
-            "end": place.ended.value,
+            "restarts": slot.restarts + int(str(before)),
+            "end": slot.state.value,
         }
     if session.json:
         for row in rows.values():
@@ -82,9 +82,9 @@ def print_work(session: Session, places: Sequence[Place], tallies: Mapping[int, 
 
 
 def _eta(seconds: float | None) -> str:
-    return "-" if seconds is None else span(seconds)
+    return "-" if seconds is None else format_duration(seconds)
 
 
 def _named(partitions: Sequence[str]) -> str:
-    rest = len(partitions) - MOST_NAMED
-    return ", ".join(partitions[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(partitions) - MAX_NAMED
+    return ", ".join(partitions[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -22,22 +22,22 @@ from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import InvalidSetting, LedgerNotMigrated, ShoalError, UsageError
 from shoal.feeds.url_file import UrlFile
-from shoal.fleet.partitions import Shares
-from shoal.fleet.plan import Dealer, Outlook, outlook_on, plan_workers
+from shoal.fleet.partitions import PartitionAssignment
+from shoal.fleet.plan import PartitionAssigner, Workload, plan_workers, read_workload
 from shoal.fleet.pool import PoolOptions
 from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run
 from shoal.notify.delivery import check_addresses
 from shoal.observe.doctor import Check
-from shoal.observe.formatting import counted
+from shoal.observe.formatting import pluralize
 from shoal.observe.logs import open_logs
 from shoal.service.begin import (
-    Choice,
-    Filled,
-    Plan,
+    FillProgress,
+    RunChoice,
+    RunPlan,
+    check_has_start_items,
     check_list_is_complete,
-    check_there_is_a_start,
     fill_run,
     open_run,
     plan_run,
@@ -82,7 +82,7 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
     with _check(session, "scraper") as say:
         scraper, settings = load(session, wish.target)
         urls = url_file(scraper, wish.urls_file, None)
-        say(f"{scraper.name}, {counted(len(scraper.stages), 'stage')}, mode {settings.mode}")
+        say(f"{scraper.name}, {pluralize(len(scraper.stages), 'stage')}, mode {settings.mode}")
     if settings.notify:
         with _check(session, "alerts") as say:
             await check_addresses(settings)
@@ -101,27 +101,27 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
             if (file := sqlite_path(settings.ledger)) is not None:
                 held.enter_context(hold_file_lock(scraper.name, file))
             run, is_new = await _run_with_items(session, scraper, settings, ledger, urls, wish)
-            outlook = await outlook_on(ledger, run.id)
-            _check_there_are_items(outlook, run.id)
-            say(f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
-        dealer = _dealer(session, scraper, wish, lambda: outlook_on(ledger, run.id))
-        shares = await _dealt(session, dealer, outlook, wish)
-        only = _keeps_to_its_own(wish, shares)
-        print_plan(session, plan_workers(outlook, shares, only=only), outlook, wish.bounds, only=only)
-        if wish.asks and not says_yes(session, f"{how_many(len(shares), wish.bounds)} will work on run {run.id}."):
+            workload = await read_workload(ledger, run.id)
+            _check_there_are_items(workload, run.id)
+            say(f"{run.id}, {workload.done} of {pluralize(workload.total, 'item')} done")
+        assigner = _dealer(session, scraper, wish, lambda: read_workload(ledger, run.id))
+        assignment = await _dealt(session, assigner, workload, wish)
+        only = _keeps_to_its_own(wish, assignment)
+        print_plan(session, plan_workers(workload, assignment, only=only), workload, wish.bounds, only=only)
+        if wish.asks and not says_yes(session, f"{how_many(len(assignment), wish.bounds)} will work on run {run.id}."):
             if is_new:
                 await ledger.runs.remove(run.id, by=BY)
             session.complain("Nothing was started." if is_new else f"Nothing was started; run {run.id} is as it was.")
             return 1
         start = Start(
             target=wish.target,
-            shares=shares,
+            assignment=assignment,
             logs=wish.logs,
             options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, drain=settings.drain, only=only),
             bounds=wish.bounds,
             kept=wish.kept,
         )
-        return await work_off(session, scraper, settings, ledger, run, dealer, start)
+        return await work_off(session, scraper, settings, ledger, run, assigner, start)
 
 
 @contextmanager
@@ -136,15 +136,18 @@ def _check(session: Session, name: str) -> Iterator[Callable[[str], None]]:
     print_check(session, Check(name=name, ok=True, text=" ".join(said)))
 
 
-async def _dealt(session: Session, dealer: Dealer, outlook: Outlook, wish: PoolWish) -> Shares:
+async def _dealt(
+    session: Session, assigner: PartitionAssigner, workload: Workload, wish: PoolWish
+) -> PartitionAssignment:
     with _check(session, "partitions") as say:
-        shares = await dealer.shares()
-        if wish.only and not any(shares):
+        assignment = await assigner.assign()
+        if wish.only and not any(assignment):
             raise UsageError("The items of the run have no partitions.", remedy="Leave --only out.")
-        say(f"{counted(sum(1 for name in outlook.waiting if name), 'partition')}, {counted(len(shares), 'worker')}")
-        if dealer.unknown:
-            say(f"(no items of {', '.join(dealer.unknown)} in the run)")
-    return shares
+        partitions = sum(1 for name in workload.waiting if name)
+        say(f"{pluralize(partitions, 'partition')}, {pluralize(len(assignment), 'worker')}")
+        if assigner.unknown:
+            say(f"(no items of {', '.join(assigner.unknown)} in the run)")
+    return assignment
 
 
 async def _run_with_items(
@@ -153,7 +156,7 @@ async def _run_with_items(
     """The run, and whether it was made for this pool."""
     plan = await _planned(ledger, scraper, wish)
     if wish.run_id is None:
-        check_there_is_a_start(scraper, urls, plan)
+        check_has_start_items(scraper, urls, plan)
         await check_list_is_complete(ledger, plan, urls)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
     tell_paused(session, plan)
@@ -163,13 +166,13 @@ async def _run_with_items(
     return run, plan.run is None
 
 
-async def _planned(ledger: Ledger, scraper: Scraper, wish: PoolWish) -> Plan:
+async def _planned(ledger: Ledger, scraper: Scraper, wish: PoolWish) -> RunPlan:
     if wish.run_id is None:
-        return await plan_run(ledger, scraper, Choice(wish.choice))
+        return await plan_run(ledger, scraper, RunChoice(wish.choice))
     run = await ledger.runs.get(wish.run_id)
     if run.scraper != scraper.name:
         raise UsageError(f"The run {run.id} belongs to {run.scraper}, not to {scraper.name}.")
-    return Plan(run=run, left=(await ledger.reads.stats(run.id)).remaining)
+    return RunPlan(run=run, remaining=(await ledger.reads.stats(run.id)).remaining)
 
 
 async def _fill(
@@ -177,7 +180,7 @@ async def _fill(
     scraper: Scraper,
     settings: Settings,
     ledger: Ledger,
-    plan: Plan,
+    plan: RunPlan,
     run: Run,
     urls: UrlFile | None,
     wish: PoolWish,
@@ -190,14 +193,14 @@ async def _fill(
         await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
     finally:
         logs.close()
-    filled = Filled()
+    progress = FillProgress()
     try:
-        await fill_run(ledger, run, scraper, urls, filled, by=BY)
+        await fill_run(ledger, run, scraper, urls, progress, by=BY)
     except UsageError:
-        await remove_empty(ledger, plan, run, filled, by=BY)
+        await remove_empty(ledger, plan, run, progress, by=BY)
         raise
     finally:
-        tell_complaints(session, urls, filled)
+        tell_complaints(session, urls, progress)
 
 
 def _make_folder(folder: Path) -> None:
@@ -209,8 +212,8 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def _check_there_are_items(outlook: Outlook, run_id: str) -> None:
-    if not outlook.total:
+def _check_there_are_items(workload: Workload, run_id: str) -> None:
+    if not workload.total:
         raise UsageError(f"The run {run_id} has no items.", remedy="Give it some: start(...), or --urls-file.")
 
 
@@ -223,7 +226,7 @@ async def _preview(
         try:
             async with ledger_context(settings, migrate=False) as ledger:
                 run = (await _planned(ledger, scraper, wish)).run
-                outlook = Outlook(waiting={}) if run is None else await outlook_on(ledger, run.id)
+                workload = Workload(waiting={}) if run is None else await read_workload(ledger, run.id)
             say("answers, its schema is this version's")
         except LedgerNotMigrated:
             if sqlite_path(settings.ledger) is None:
@@ -231,21 +234,23 @@ async def _preview(
             say("will be created")
     with _check(session, "run") as say:
         if run is None:
-            check_there_is_a_start(scraper, urls, Plan(run=None))
-            outlook = await _expected(scraper, urls)
-        _check_there_are_items(outlook, run.id if run else "to be made")
-        say("a new one" if run is None else f"{run.id}, {outlook.done} of {counted(outlook.total, 'item')} done")
+            check_has_start_items(scraper, urls, RunPlan(run=None))
+            workload = await _expected(scraper, urls)
+        _check_there_are_items(workload, run.id if run else "to be made")
+        say("a new one" if run is None else f"{run.id}, {workload.done} of {pluralize(workload.total, 'item')} done")
 
-    async def look() -> Outlook:
-        return outlook
+    async def look() -> Workload:
+        return workload
 
-    shares = await _dealt(session, _dealer(session, scraper, wish, look), outlook, wish)
-    only = _keeps_to_its_own(wish, shares)
-    print_plan(session, plan_workers(outlook, shares, only=only), outlook, wish.bounds, only=only)
+    assignment = await _dealt(session, _dealer(session, scraper, wish, look), workload, wish)
+    only = _keeps_to_its_own(wish, assignment)
+    print_plan(session, plan_workers(workload, assignment, only=only), workload, wish.bounds, only=only)
 
 
-def _dealer(session: Session, scraper: Scraper, wish: PoolWish, look: Callable[[], Awaitable[Outlook]]) -> Dealer:
-    return Dealer(
+def _dealer(
+    session: Session, scraper: Scraper, wish: PoolWish, look: Callable[[], Awaitable[Workload]]
+) -> PartitionAssigner:
+    return PartitionAssigner(
         look,
         assignment=wish.assign,
         workers=wish.workers,
@@ -255,9 +260,9 @@ def _dealer(session: Session, scraper: Scraper, wish: PoolWish, look: Callable[[
     )
 
 
-def _keeps_to_its_own(wish: PoolWish, shares: Shares) -> bool:
+def _keeps_to_its_own(wish: PoolWish, assignment: PartitionAssignment) -> bool:
     """Whether workers take nothing but their own partitions. A test of a run without partitions takes what there is."""
-    return wish.only or (wish.first is not None and any(shares))
+    return wish.only or (wish.first is not None and any(assignment))
 
 
 def _configured(session: Session, scraper: Scraper, wish: PoolWish) -> int:
@@ -265,7 +270,7 @@ def _configured(session: Session, scraper: Scraper, wish: PoolWish) -> int:
     return session.read_settings().for_scraper(scraper.name, mode=scraper.mode).workers or wish.cores
 
 
-async def _expected(scraper: Scraper, urls: UrlFile | None) -> Outlook:
+async def _expected(scraper: Scraper, urls: UrlFile | None) -> Workload:
     """What a new run would begin with, as far as one can count in a moment."""
     waiting: Counter[str] = Counter()
     sources: list[AsyncIterable[Entry]] = [scraper.seeds(), *([urls] if urls is not None else [])]
@@ -274,4 +279,4 @@ async def _expected(scraper: Scraper, urls: UrlFile | None) -> Outlook:
             waiting[entry.partition if isinstance(entry, NewItem) else ""] += 1
             if waiting.total() >= MOST_COUNTED:
                 break
-    return Outlook(waiting=waiting, total=waiting.total())
+    return Workload(waiting=waiting, total=waiting.total())

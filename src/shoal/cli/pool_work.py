@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from shoal.autoscale.machine import Machine
-from shoal.autoscale.rules import Bounds, Limits
-from shoal.autoscale.scaler import Scaler
+from shoal.autoscale.rules import Bounds, LoadLimits
+from shoal.autoscale.scaler import Autoscaler
 from shoal.cli.children import environment_of_children, passing_signals_on
 from shoal.cli.pool_shown import print_work
 from shoal.cli.scrapers import command_line, ledger_flag
@@ -25,18 +25,18 @@ from shoal.config import Settings
 from shoal.config.settings import ENV_PREFIX
 from shoal.define.scraper import Scraper
 from shoal.errors import LedgerError, NotFound, ShoalError
-from shoal.fleet.autoscale import AUTO, PACE, WHAT, Elastic, follow_wishes, newest_wish
-from shoal.fleet.partitions import Shares
-from shoal.fleet.plan import Dealer, Part, part_of
-from shoal.fleet.pool import FAREWELL_SECONDS, Pool, PoolOptions
-from shoal.fleet.pool_workers import Ended, Roll
+from shoal.fleet.autoscale import AUTO, DELAYS, UNIT, PoolAutoscaler, read_desired_size, watch_desired_size
+from shoal.fleet.partitions import PartitionAssignment
+from shoal.fleet.plan import PartitionAssigner, PartitionTotals, read_partition_totals
+from shoal.fleet.pool import EXIT_SECONDS, Pool, PoolOptions
+from shoal.fleet.pool_workers import PoolWorkers, SlotState
 from shoal.fleet.process import Launcher
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
-from shoal.observe.formatting import counted
+from shoal.observe.formatting import pluralize
 from shoal.observe.logs import open_logs
-from shoal.observe.progress import Show, follow, showing
+from shoal.observe.progress import ProgressDisplay, follow_run, open_display
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.options import StopReason, WorkSummary
 
@@ -51,7 +51,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    shares: Shares
+    assignment: PartitionAssignment
     logs: Path
     options: PoolOptions
     bounds: Bounds | None
@@ -59,16 +59,22 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def work_off(
-    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, run: Run, dealer: Dealer, start: Start
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    ledger: Ledger,
+    run: Run,
+    assigner: PartitionAssigner,
+    start: Start,
 ) -> int:
     """Until all workers have left. Returns the exit code."""
     began = time.monotonic()
-    roll = Roll(ledger, run.id, since=(await ledger.health.check()).clock)
+    pool_workers = PoolWorkers(ledger, run.id, since=(await ledger.health.check()).clock)
     # It is the pool that tells people of alerts: it is there from the first worker to after the last.
     environment = {**environment_of_children(session, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
     launcher = Launcher(
         *(start.target, run.id, environment, start.logs, scraper.name),
-        patience=settings.drain + FAREWELL_SECONDS,
+        stop_timeout=settings.drain + EXIT_SECONDS,
         only=start.options.only,
     )
     logs = open_logs(
@@ -80,33 +86,33 @@ async def work_off(
     )
     log = logs.log.bind(run=run.id)
     try:
-        with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
-            log.info("the pool begins", workers=len(start.shares))
-            pool = Pool(launcher, roll, dealer.shares, start.options, log=log, tell=show.tell)
-            async with watched(settings, logs.log) as tower:
-                elastic = _elastic(settings, ledger, run, pool, roll, start.bounds, log)
+        with open_display(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
+            log.info("the pool begins", workers=len(start.assignment))
+            pool = Pool(launcher, pool_workers, assigner.assign, start.options, log=log, print_line=show.print_line)
+            async with watched(settings, logs.log) as alert_thread:
+                elastic = _elastic(settings, ledger, run, pool, pool_workers, start.bounds, log)
                 await _supervise(ledger, run, pool, elastic, start, show)
                 if not pool.stopping:
                     await ledger.upkeep.run_once()
-                    await tower.close((run.id,))
+                    await alert_thread.close((run.id,))
         await ledger.upkeep.run_once()
         await call_finish_hooks(scraper, ledger, run.id, log)
         run = await ledger.runs.get(run.id)
-        tallies = await roll.tallies([(place.number, pid) for place in pool.places for pid in place.pids])
+        totals = await pool_workers.count_by_worker([(slot.number, pid) for slot in pool.slots for pid in slot.pids])
         log.info(
             "the pool ends",
             state=run.state.value,
-            workers={str(number): msgspec.to_builtins(tally) for number, tally in tallies.items()},
+            workers={str(number): msgspec.to_builtins(tally) for number, tally in totals.items()},
         )
     finally:
         logs.close()
-    print_work(session, pool.places, tallies)
+    print_work(session, pool.slots, totals)
     report = WorkSummary(
         stop_reason=StopReason.STOPPED if pool.stopping else StopReason.ORDERED,
-        attempts=sum(tally.done + tally.dead for tally in tallies.values()),
+        attempts=sum(tally.done + tally.dead for tally in totals.values()),
         seconds=time.monotonic() - began,
     )
-    part = await part_of(ledger, run.id, pool.shares) if start.options.only else None
+    part = await read_partition_totals(ledger, run.id, pool.assignment) if start.options.only else None
     if run.state is RunState.FINISHED or (part is not None and not part.remaining and not pool.stopping):
         report.stop_reason = StopReason.NOTHING_LEFT
     await print_summary(session, ledger, run, report, settings, None)
@@ -114,36 +120,38 @@ async def work_off(
 
 
 def _elastic(
-    settings: Settings, ledger: Ledger, run: Run, pool: Pool, roll: Roll, bounds: Bounds | None, log: Log
-) -> Elastic | None:
+    settings: Settings, ledger: Ledger, run: Run, pool: Pool, pool_workers: PoolWorkers, bounds: Bounds | None, log: Log
+) -> PoolAutoscaler | None:
     if bounds is None:
         return None
-    limits = Limits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100)
-    scaler = Scaler(bounds, PACE, limits, what=WHAT, log=log, machine=Machine())
-    return Elastic(ledger, run, pool, roll, scaler, each=settings.concurrency)
+    limits = LoadLimits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100)
+    scaler = Autoscaler(bounds, DELAYS, limits, what=UNIT, log=log, machine=Machine())
+    return PoolAutoscaler(ledger, run, pool, pool_workers, scaler, each=settings.concurrency)
 
 
-async def _supervise(ledger: Ledger, run: Run, pool: Pool, elastic: Elastic | None, start: Start, show: Show) -> None:
+async def _supervise(
+    ledger: Ledger, run: Run, pool: Pool, elastic: PoolAutoscaler | None, start: Start, show: ProgressDisplay
+) -> None:
     async def show_run() -> None:
-        await follow(ledger, run.id, show)
-        pool.start_no_more()
+        await follow_run(ledger, run.id, show)
+        pool.stop_starting()
 
-    async def obey(workers: int) -> None:
+    async def apply_desired_size(workers: int) -> None:
         if elastic is not None:
-            await elastic.obey(workers)
+            await elastic.apply_desired_size(workers)
         elif workers != AUTO:
             await pool.scale(workers)
 
-    seen, _ = await newest_wish(ledger, run.scraper)
+    seen, _ = await read_desired_size(ledger, run.scraper)
     following = asyncio.create_task(show_run())
-    others = [following, asyncio.create_task(follow_wishes(ledger, run.scraper, obey, seen))]
+    others = [following, asyncio.create_task(watch_desired_size(ledger, run.scraper, apply_desired_size, seen))]
     if elastic is not None:
         others.append(asyncio.create_task(elastic.run()))
     if start.options.only:
         others.append(asyncio.create_task(_finish_with_its_part(ledger, run, pool)))
     try:
-        with passing_signals_on(pool.stop, show.tell, _reloading(pool, show)):
-            await beside(pool.run(start.shares), *others)
+        with passing_signals_on(pool.stop, show.print_line, _reloading(pool, show)):
+            await beside(pool.run(start.assignment), *others)
         await asyncio.wait((following,), timeout=LAST_LOOK_SECONDS)
     finally:
         for other in others:
@@ -159,20 +167,20 @@ async def _finish_with_its_part(ledger: Ledger, run: Run, pool: Pool) -> None:
     while True:
         await asyncio.sleep(PART_SECONDS)
         with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
-            part = await part_of(ledger, run.id, pool.shares)
+            part = await read_partition_totals(ledger, run.id, pool.assignment)
             if not part.remaining and not part.busy and (await ledger.runs.get(run.id)).sealed:
                 pool.finish()
                 return
 
 
-def _reloading(pool: Pool, show: Show) -> Callable[[], None]:
+def _reloading(pool: Pool, show: ProgressDisplay) -> Callable[[], None]:
     reloads: set[asyncio.Task[None]] = set()
 
     async def reload_and_tell() -> None:
         try:
             await pool.reload()
         except ShoalError as error:
-            show.tell(f"Nothing was changed: {error.message} {error.remedy}")
+            show.print_line(f"Nothing was changed: {error.message} {error.remedy}")
 
     def reload() -> None:
         task = asyncio.create_task(reload_and_tell())
@@ -190,18 +198,18 @@ async def _farewell(
     report: WorkSummary,
     settings: Settings,
     start: Start,
-    part: Part | None,
+    part: PartitionTotals | None,
 ) -> int:
-    failed = sum(place.ended in (Ended.GAVE_UP, Ended.BROKEN) for place in pool.places)
+    failed = sum(slot.state in (SlotState.GAVE_UP, SlotState.HANDLER_FAILING) for slot in pool.slots)
     if run.state is RunState.ACTIVE:
         if part is not None and not part.remaining:
             session.note(
-                f"The partitions of this pool are done: {counted(part.total, 'item')}, {part.dead} of them dead."
+                f"The partitions of this pool are done: {pluralize(part.total, 'item')}, {part.dead} of them dead."
             )
         again = f"pool {shlex.quote(start.target)} --run-id {run.id}{start.kept}"
         session.note(f"Go on with: {command_line()} {again}{ledger_flag(settings)}")
         if failed and not pool.stopping:
-            session.complain(f"The run has not ended: {counted(failed, 'worker')} failed.")
+            session.complain(f"The run has not ended: {pluralize(failed, 'worker')} failed.")
             return 1
         if part is not None and settings.max_dead.exceeded(part.dead, part.total):
             session.complain(f"Too many items are dead: {part.dead} of {part.total}; allowed: {settings.max_dead}.")

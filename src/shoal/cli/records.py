@@ -49,23 +49,23 @@ def print_runs(session: Session, found: Sequence[tuple[Run, Counts]]) -> None:
 def reading_record(reading: Reading) -> dict[str, Any]:
     low, high = reading.eta or (None, None)
     return {
-        **run_record(reading.moment.run, reading.moment.counts),
+        **run_record(reading.snapshot.run, reading.snapshot.counts),
         "share": round(reading.share, 4),
         "rate_per_minute": None if reading.rate is None else round(reading.rate, 2),
         "ok": None if reading.ok is None else round(reading.ok, 4),
         "eta_seconds": None if low is None or high is None else [round(low, 1), round(high, 1)],
         "growing": reading.growing,
         "waiting_for": reading.waiting_for,
-        "waiting_because": reading.holdup.text,
+        "waiting_because": reading.bottleneck.text,
     }
 
 
 def gate_text(gate: WaitReason) -> str:
     """The sentence, with since when and until when."""
-    from shoal.observe.formatting import printable, stamp
+    from shoal.observe.formatting import format_time, printable
 
     times: Mapping[str, Any] = {"since": gate.since, "until": gate.until}
-    shown = ", ".join(f"{word} {stamp(moment)}" for word, moment in times.items() if moment is not None)
+    shown = ", ".join(f"{word} {format_time(moment)}" for word, moment in times.items() if moment is not None)
     return printable(f"{gate.text} ({shown})" if shown else gate.text)
 
 

@@ -9,7 +9,7 @@ import typer
 from shoal.cli.finding import ask, find_run, operator
 from shoal.cli.options import with_options
 from shoal.cli.session import Session
-from shoal.observe.formatting import counted
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -35,10 +35,10 @@ def release(
         dead = {"dead_workers": rescue.lost_workers, "rescued": rescued}
         session.record({"released": released, "older_than": older_than, "run": run, **dead})
         return
-    session.data(f"Released: {counted(released, 'item')}.")
+    session.data(f"Released: {pluralize(released, 'item')}.")
     if rescue.lost_workers:
         names = ", ".join(rescue.lost_workers)
-        session.data(f"Taken from dead workers: {counted(rescued, 'item')} ({names}).")
+        session.data(f"Taken from dead workers: {pluralize(rescued, 'item')} ({names}).")
 
 
 async def _release(ledger: Ledger, older_than: float, name: str | None) -> tuple[UpkeepReport, int]:

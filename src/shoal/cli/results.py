@@ -84,17 +84,17 @@ async def _sample(ledger: Ledger, name: str, number: int, stage: str | None) -> 
 
 
 async def _coverage(ledger: Ledger, name: str, stage: str | None, *, everything: bool) -> tuple[Run, Coverage]:
-    from shoal.export import SAMPLE, coverage_of
+    from shoal.export import SAMPLE, measure_coverage
 
     run = await find_run(ledger, name)
-    return run, await coverage_of(ledger, run.id, stage=stage, sample=None if everything else SAMPLE)
+    return run, await measure_coverage(ledger, run.id, stage=stage, sample=None if everything else SAMPLE)
 
 
 def _print_record(session: Session, row: ResultRow) -> None:
-    from shoal.export.records import record_of
+    from shoal.export.records import decode_record
     from shoal.export.tables import cell_text
 
-    record = record_of(row)
+    record = decode_record(row)
     width = max(map(len, record), default=0)
     room = max(20, shutil.get_terminal_size().columns - width - 4)
     session.data(session.styled(_printable(f"{row.stage}  {row.url or row.key}"), DIM))

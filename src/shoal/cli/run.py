@@ -69,14 +69,14 @@ def run(
     An unfinished run is taken up again; --fresh starts a new one instead.
     """
     from shoal.cli.running import Wish
-    from shoal.service.begin import Choice
+    from shoal.service.begin import RunChoice
 
     check_alone(idempotency_key, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency
     check_bounds(least, most, jobs is not None, "-j or --sequential")
     wish = Wish(
         target=target,
-        choice=Choice(choice_of(resume or failed, fresh)),
+        choice=RunChoice(choice_of(resume or failed, fresh)),
         idempotency_key=idempotency_key,
         least=None if most is None else least or 1,
         limit=limit,
@@ -96,7 +96,7 @@ def run(
     else:
         _refuse(for_one, f"{target} is a folder of scrapers.")
         from shoal.cli.collection import CollectionWish, run_collection
-        from shoal.fleet.collection.members import Choice as Members
+        from shoal.fleet.collection.members import MemberFilter as Members
 
         wanted = CollectionWish(
             name=collection.name,

@@ -25,17 +25,17 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope, new_worker_id
 from shoal.notify.delivery import check_addresses
-from shoal.observe.formatting import counted
-from shoal.observe.progress import Show, follow, showing
-from shoal.observe.snapshot import Moment
+from shoal.observe.formatting import pluralize
+from shoal.observe.progress import ProgressDisplay, follow_run, open_display
+from shoal.observe.snapshot import Snapshot
 from shoal.service.begin import (
-    Choice,
-    Filled,
-    Plan,
-    bury_dead_neighbours,
+    FillProgress,
+    RunChoice,
+    RunPlan,
+    check_has_start_items,
     check_list_is_complete,
-    check_there_is_a_start,
     fill_run,
+    mark_local_dead_workers,
     open_run,
     plan_run,
     remove_empty,
@@ -58,7 +58,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    choice: Choice = Choice.AUTO
+    choice: RunChoice = RunChoice.AUTO
     idempotency_key: str | None = None
     urls: UrlFile | None = None
     least: int | None = None
@@ -69,12 +69,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     kept: str = ""
     prefetch: bool = True
-    filled: Filled = msgspec.field(default_factory=Filled)
+    progress: FillProgress = msgspec.field(default_factory=FillProgress)
 
     @property
     def resumption(self) -> str:
         """What to say to `shoal run` to go on: a list that was not stored to its end is needed again."""
-        again = f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.filled.list_is_stored() else ""
+        again = (
+            f" --urls-file {shlex.quote(self.urls.name)}" if self.urls and not self.progress.list_is_stored() else ""
+        )
         which = "--resume" if self.idempotency_key is None else f"--idempotency-key {shlex.quote(self.idempotency_key)}"
         name = "" if self.name is None else f" --name {shlex.quote(self.name)}"
         return f"{shlex.quote(self.target)}{name} {which}{again}{self.kept}"
@@ -89,7 +91,7 @@ async def run_scraper(session: Session, scraper: Scraper, settings: Settings, wi
                 plan = await planned(session, scraper, settings, ledger, wish, held)
             except RunAlreadyEnded:
                 return 0
-            check_there_is_a_start(scraper, wish.urls, plan)
+            check_has_start_items(scraper, wish.urls, plan)
             await check_list_is_complete(ledger, plan, wish.urls)
             run = await begin_run(session, scraper, ledger, plan, wish)
         report = await work_off(session, scraper, settings, ledger, plan, run, wish)
@@ -120,7 +122,7 @@ async def beginning(ledger: Ledger, settings: Settings, scraper: str) -> AsyncIt
         await ledger.locks.release(lock, me)
 
 
-async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: Plan, wish: Wish) -> Run:
+async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: RunPlan, wish: Wish) -> Run:
     """The run of the plan, made or taken up again, and told."""
     spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=wish.idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=BY)
@@ -130,7 +132,7 @@ async def begin_run(session: Session, scraper: Scraper, ledger: Ledger, plan: Pl
 
 async def planned(
     session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, wish: Wish, held: AsyncExitStack
-) -> Plan:
+) -> RunPlan:
     """Which run it will be. In the mode single the scraper is ours from now on, as long as `held` is open."""
     file = sqlite_path(settings.ledger)
     is_single = file is not None or settings.mode == "single"
@@ -145,20 +147,20 @@ async def planned(
                 raise
             raise await refused_for(session, ledger, scraper.name, wish.idempotency_key) from error
     if wish.idempotency_key is None:
-        return await plan_run(ledger, scraper, wish.choice, place=settings.shown()["ledger"])
+        return await plan_run(ledger, scraper, wish.choice, ledger_name=settings.shown()["ledger"])
     if file is not None:
-        await bury_dead_neighbours(ledger)
+        await mark_local_dead_workers(ledger)
     return await plan_by_idempotency_key(session, ledger, scraper, wish.idempotency_key, owned=is_single)
 
 
 async def work_off(
-    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: Plan, run: Run, wish: Wish
+    session: Session, scraper: Scraper, settings: Settings, ledger: Ledger, plan: RunPlan, run: Run, wish: Wish
 ) -> WorkSummary:
     """Fill the run and work on it, with its progress shown, until it ends or is stopped."""
     fetcher = build_fetcher(settings, from_store=wish.from_store)
     await make_room(session, settings, ledger, run, by=BY)
-    with showing(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
-        logs = open_logs_for(session, settings, run.id, show.tell)
+    with open_display(session.note, quiet=session.quiet, title=f"{scraper.name} {run.id}") as show:
+        logs = open_logs_for(session, settings, run.id, show.print_line)
         log = logs.log.bind(run=run.id)
         try:
             await call_start_hooks(scraper, ledger, run, log)
@@ -171,18 +173,18 @@ async def work_off(
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, StopReason.TIMED_OUT)
             settle_memory()
-            async with watched(settings, logs.log) as tower:
-                log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.left)
+            async with watched(settings, logs.log) as alert_thread:
+                log.info("the run begins", scraper=scraper.name, resumed=plan.run is not None, left=plan.remaining)
                 filling = asyncio.create_task(_fill(session, ledger, run, scraper, wish))
-                following = asyncio.create_task(follow(ledger, run.id, show))
+                following = asyncio.create_task(follow_run(ledger, run.id, show))
                 try:
                     report = await _supervise(worker, filling, following, wish, show)
                 except ShoalError:
-                    await remove_empty(ledger, plan, run, wish.filled, by=BY)
+                    await remove_empty(ledger, plan, run, wish.progress, by=BY)
                     raise
                 log.info("the run ends here", **msgspec.to_builtins(report))
                 await call_finish_hooks(scraper, ledger, run.id, log)
-                await tell_end(tower, (run.id,), report)
+                await tell_end(alert_thread, (run.id,), report)
         finally:
             await fetcher.close()
             logs.close()
@@ -190,11 +192,11 @@ async def work_off(
 
 
 async def _supervise(
-    worker: Worker, filling: asyncio.Task[None], following: asyncio.Task[Moment], wish: Wish, show: Show
+    worker: Worker, filling: asyncio.Task[None], following: asyncio.Task[Snapshot], wish: Wish, show: ProgressDisplay
 ) -> WorkSummary:
     """Let the worker work while the run is filled and watched."""
     try:
-        with obeying_signals(worker, show.tell) as signals:
+        with obeying_signals(worker, show.print_line) as signals:
             report = await beside(worker.work(), filling, following)
             await _finish_list(filling, wish, signals, show)
         return report
@@ -204,12 +206,12 @@ async def _supervise(
         await asyncio.gather(filling, following, return_exceptions=True)
 
 
-async def _finish_list(filling: asyncio.Task[None], wish: Wish, signals: Signals, show: Show) -> None:
+async def _finish_list(filling: asyncio.Task[None], wish: Wish, signals: Signals, show: ProgressDisplay) -> None:
     """A list of URLs is stored to its end even when the work was stopped: it may not be there a second time."""
-    if filling.done() or wish.urls is None or wish.filled.list_is_stored():
+    if filling.done() or wish.urls is None or wish.progress.list_is_stored():
         return
-    show.tell("Storing the rest of the list of URLs; press Ctrl-C again to break off.")
-    while not filling.done() and not wish.filled.list_is_stored() and signals.count < 2:
+    show.print_line("Storing the rest of the list of URLs; press Ctrl-C again to break off.")
+    while not filling.done() and not wish.progress.list_is_stored() and signals.count < 2:
         await asyncio.wait((filling,), timeout=0.1)
     if filling.done():
         filling.result()
@@ -217,17 +219,17 @@ async def _finish_list(filling: asyncio.Task[None], wish: Wish, signals: Signals
 
 async def _fill(session: Session, ledger: Ledger, run: Run, scraper: Scraper, wish: Wish) -> None:
     try:
-        await fill_run(ledger, run, scraper, wish.urls, wish.filled, in_lanes=not wish.from_store, by=BY)
+        await fill_run(ledger, run, scraper, wish.urls, wish.progress, in_lanes=not wish.from_store, by=BY)
     finally:
-        tell_complaints(session, wish.urls, wish.filled)
+        tell_complaints(session, wish.urls, wish.progress)
 
 
-def _tell_beginning(session: Session, scraper: Scraper, plan: Plan, run: Run) -> None:
+def _tell_beginning(session: Session, scraper: Scraper, plan: RunPlan, run: Run) -> None:
     if plan.run is None:
         session.note(f"Run {run.id} of {scraper.name} begins.")
         tell_paused(session, plan)
     else:
-        left = f"{counted(plan.left, 'item')} {'is' if plan.left == 1 else 'are'} left"
+        left = f"{pluralize(plan.remaining, 'item')} {'is' if plan.remaining == 1 else 'are'} left"
         session.note(f"Run {run.id} of {scraper.name} goes on: {left}. --fresh starts a new one.")
         if plan.run.code_version not in (None, scraper.code_version):
             session.note("The scraper's code has changed since this run began.")
@@ -246,5 +248,5 @@ async def _export(session: Session, ledger: Ledger, run: Run, settings: Settings
         return error
     except BrokenPipeError:  # whoever read standard output has left: there is nobody to tell
         raise typer.Exit(1) from None
-    session.note(f"Wrote {counted(report.records, 'record')} to {output}.")
+    session.note(f"Wrote {pluralize(report.records, 'record')} to {output}.")
     return None

@@ -13,7 +13,7 @@ from shoal.cli.records import print_runs, run_record
 from shoal.cli.runs_compare import compare
 from shoal.cli.session import BOLD, Session
 from shoal.model.redaction import without_secret_settings
-from shoal.observe.formatting import counted
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -89,14 +89,14 @@ def resume(session: Session, run: RunName) -> None:
 def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
     """End every open item of a run as cancelled, those being worked on too."""
     found, counts = ask(session, lambda ledger: _with_counts(ledger, run))
-    what = f"To be cancelled: {counted(counts.remaining, 'open item')} of run {found.id} ({found.scraper})."
+    what = f"To be cancelled: {pluralize(counts.remaining, 'open item')} of run {found.id} ({found.scraper})."
     confirm(session, what, yes=yes)
     told = session.progress(f"Cancelled so far: {{}} of {counts.remaining:,} items. {GOES_ON}")
     cancelled = ask(session, lambda ledger: ledger.runs.cancel(found.id, by=operator(), on_progress=told))
     if session.json:
         session.record({"run": found.id, "cancelled": cancelled})
     else:
-        session.data(f"Run {found.id} is cancelled, and with it {counted(cancelled, 'item')}.")
+        session.data(f"Run {found.id} is cancelled, and with it {pluralize(cancelled, 'item')}.")
 
 
 @app.command()
@@ -104,7 +104,7 @@ def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
 def rm(session: Session, run: RunName, yes: Yes = False) -> None:
     """Remove a run with all its items, attempts and results. This cannot be undone."""
     found, counts = ask(session, lambda ledger: _with_counts(ledger, run))
-    hit = f"{counted(counts.total, 'item')} and {counted(counts.results, 'result')}"
+    hit = f"{pluralize(counts.total, 'item')} and {pluralize(counts.results, 'result')}"
     what = f"To be deleted for good: run {found.id} ({found.scraper}) with {hit}."
     confirm(session, what, yes=yes)
     told = session.progress(f"Deleted so far: about {{}} rows. {GOES_ON}")
@@ -161,10 +161,10 @@ def _origin(run: Run) -> dict[str, object]:
 def _print_run(session: Session, run: Run, counts: Counts, events: tuple[Event, ...]) -> None:
     import msgspec
 
-    from shoal.observe.formatting import stamp
+    from shoal.observe.formatting import format_time
 
     facts = run_record(run, counts) | _origin(run)
-    facts |= {"created_at": stamp(run.created_at), "finished_at": stamp(run.finished_at)}
+    facts |= {"created_at": format_time(run.created_at), "finished_at": format_time(run.finished_at)}
     facts |= {"sealed": "yes" if run.sealed else "no", "stages": ", ".join(run.stages)}
     facts["settings"] = msgspec.json.encode(facts["settings"]).decode()
     session.table(["FACT", "VALUE"], [(name.replace("_", " "), value) for name, value in facts.items()])
@@ -172,7 +172,7 @@ def _print_run(session: Session, run: Run, counts: Counts, events: tuple[Event, 
         session.data("\n" + session.styled("What happened, newest first", BOLD))
         session.table(
             ["WHEN", "WHAT", "BY", "DETAIL"],
-            [(stamp(e.at), e.action, e.actor, msgspec.json.encode(e.detail).decode()) for e in events],
+            [(format_time(e.at), e.action, e.actor, msgspec.json.encode(e.detail).decode()) for e in events],
         )
 
 

@@ -45,13 +45,13 @@ async def _facts(ledger: Ledger, first: str, second: str) -> tuple[dict[str, Any
 
 
 async def _facts_of(ledger: Ledger, run: Run) -> dict[str, Any]:
-    from shoal.observe.failures import failures
+    from shoal.observe.failures import read_failures
     from shoal.observe.meter import overall_rate
-    from shoal.observe.snapshot import look
+    from shoal.observe.snapshot import take_snapshot
 
-    moment = await look(ledger, run.id, gates=())
+    snapshot = await take_snapshot(ledger, run.id, gates=())
     clock = (await ledger.health.check()).clock
-    counts, rate, died = moment.counts, overall_rate(moment, clock), await failures(ledger, run.id)
+    counts, rate, died = snapshot.counts, overall_rate(snapshot, clock), await read_failures(ledger, run.id)
     judged = counts.done + counts.dead
     return {
         **run_record(run, counts),

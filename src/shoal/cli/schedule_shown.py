@@ -12,11 +12,11 @@ import msgspec
 from shoal.cli.session import Session
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerNotMigrated
-from shoal.fleet.schedule.slots import Slot, known_sight, look_up
+from shoal.fleet.schedule.slots import Slot, read_first_seen, read_slots
 from shoal.fleet.schedule.timetable import Timetable, next_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import LockView
-from shoal.observe.formatting import span
+from shoal.observe.formatting import format_duration
 from shoal.wiring import ledger_context, sqlite_path
 
 
@@ -42,7 +42,7 @@ def print_schedules(session: Session, schedules: Mapping[str, ScheduleConfig]) -
         [
             (
                 name,
-                config.cron or f"every {span(config.every or 0)}",
+                config.cron or f"every {format_duration(config.every or 0)}",
                 config.timezone if config.cron else None,
                 _moment(next_slots(shown.table, shown.now, 1)[0], shown.now, config),
                 None if shown.last is None else _local(shown.last[0].at, config),
@@ -68,7 +68,7 @@ def print_next(session: Session, name: str, config: ScheduleConfig, number: int)
 
 
 def _next_row(slot: dt.datetime, now: dt.datetime, config: ScheduleConfig) -> tuple[str, str, str]:
-    return _local(slot, config), slot.strftime("%Y-%m-%d %H:%M:%SZ"), span((slot - now).total_seconds())
+    return _local(slot, config), slot.strftime("%Y-%m-%d %H:%M:%SZ"), format_duration((slot - now).total_seconds())
 
 
 def _ask(session: Session, schedules: Mapping[str, ScheduleConfig]) -> dict[str, Shown]:
@@ -89,15 +89,17 @@ def _ask(session: Session, schedules: Mapping[str, ScheduleConfig]) -> dict[str,
 
 async def _look(ledger: Ledger, name: str, config: ScheduleConfig) -> Shown:
     now = (await ledger.health.check()).clock
-    sight = await known_sight(ledger, name, config)
-    known = await look_up(ledger.locks, name)
+    first_seen = await read_first_seen(ledger, name, config)
+    known = await read_slots(ledger.locks, name)
     # One that is going says more than those that were skipped for it.
-    last = known.going[0] if known.going else known.slots[0] if known.slots else None
+    last = known.unfinished[0] if known.unfinished else known.slots[0] if known.slots else None
     run_id = None
     if last is not None:
         run = await ledger.runs.by_idempotency_key(last[0].idempotency_key)
         run_id = run.id if run is not None else last[1].value.get("run_id")
-    return Shown(now=now, table=Timetable(config, sight or now), seen=sight is not None, last=last, run_id=run_id)
+    return Shown(
+        now=now, table=Timetable(config, first_seen or now), seen=first_seen is not None, last=last, run_id=run_id
+    )
 
 
 def _record(name: str, config: ScheduleConfig, shown: Shown) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _node(shown: Shown) -> str | None:
 
 
 def _moment(slot: dt.datetime, now: dt.datetime, config: ScheduleConfig) -> str:
-    return f"{_local(slot, config)}, in {span((slot - now).total_seconds())}"
+    return f"{_local(slot, config)}, in {format_duration((slot - now).total_seconds())}"
 
 
 def _local(moment: dt.datetime, config: ScheduleConfig) -> str:

@@ -15,14 +15,14 @@ from shoal.config import Settings
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import NotAllowed, ShoalError
 from shoal.fleet.schedule.scheduler import Scheduler
-from shoal.fleet.schedule.slot_runner import STOPPED, Duty, Ways
-from shoal.fleet.schedule.slots import Slot, look_up
+from shoal.fleet.schedule.slot_runner import STOPPED, SlotOptions, SlotRunner
+from shoal.fleet.schedule.slots import Slot, read_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import new_worker_id
-from shoal.notify.conditions import Kind
+from shoal.notify.conditions import AlertKind
 from shoal.notify.delivery import check_addresses, send_text
-from shoal.observe.formatting import counted
+from shoal.observe.formatting import pluralize
 from shoal.observe.logs import open_logs
 from shoal.wiring import ledger_context
 
@@ -58,12 +58,12 @@ async def keep_schedules(session: Session, *, at_once: int, logs: Path) -> int:
                 _ways(session, logs),
                 at_once=at_once,
                 log=log.log,
-                tell=session.note,
-                ended=ended,
+                print_line=session.note,
+                on_slot_ended=ended,
             )
             with passing_signals_on(scheduler.stop, session.note, lambda: _reload(session, scheduler)):
-                scheduler.keep(schedules_of(settings))
-                session.note(f"Keeping {counted(len(schedules_of(settings)), 'schedule')}; Ctrl-C stops.")
+                scheduler.set_schedules(schedules_of(settings))
+                session.note(f"Keeping {pluralize(len(schedules_of(settings)), 'schedule')}; Ctrl-C stops.")
                 async with watched(settings, log.log):  # it is there when nobody works: who else would tell of that?
                     await scheduler.run()
             await asyncio.gather(*telling, return_exceptions=True)
@@ -74,13 +74,13 @@ async def keep_schedules(session: Session, *, at_once: int, logs: Path) -> int:
 
 async def run_slot_now(session: Session, name: str, config: ScheduleConfig, *, logs: Path) -> int:
     """One slot that the schedule does not know of. Returns the exit code of its run."""
-    ways = _ways(session, logs)
+    options = _ways(session, logs)
     async with ledger_context(session.settings, on_waiting=session.note) as ledger:
-        slot = await _taken(ledger, name, ways)
-        duty = Duty(slot, config, ways, ledger.locks, wanted=lambda: True, resumable=False)
-        session.note(f"{name}: the slot of {slot.name} begins; its log is {duty.log_file}.")
-        with passing_signals_on(duty.stop, session.note):
-            value = await duty.carry_out()
+        slot = await _taken(ledger, name, options)
+        runner = SlotRunner(slot, config, options, ledger.locks, wanted=lambda: True, resumable=False)
+        session.note(f"{name}: the slot of {slot.name} begins; its log is {runner.log_file}.")
+        with passing_signals_on(runner.stop, session.note):
+            value = await runner.run_to_end()
     run = f", run {value['run_id']}" if value.get("run_id") else ""
     why = f": {value['why']}" if value.get("why") else ""
     session.note(f"{name}: the slot of {slot.name} is {value['state']}{run}{why}.")
@@ -88,11 +88,11 @@ async def run_slot_now(session: Session, name: str, config: ScheduleConfig, *, l
     return {"skipped": NotAllowed.exit_code, "lost": STOPPED}.get(value["state"], int(value.get("exit_code", 1)))
 
 
-async def _taken(ledger: Ledger, name: str, ways: Ways) -> Slot:
+async def _taken(ledger: Ledger, name: str, options: SlotOptions) -> Slot:
     now = (await ledger.health.check()).clock
-    going = (await look_up(ledger.locks, name)).going
-    slot = Slot(name, now.replace(microsecond=0), by_hand=True)
-    if going or not await ledger.locks.acquire(slot.lock_name, ways.me, ways.lease):
+    going = (await read_slots(ledger.locks, name)).unfinished
+    slot = Slot(name, now.replace(microsecond=0), manual=True)
+    if going or not await ledger.locks.acquire(slot.lock_name, options.owner, options.lease):
         other, lock = going[0] if going else (slot, None)
         if lock is not None and lock.until <= now:
             raise NotAllowed(
@@ -118,14 +118,14 @@ def _reload(session: Session, scheduler: Scheduler) -> None:
     except ShoalError as error:
         session.note(f"Nothing was changed: {error.message} {error.remedy}")
         return
-    scheduler.keep(schedules)
-    session.note(f"Keeping {counted(len(schedules), 'schedule')} from now on.")
+    scheduler.set_schedules(schedules)
+    session.note(f"Keeping {pluralize(len(schedules), 'schedule')} from now on.")
 
 
-def _ways(session: Session, logs: Path) -> Ways:
+def _ways(session: Session, logs: Path) -> SlotOptions:
     settings = session.settings
-    return Ways(
-        me=new_worker_id(),
+    return SlotOptions(
+        owner=new_worker_id(),
         lease=settings.lease,
         drain=settings.drain,
         logs=logs,
@@ -141,8 +141,8 @@ def _environment(session: Session) -> dict[str, str]:
 
 async def _tell_failed(settings: Settings, slot: Slot, value: Mapping[str, Any], log: Log) -> None:
     """A slot that failed before it had a run: nothing else would tell people of it."""
-    own = settings.with_table_of(slot.schedule)
-    if not own.notify.urls or Kind.FAILURE not in own.notify_on.split():
+    own = settings.with_scraper_table(slot.schedule)
+    if not own.notify.urls or AlertKind.FAILURE not in own.notify_on.split():
         return
     why = f": {value['why']}" if value.get("why") else f" (exit code {value.get('exit_code')})"
     body = f"The slot of {slot.name} failed before its run began{why}. Its log on {value['node']} is {value['log']}."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shoal.feeds.url_file import UrlFile
     from shoal.model.item import NewItem
     from shoal.model.views import IntakeReport
-    from shoal.service.begin import Filled, Plan
+    from shoal.service.begin import FillProgress, RunPlan
 
 Target = Annotated[
     str, typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml.")
@@ -170,17 +170,17 @@ def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
     return make
 
 
-def tell_complaints(session: Session, urls: UrlFile | None, filled: Filled) -> None:
+def tell_complaints(session: Session, urls: UrlFile | None, progress: FillProgress) -> None:
     """Say which lines and which starting items were refused, the first few of them."""
-    if filled.nothing_was_valid and filled.invalid == 1:
+    if progress.nothing_was_valid and progress.invalid == 1:
         return  # the error that follows says it
-    if urls is not None and filled.listed is not None and filled.listed.invalid:
-        _tell(session, filled.listed, f"of {urls.name}", "line", urls.complaint)
-    if filled.seeds is not None and filled.seeds.invalid:
-        _tell(session, filled.seeds, "to start from", "item", lambda position, text: f"number {position + 1}: {text}")
+    if urls is not None and progress.listed is not None and progress.listed.invalid:
+        _tell(session, progress.listed, f"of {urls.name}", "line", urls.describe_error)
+    if progress.seeds is not None and progress.seeds.invalid:
+        _tell(session, progress.seeds, "to start from", "item", lambda position, text: f"number {position + 1}: {text}")
 
 
-def tell_paused(session: Session, plan: Plan) -> None:
+def tell_paused(session: Session, plan: RunPlan) -> None:
     """A new run sets an unfinished one aside: whoever works on that one should know."""
     if plan.run is None and plan.unfinished is not None:
         aside = plan.unfinished.id

@@ -169,10 +169,10 @@ def stderr_as_asked(arguments: Sequence[str]) -> Iterator[None]:
     if sys.stderr is None or not _speaks_of_json(arguments):
         yield
         return
-    from shoal.config.load import log_format_asked_for
+    from shoal.config.load import find_log_format
     from shoal.observe.log_text import JsonStream
 
-    if log_format_asked_for(arguments, environ=os.environ, folder=Path()) != "json":
+    if find_log_format(arguments, environ=os.environ, folder=Path()) != "json":
         yield
         return
     before = sys.stderr

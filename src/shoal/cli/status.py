@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.model.views import Counts, WorkerProgress
-    from shoal.notify.conditions import Sign
+    from shoal.notify.conditions import AlertCondition
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
-    from shoal.observe.snapshot import Skew
+    from shoal.observe.snapshot import VersionSkew
 
 NEWEST = 10
 LOOKED_AT = 200
@@ -45,27 +45,29 @@ def status(
         _show_run(session, *ask(session, lambda ledger: _one(ledger, session.settings, run)))
 
 
-async def _newest(ledger: Ledger, settings: Settings) -> list[tuple[Reading, list[Sign]]]:
+async def _newest(ledger: Ledger, settings: Settings) -> list[tuple[Reading, list[AlertCondition]]]:
     # A collection stands for its members, which would fill the screen.
     runs = [run for run in (await ledger.runs.list(limit=LOOKED_AT)).rows if not is_member(run)][:NEWEST]
     return [(await _reading(ledger, run.id), await _signs(ledger, settings, run)) for run in runs]
 
 
-async def _signs(ledger: Ledger, settings: Settings, run: Run) -> list[Sign]:
+async def _signs(ledger: Ledger, settings: Settings, run: Run) -> list[AlertCondition]:
     """The alerts that hold now. How a run ended is no alert to somebody who looks at it."""
-    from shoal.notify.conditions import rules_of
-    from shoal.notify.watch import clock, signs_of
+    from shoal.notify.conditions import alert_rules
+    from shoal.notify.watch import ledger_now, read_conditions
 
     if run.finished_at is not None:
         return []
-    return await signs_of(ledger, run, await clock(ledger), rules_of(settings.with_table_of(run.scraper)))
+    return await read_conditions(
+        ledger, run, await ledger_now(ledger), alert_rules(settings.with_scraper_table(run.scraper))
+    )
 
 
 async def _one(
     ledger: Ledger, settings: Settings, name: str
-) -> tuple[Reading, list[Sign], list[WorkerProgress], Failures, Skew, dict[str, str]]:
-    from shoal.observe.failures import failures
-    from shoal.observe.snapshot import skew, workers_of
+) -> tuple[Reading, list[AlertCondition], list[WorkerProgress], Failures, VersionSkew, dict[str, str]]:
+    from shoal.observe.failures import read_failures
+    from shoal.observe.snapshot import live_workers, version_skew
 
     run = await find_run(ledger, name)
     present = await ledger.workers.list()
@@ -73,26 +75,26 @@ async def _one(
         await _reading(ledger, run.id),
         await _signs(ledger, settings, run),
         await ledger.reads.workers(run.id, minutes=60),
-        await failures(ledger, run.id, limit=FAILURES_LOOKED_AT),
-        skew(workers_of(present, run)),
+        await read_failures(ledger, run.id, limit=FAILURES_LOOKED_AT),
+        version_skew(live_workers(present, run)),
         {worker.id: worker.state.value if worker.alive else "dead" for worker in present},
     )
 
 
 async def _reading(ledger: Ledger, run_id: str) -> Reading:
     from shoal.observe.meter import Meter, recent_rate
-    from shoal.observe.snapshot import look
+    from shoal.observe.snapshot import take_snapshot
 
-    moment = await look(ledger, run_id)
-    return Meter(await recent_rate(ledger, moment)).read(moment, time.monotonic())
+    snapshot = await take_snapshot(ledger, run_id)
+    return Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic())
 
 
-def _show_runs(session: Session, found: list[tuple[Reading, list[Sign]]]) -> None:
-    from shoal.observe.formatting import per_minute, percent
+def _show_runs(session: Session, found: list[tuple[Reading, list[AlertCondition]]]) -> None:
+    from shoal.observe.formatting import format_percent, format_rate
 
     if session.json:
-        for reading, signs in found:
-            session.record({**reading_record(reading), "alerts": signs})
+        for reading, conditions in found:
+            session.record({**reading_record(reading), "alerts": conditions})
     elif not found:
         session.note("The ledger has no runs yet. Start one with `shoal run`.")
     else:
@@ -100,44 +102,44 @@ def _show_runs(session: Session, found: list[tuple[Reading, list[Sign]]]) -> Non
             ["RUN", "SCRAPER", "STATE", "DONE", "LEFT", "DEAD", "ENDED", "RATE", "ETA", "WAITING FOR"],
             [
                 (
-                    reading.moment.run.id,
-                    reading.moment.run.scraper,
-                    reading.moment.run.state,
+                    reading.snapshot.run.id,
+                    reading.snapshot.run.scraper,
+                    reading.snapshot.run.state,
                     reading.done,
-                    reading.moment.counts.remaining,
+                    reading.snapshot.counts.remaining,
                     reading.dead,
-                    percent(reading.share),
-                    per_minute(reading.rate),
+                    format_percent(reading.share),
+                    format_rate(reading.rate),
                     "" if reading.ended else reading.eta_text,
                     "" if reading.ended else reading.waiting_for,
                 )
                 for reading, _ in found
             ],
         )
-        for reading, signs in found:
-            for sign in signs:
-                session.data(f"Alert ({sign.kind.value}) of run {reading.moment.run.id}: {sign.text}")
+        for reading, conditions in found:
+            for condition in conditions:
+                session.data(f"Alert ({condition.kind.value}) of run {reading.snapshot.run.id}: {condition.text}")
 
 
 def _show_run(
     session: Session,
     reading: Reading,
-    signs: list[Sign],
+    conditions: list[AlertCondition],
     workers: list[WorkerProgress],
     failures: Failures,
-    skew: Skew,
+    skew: VersionSkew,
     states: dict[str, str],
 ) -> None:
     if session.json:
         from msgspec import to_builtins
 
-        moment = reading.moment
+        snapshot = reading.snapshot
         session.record(
             {
                 **reading_record(reading),
-                "alerts": signs,
-                "gates": moment.gates,
-                "partitions": moment.partitions,
+                "alerts": conditions,
+                "gates": snapshot.gates,
+                "partitions": snapshot.partitions,
                 "workers": [{**to_builtins(one), "state": states.get(one.worker, "gone")} for one in workers],
                 "failures": failures,
                 "versions": skew.versions,
@@ -146,8 +148,8 @@ def _show_run(
         )
         return
     _print_head(session, reading)
-    for sign in signs:
-        session.data(f"Alert ({sign.kind.value}): {sign.text}")
+    for condition in conditions:
+        session.data(f"Alert ({condition.kind.value}): {condition.text}")
     _print_skew(session, reading, skew)
     _print_parts(session, reading)
     if workers:
@@ -164,25 +166,28 @@ def _show_run(
         _title(session, "Failures" if failures.complete else f"Failures (of the first {failures.looked_at})")
         session.table(
             ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
-            [(group.items, group.outcome, group.example, group.told) for group in failures.groups[:MOST_FAILURES]],
+            [
+                (group.items, group.outcome, group.example, group.display_text)
+                for group in failures.groups[:MOST_FAILURES]
+            ],
         )
         _rest(session, len(failures.groups) - MOST_FAILURES, "kinds")
 
 
 def _print_head(session: Session, reading: Reading) -> None:
-    from shoal.observe.formatting import span, stamp
+    from shoal.observe.formatting import format_duration, format_time
 
-    run = reading.moment.run
-    text = f"Run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}"
+    run = reading.snapshot.run
+    text = f"Run {run.id} of {run.scraper} is {run.state.value}, begun {format_time(run.created_at)}"
     if run.finished_at is not None:
-        text += f", took {span((run.finished_at - run.created_at).total_seconds())}"
+        text += f", took {format_duration((run.finished_at - run.created_at).total_seconds())}"
     session.data(session.styled(text, BOLD))
     session.data(reading.line)
-    for gate in reading.moment.gates if not reading.ended else ():
+    for gate in reading.snapshot.gates if not reading.ended else ():
         session.data(f"  {gate_text(gate)}")
 
 
-def _print_skew(session: Session, reading: Reading, skew: Skew) -> None:
+def _print_skew(session: Session, reading: Reading, skew: VersionSkew) -> None:
     from shoal.observe.snapshot import REMEDY
 
     for line in skew.lines if not reading.ended else ():
@@ -190,12 +195,12 @@ def _print_skew(session: Session, reading: Reading, skew: Skew) -> None:
 
 
 def _print_parts(session: Session, reading: Reading) -> None:
-    parts = reading.moment.partitions
+    parts = reading.snapshot.partitions
     rows: list[tuple[object, ...]] = [
         (part.stage, part.partition, *_cells(part.counts)) for part in parts[:MOST_PARTITIONS]
     ]
     if len(parts) != 1:
-        rows.append(("all", "", *_cells(reading.moment.counts)))
+        rows.append(("all", "", *_cells(reading.snapshot.counts)))
     _title(session, "Items")
     session.table(["STAGE", "PARTITION", *map(str.upper, STATES), "RESULTS"], rows)
     _rest(session, len(parts) - MOST_PARTITIONS, "partitions")

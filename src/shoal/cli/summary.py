@@ -11,7 +11,7 @@ from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.cli.session import BOLD, Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.model.run import Run, RunState
-from shoal.observe.formatting import counted, printable
+from shoal.observe.formatting import pluralize, printable
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -78,20 +78,20 @@ async def print_summary(
 
 
 async def _print_facts(session: Session, ledger: Ledger, run: Run, counts: Counts, report: WorkSummary) -> None:
-    from shoal.observe.failures import failures
+    from shoal.observe.failures import read_failures
 
     per_second = report.attempts / report.seconds if report.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {_state(run, report)}", BOLD))
     session.data(
-        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {counted(counts.results, 'record')}; "
-        f"{counted(report.attempts, 'attempt')} here in {report.seconds:.1f} s ({per_second:.1f}/s)"
+        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}; "
+        f"{pluralize(report.attempts, 'attempt')} here in {report.seconds:.1f} s ({per_second:.1f}/s)"
     )
     if report.dropped:
-        refused = f"{counted(report.dropped, 'item')} {'was' if report.dropped == 1 else 'were'} refused"
+        refused = f"{pluralize(report.dropped, 'item')} {'was' if report.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(report.first_dropped)}")
     if counts.dead:
-        for group in (await failures(ledger, run.id)).groups[:MOST_FAILURES]:
-            session.data(f"  {group.items} dead: {group.outcome}, {group.told}")
+        for group in (await read_failures(ledger, run.id)).groups[:MOST_FAILURES]:
+            session.data(f"  {group.items} dead: {group.outcome}, {group.display_text}")
 
 
 def _state(run: Run, report: WorkSummary) -> str:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.observe.meter import Reading
-    from shoal.observe.progress import Show
-    from shoal.observe.snapshot import Moment
+    from shoal.observe.progress import ProgressDisplay
+    from shoal.observe.snapshot import Snapshot
 
 JSON_SECONDS = 1.0
 SCREEN_SECONDS = 0.5
@@ -38,28 +38,28 @@ def watch(
 
     Bars on a terminal, a line every ten seconds elsewhere, a JSON value every second with --json.
     """
-    moment = ask(session, lambda ledger: _watch(session, ledger, run))
+    snapshot = ask(session, lambda ledger: _watch(session, ledger, run))
     if not session.json:
-        counts = moment.counts
+        counts = snapshot.counts
         session.data(
-            f"Run {moment.run.id} is {moment.run.state.value}: {counts.done} done, {counts.dead} dead, "
+            f"Run {snapshot.run.id} is {snapshot.run.state.value}: {counts.done} done, {counts.dead} dead, "
             f"{counts.cancelled} cancelled, {counts.results} results."
         )
 
 
-async def _watch(session: Session, ledger: Ledger, name: str | None) -> Moment:
-    from shoal.observe.progress import follow, showing
+async def _watch(session: Session, ledger: Ledger, name: str | None) -> Snapshot:
+    from shoal.observe.progress import follow_run, open_display
 
     run = await (_newest_active(ledger) if name is None else find_run(ledger, name))
     if session.json:
-        return await follow(ledger, run.id, _Records(session), every=JSON_SECONDS)
-    with showing(session.note, quiet=session.quiet, title=run.scraper) as show:
+        return await follow_run(ledger, run.id, _Records(session), every=JSON_SECONDS)
+    with open_display(session.note, quiet=session.quiet, title=run.scraper) as show:
         _greet(show, run)
-        return await follow(ledger, run.id, show, every=SCREEN_SECONDS)
+        return await follow_run(ledger, run.id, show, every=SCREEN_SECONDS)
 
 
-def _greet(show: Show, run: Run) -> None:
-    show.tell(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
+def _greet(show: ProgressDisplay, run: Run) -> None:
+    show.print_line(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
 
 
 async def _newest_active(ledger: Ledger) -> Run:
@@ -76,11 +76,11 @@ class _Records:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         import sys
 
         self._session.record(reading_record(reading))
         sys.stdout.flush()
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._session.note(text)

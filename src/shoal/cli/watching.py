@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from shoal.config import Settings
 from shoal.model.log import Log
-from shoal.notify.alert_thread import Tower
+from shoal.notify.alert_thread import AlertThread
 from shoal.wiring import build_alert_thread
 from shoal.worker.options import StopReason, WorkSummary
 
@@ -16,17 +16,17 @@ _ON_REQUEST = (StopReason.STOPPED, StopReason.ORDERED, StopReason.TIMED_OUT)
 
 
 @asynccontextmanager
-async def watched(settings: Settings, log: Log) -> AsyncIterator[Tower]:
+async def watched(settings: Settings, log: Log) -> AsyncIterator[AlertThread]:
     """Watch all runs of the ledger for the length of a block; `tell_end` tells of those that ended in it."""
-    tower = build_alert_thread(settings, log)
-    tower.start()
+    alert_thread = build_alert_thread(settings, log)
+    alert_thread.start()
     try:
-        yield tower
+        yield alert_thread
     finally:
-        await tower.close(settle=0)
+        await alert_thread.close(drain=0)
 
 
-async def tell_end(tower: Tower, run_ids: Sequence[str], report: WorkSummary) -> None:
+async def tell_end(alert_thread: AlertThread, run_ids: Sequence[str], report: WorkSummary) -> None:
     """Before the process ends: how its runs ended, told to people, for some seconds at most."""
     if report.stop_reason not in _ON_REQUEST:
-        await tower.close(run_ids, broken=report.worker if report.stop_reason is StopReason.BROKEN else "")
+        await alert_thread.close(run_ids, broken=report.worker if report.stop_reason is StopReason.BROKEN else "")

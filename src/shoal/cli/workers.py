@@ -39,7 +39,7 @@ def ls(
         for worker in workers:
             session.record({**msgspec.to_builtins(worker), "alive": worker.alive})
     elif workers:
-        from shoal.observe.formatting import counted, span, stamp
+        from shoal.observe.formatting import format_duration, format_time, pluralize
 
         session.table(
             ["WORKER", "STATE", "LEASED", "RUNNING", "LAST SIGN", "SINCE", "VERSION", "CODE", "TAKES"],
@@ -49,8 +49,8 @@ def ls(
                     worker.state if heartbeat_problem(worker) is None else DEAD,
                     worker.leased,
                     _running(worker),
-                    f"{span(worker.silent_seconds)} ago",
-                    stamp(worker.started_at),
+                    f"{format_duration(worker.silent_seconds)} ago",
+                    format_time(worker.started_at),
                     worker.version,
                     worker.code or "",
                     _takes(worker),
@@ -62,7 +62,7 @@ def ls(
         for worker, why in dead[:MOST_TOLD]:
             session.note(f"{worker.id}: {why}.")
         if len(dead) > MOST_TOLD:
-            session.note(f"... and {counted(len(dead) - MOST_TOLD, 'more dead worker')}.")
+            session.note(f"... and {pluralize(len(dead) - MOST_TOLD, 'more dead worker')}.")
         for worker in workers:
             if worker.alive and worker.report is not None and worker.report.trouble:
                 session.note(f"{worker.id} cannot go on: {worker.report.trouble}")

@@ -113,15 +113,15 @@ def open_logs_for(session: Session, settings: Settings, name: str, tell: Callabl
 
 async def make_room(session: Session, settings: Settings, ledger: Ledger, run: Run, *, by: str) -> None:
     """On a ledger of this machine: free what dead processes hold, and pause what was left unfinished by them."""
-    from shoal.service.begin import bury_dead_neighbours, set_abandoned_aside
+    from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
     from shoal.wiring import sqlite_path
     from shoal.worker.single_lock import was_abandoned
 
     file = sqlite_path(settings.ledger)
     if file is None:
         return
-    await bury_dead_neighbours(ledger)
-    for other in await set_abandoned_aside(ledger, run.id, lambda name: was_abandoned(name, file), by=by):
+    await mark_local_dead_workers(ledger)
+    for other in await pause_abandoned_runs(ledger, run.id, lambda name: was_abandoned(name, file), by=by):
         session.note(f"Run {other.id} of {other.scraper} is unfinished and was paused: nobody works on it.")
 
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from shoal.config.sources import Given
+from shoal.config.sources import RawValue
 from shoal.errors import InvalidSetting
 from shoal.model.run import DeadLimit
 
@@ -51,10 +51,10 @@ def _parts(url: str) -> list[str]:
     return [url, *([password] if password else []), *words]
 
 
-class AddressList(NamedTuple):
+class AddressesSetting(NamedTuple):
     """Addresses with spaces between them, or as a list. Which services there are is known to who sends."""
 
-    def read(self, name: str, given: Given) -> Addresses:
+    def read(self, name: str, given: RawValue) -> Addresses:
         value = given.value.split() if isinstance(given.value, str) else given.value
         if not isinstance(value, list):
             value = [None]
@@ -71,26 +71,26 @@ class AddressList(NamedTuple):
         return "a service and what it needs, like json://example.com/hook, without spaces in it"
 
 
-class Kinds(NamedTuple):
+class AlertKindsSetting(NamedTuple):
     """Some words of a few, in any order, or none."""
 
     options: tuple[str, ...]
 
-    def read(self, name: str, given: Given) -> str:
+    def read(self, name: str, given: RawValue) -> str:
         words = given.value.lower().split() if isinstance(given.value, str) else given.value
         if not isinstance(words, list) or any(word not in self.options for word in words):
-            raise given.wrong(name, str(self))
+            raise given.invalid(name, str(self))
         return " ".join(option for option in self.options if option in words)
 
     def __str__(self) -> str:
         return f"some of {', '.join(self.options)}, with spaces between them, or empty"
 
 
-class Share(NamedTuple):
-    def read(self, name: str, given: Given) -> DeadLimit:
+class ShareSetting(NamedTuple):
+    def read(self, name: str, given: RawValue) -> DeadLimit:
         limit = DeadLimit.parse(given.value) if isinstance(given.value, str) else None
         if limit is None or not limit.is_share:
-            raise given.wrong(name, str(self))
+            raise given.invalid(name, str(self))
         return limit
 
     def __str__(self) -> str:

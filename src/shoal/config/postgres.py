@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.config.sources import Given, Origin, Variables, reason
+from shoal.config.sources import Origin, RawValue, Variables, os_error_text
 from shoal.errors import BadLedgerUrl, InvalidSetting
 from shoal.model.ledger_url import PostgresAddress, postgres_address, redacted_address
 from shoal.model.redaction import HIDDEN
@@ -34,7 +34,7 @@ OPTION_VARIABLES = {
 SERVICE_FILE = "~/.pg_service.conf"
 
 
-class Parts:
+class PostgresParts:
     """What flags and variables say about a PostgreSQL server."""
 
     def __init__(self, flags: Mapping[str, str], variables: Variables, folder: Path) -> None:
@@ -42,11 +42,11 @@ class Parts:
         self._folder = folder
         self._flags = [name for name in PART_VARIABLES if name in flags]
         self._given = {
-            part: Given(flags[part], Origin("flag", flag_of(part))) if part in flags else variables.first(names)
+            part: RawValue(flags[part], Origin("flag", flag_of(part))) if part in flags else variables.first(names)
             for part, names in PART_VARIABLES.items()
         }
 
-    def ledger(self) -> Given | None:
+    def ledger(self) -> RawValue | None:
         """The address that the parts make, if they name a host or a database."""
         deciding = self._given["db_host"] or self._given["db_name"]
         if deciding is None:
@@ -58,9 +58,9 @@ class Parts:
             ports=self._ports(),
             database=texts["db_name"],
         )
-        return Given(self._with_password(self._with_options(address)).url, deciding.origin)
+        return RawValue(self._with_password(self._with_options(address)).url, deciding.origin)
 
-    def refuse_flags_beside(self, ledger: Given) -> None:
+    def reject_flags_with(self, ledger: RawValue) -> None:
         """Ignoring a flag because the ledger is named elsewhere could mean to write to the wrong database."""
         if self._flags:
             raise InvalidSetting(
@@ -68,7 +68,7 @@ class Parts:
                 remedy="Give one of the two.",
             )
 
-    def completed(self, ledger: str) -> str:
+    def complete_url(self, ledger: str) -> str:
         """A PostgreSQL address in its one spelling; what it leaves out is taken from a service or the variables, as
         PostgreSQL's own tools do. Raises InvalidSetting when it names no server even then."""
         try:
@@ -104,7 +104,7 @@ class Parts:
             services.read_string((self._folder / file).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSetting(
-                f"The service {name!r} of the ledger's address cannot be looked up: {file}: {reason(error)}.",
+                f"The service {name!r} of the ledger's address cannot be looked up: {file}: {os_error_text(error)}.",
                 remedy="Name the file of services with PGSERVICEFILE, or write the address in full.",
             ) from None
         except configparser.Error:
@@ -114,7 +114,7 @@ class Parts:
                 f"{file} has no service {name!r}.", remedy="Add it there, or name the file with PGSERVICEFILE."
             )
         given = dict(services[name])
-        merged = {key: value for key, value in given.items() if key not in _PARTS_OF_SERVICE}
+        merged = {key: value for key, value in given.items() if key not in _SERVICE_KEYS}
         found = PostgresAddress(
             user=address.user or given.get("user", ""),
             password=address.password or given.get("password", ""),
@@ -167,7 +167,7 @@ class Parts:
             return (self._folder / str(file.value)).read_text(encoding="utf-8").strip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSetting(
-                f"The password file {file.value} (from {file.origin}) cannot be read: {reason(error)}.",
+                f"The password file {file.value} (from {file.origin}) cannot be read: {os_error_text(error)}.",
                 remedy="Correct DB_PASSWORD_FILE or the file's permissions.",
             ) from None
 
@@ -176,14 +176,14 @@ class Parts:
         return () if given is None else _ports(given, "db_port")
 
 
-_PARTS_OF_SERVICE = ("user", "password", "host", "port", "dbname")
+_SERVICE_KEYS = ("user", "password", "host", "port", "dbname")
 
 
-def _ports(given: Given, name: str) -> tuple[str, ...]:
+def _ports(given: RawValue, name: str) -> tuple[str, ...]:
     """One port, or several with commas between them."""
     ports = tuple(given.text(name).split(","))
     if not all(port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535 for port in ports):
-        raise given.wrong(name, "a port number from 1 to 65535")
+        raise given.invalid(name, "a port number from 1 to 65535")
     return ports
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from shoal.config.sources import Given, Origin
-from shoal.config.values import Choice
+from shoal.config.sources import Origin, RawValue
+from shoal.config.values import ChoiceSetting
 from shoal.errors import InvalidSetting
 
 Missed = Literal["once", "skip", "all"]
@@ -25,9 +25,9 @@ LONGEST_EVERY = 366 * 86_400
 _EVERY = re.compile(r"(\d{1,9})\s*(s|m|min|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 CHOICES = {
-    "missed": Choice(("once", "skip", "all")),
-    "overlap": Choice(("skip", "wait")),
-    "action": Choice(("run", "enqueue")),
+    "missed": ChoiceSetting(("once", "skip", "all")),
+    "overlap": ChoiceSetting(("skip", "wait")),
+    "action": ChoiceSetting(("run", "enqueue")),
 }
 SCHEDULE_NAMES = ("cron", "every", "timezone", *CHOICES)
 _CRON_MEANING = 'a cron expression that comes due some day, such as "0 2 * * *" (minute hour day month weekday)'
@@ -58,29 +58,29 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.rule}, missed {self.missed}, overlap {self.overlap}, action {self.action}"
 
 
-class Schedule(NamedTuple):
+class ScheduleSetting(NamedTuple):
     """A cron expression, or a table."""
 
-    def read(self, name: str, given: Given) -> ScheduleConfig:
+    def read(self, name: str, given: RawValue) -> ScheduleConfig:
         table = {"cron": given.value} if isinstance(given.value, str) else given.value
         if not isinstance(table, dict):
-            raise given.wrong(name, str(self))
+            raise given.invalid(name, str(self))
         for key in table:
             if key not in SCHEDULE_NAMES:
                 raise InvalidSetting(
                     f"{_origin(given, key)} is not a setting.",
                     remedy=f"A schedule has {', '.join(SCHEDULE_NAMES[:-1])} and {SCHEDULE_NAMES[-1]}.",
                 )
-        parts = {key: Given(value, _origin(given, key)) for key, value in table.items()}
+        parts = {key: RawValue(value, _origin(given, key)) for key, value in table.items()}
         if given.value is not table:  # the short form: its value stands under the schedule's own name
             parts = {"cron": given}
-        return _checked(name, given, parts)
+        return _validated(name, given, parts)
 
     def __str__(self) -> str:
         return 'a cron expression such as "0 2 * * *", or a table with cron or every'
 
 
-def _checked(name: str, given: Given, parts: Mapping[str, Given]) -> ScheduleConfig:
+def _validated(name: str, given: RawValue, parts: Mapping[str, RawValue]) -> ScheduleConfig:
     if ("cron" in parts) == ("every" in parts):
         both = "both cron and every" if "cron" in parts else "neither cron nor every"
         raise InvalidSetting(f"{given.origin} has {both}.", remedy="Give one of the two.")
@@ -97,7 +97,7 @@ def _checked(name: str, given: Given, parts: Mapping[str, Given]) -> ScheduleCon
     return ScheduleConfig(**{**found, "overlap": _overlap(parts, found)})
 
 
-def _overlap(parts: Mapping[str, Given], found: Mapping[str, Any]) -> Overlap:
+def _overlap(parts: Mapping[str, RawValue], found: Mapping[str, Any]) -> Overlap:
     """When each slot is wanted, those that come together wait for one another."""
     if found.get("missed") != "all":
         return cast("Overlap", found.get("overlap", "skip"))
@@ -109,15 +109,15 @@ def _overlap(parts: Mapping[str, Given], found: Mapping[str, Any]) -> Overlap:
     return "wait"
 
 
-def _every(given: Given) -> int:
+def _every(given: RawValue) -> int:
     match = _EVERY.fullmatch(given.value.strip().lower()) if isinstance(given.value, str) else None
     seconds = int(match[1]) * _SECONDS[match[2]] if match is not None else 0
     if not 1 <= seconds <= LONGEST_EVERY:
-        raise given.wrong("every", _EVERY_MEANING)
+        raise given.invalid("every", _EVERY_MEANING)
     return seconds
 
 
-def _zone(given: Given) -> str:
+def _zone(given: RawValue) -> str:
     meaning = "the name of a time zone, such as Europe/Berlin"
     name = given.text("timezone", meaning)
     from zoneinfo import ZoneInfo
@@ -125,11 +125,11 @@ def _zone(given: Given) -> str:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown; no name at all; a folder of names such as Europe
-        raise given.wrong("timezone", meaning) from None
+        raise given.invalid("timezone", meaning) from None
     return name
 
 
-def _cron(name: str, given: Given, timezone: str) -> str:
+def _cron(name: str, given: RawValue, timezone: str) -> str:
     text = " ".join(given.text(name, _CRON_MEANING).split())
     from zoneinfo import ZoneInfo
 
@@ -139,9 +139,9 @@ def _cron(name: str, given: Given, timezone: str) -> str:
         # The 30th of February is refused at once, a fifth Monday in February 2001 only by looking for it.
         next(CronSim(text, dt.datetime.now(ZoneInfo(timezone))))
     except (CronSimError, StopIteration):
-        raise given.wrong(name, _CRON_MEANING) from None
+        raise given.invalid(name, _CRON_MEANING) from None
     return text
 
 
-def _origin(given: Given, key: str) -> Origin:
+def _origin(given: RawValue, key: str) -> Origin:
     return Origin(given.origin.kind, f"{given.origin.name}.{key}")

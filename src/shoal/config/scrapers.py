@@ -7,30 +7,38 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.config.schedules import Schedule, ScheduleConfig
-from shoal.config.sources import Given, Origin
-from shoal.config.values import Choice, Delay, Number, Rate, Target, Value, shown_value
+from shoal.config.schedules import ScheduleConfig, ScheduleSetting
+from shoal.config.sources import Origin, RawValue
+from shoal.config.values import (
+    ChoiceSetting,
+    DelaySetting,
+    NumberSetting,
+    RateSetting,
+    SettingType,
+    TargetSetting,
+    shown_value,
+)
 from shoal.errors import InvalidSetting
 from shoal.model.lane import MAX_LANE_DELAY, parse_rate
 from shoal.model.run import check_name
 
 Mode = Literal["single", "distributed"]
-OWN_VALUES: dict[str, Value] = {
-    "target": Target(),
-    "mode": Choice(("single", "distributed")),
-    "schedule": Schedule(),
+OWN_VALUES: dict[str, SettingType] = {
+    "target": TargetSetting(),
+    "mode": ChoiceSetting(("single", "distributed")),
+    "schedule": ScheduleSetting(),
 }
-RETRY_VALUES: dict[str, Value] = {
-    "retries": Number(int, 0, 999),
-    "backoff_factor": Number(float, 1, 10),
-    "backoff_cap": Number(float, 0.01, 86_400, "seconds"),
-    "backoff_jitter": Number(float, 0, 1),
+RETRY_VALUES: dict[str, SettingType] = {
+    "retries": NumberSetting(int, 0, 999),
+    "backoff_factor": NumberSetting(float, 1, 10),
+    "backoff_cap": NumberSetting(float, 0.01, 86_400, "seconds"),
+    "backoff_jitter": NumberSetting(float, 0, 1),
 }
-STAGE_VALUES: dict[str, Value] = {
-    "rate": Rate(),
-    "delay": Delay(Number(float, 0, MAX_LANE_DELAY, "seconds")),
-    "concurrency": Number(int, 1, 10_000),
-    "timeout": Number(float, 0.1, 86_400, "seconds"),
+STAGE_VALUES: dict[str, SettingType] = {
+    "rate": RateSetting(),
+    "delay": DelaySetting(NumberSetting(float, 0, MAX_LANE_DELAY, "seconds")),
+    "concurrency": NumberSetting(int, 1, 10_000),
+    "timeout": NumberSetting(float, 0.1, 86_400, "seconds"),
     **RETRY_VALUES,
 }
 
@@ -91,19 +99,19 @@ class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ScraperTable(msgspec.Struct):
     """A scraper's table as written, not yet checked."""
 
-    given: dict[str, Given]
-    settings: dict[str, Given]
-    stages: dict[str, dict[str, Given]]
+    given: dict[str, RawValue]
+    settings: dict[str, RawValue]
+    stages: dict[str, dict[str, RawValue]]
 
-    def over(self, lower: ScraperTable) -> ScraperTable:
+    def merged_over(self, lower: ScraperTable) -> ScraperTable:
         """This table, filled up with what only the lower place says."""
         stages = {
-            name: _stage_over(self.stages.get(name, {}), lower.stages.get(name, {}))
+            name: _merge_stage(self.stages.get(name, {}), lower.stages.get(name, {}))
             for name in [*lower.stages, *self.stages]
         }
         return ScraperTable(lower.given | self.given, lower.settings | self.settings, stages)
 
-    def checked(self, name: str, values: Mapping[str, Value]) -> ScraperConfig:
+    def validated(self, name: str, values: Mapping[str, SettingType]) -> ScraperConfig:
         """The table with every value checked. `values` holds the settings of Shoal that a scraper may have."""
         check_name("scraper", name)
         kinds = {**values, **OWN_VALUES}
@@ -119,23 +127,23 @@ class ScraperTable(msgspec.Struct):
             values=found,
             settings={key: given.value for key, given in self.settings.items()},
             stages={stage: _stage(stage, table) for stage, table in self.stages.items()},
-            origins={key: given.origin for key, given in self._flat()},
+            origins={key: given.origin for key, given in self._flatten()},
         )
 
-    def _flat(self) -> Iterator[tuple[str, Given]]:
+    def _flatten(self) -> Iterator[tuple[str, RawValue]]:
         yield from self.given.items()
         for stage, table in self.stages.items():
             yield from ((f"stages.{stage}.{key}", given) for key, given in table.items())
         yield from ((f"settings.{key}", given) for key, given in self.settings.items())
 
 
-def _stage_over(higher: dict[str, Given], lower: dict[str, Given]) -> dict[str, Given]:
+def _merge_stage(higher: dict[str, RawValue], lower: dict[str, RawValue]) -> dict[str, RawValue]:
     """A rate replaces a delay of the lower place, and a delay a rate: they are two words for one thing."""
     replaced = {"rate", "delay"} if {"rate", "delay"} & higher.keys() else set()
     return {**{key: given for key, given in lower.items() if key not in replaced}, **higher}
 
 
-def _stage(name: str, table: Mapping[str, Given]) -> StageConfig:
+def _stage(name: str, table: Mapping[str, RawValue]) -> StageConfig:
     check_name("stage", name)
     if "rate" in table and "delay" in table:
         raise InvalidSetting(

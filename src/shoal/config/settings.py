@@ -9,10 +9,20 @@ from typing import Any, cast
 import msgspec
 
 import shoal
-from shoal.config.alerts import ALERT_KINDS, Addresses, AddressList, Kinds, Share
+from shoal.config.alerts import ALERT_KINDS, Addresses, AddressesSetting, AlertKindsSetting, ShareSetting
 from shoal.config.scrapers import OWN_VALUES, RETRY_VALUES, Mode, ScraperConfig
-from shoal.config.sources import Given, Origin
-from shoal.config.values import Agent, Choice, Dead, Folder, Number, Text, Value, YesNo, shown_value
+from shoal.config.sources import Origin, RawValue
+from shoal.config.values import (
+    BoolSetting,
+    ChoiceSetting,
+    DeadLimitSetting,
+    FolderSetting,
+    NumberSetting,
+    SettingType,
+    TextSetting,
+    UserAgentSetting,
+    shown_value,
+)
 from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS
 from shoal.errors import InvalidSetting
 from shoal.model.ledger_url import redacted_address, secrets_of
@@ -112,30 +122,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         scraper's code asks for; its table outranks that; if neither says it, it is single. Raises InvalidSetting when
         mode and ledger do not go together.
         """
-        table, merged = self.scraper(name), self.with_table_of(name)
+        table, merged = self.scraper(name), self.with_scraper_table(name)
         chosen, why = _mode(table, mode)
         merged = msgspec.structs.replace(merged, mode=chosen, origins={**merged.origins, "mode": why})
-        return _on_fitting_ledger(merged, table, name)
+        return _with_matching_ledger(merged, table, name)
 
     def retry_options(self, name: str) -> dict[str, dict[str, Any]]:
         """What is said about retries, for `Scraper.configure`: to all scrapers, in this one's table, for this call.
 
         Of settings that `for_scraper` gave.
         """
-        said: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_overrides": {}}
+        layers: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_overrides": {}}
         for option in RETRY_VALUES:
             origin = self.origins.get(option, Origin("default"))
             if origin.kind == "default":
                 continue
             own = origin == self.scraper(name).origins.get(option)
-            layer = "retry_overrides" if _is_personal(origin) else "retry_table" if own else "retry_defaults"
-            said[layer][option] = getattr(self, option)
-        return said
+            layer = "retry_overrides" if _is_per_call(origin) else "retry_table" if own else "retry_defaults"
+            layers[layer][option] = getattr(self, option)
+        return layers
 
-    def with_table_of(self, name: str) -> Settings:
+    def with_scraper_table(self, name: str) -> Settings:
         """The settings with what the scraper's table says, whether or not it could work on this ledger."""
         table = self.scraper(name)
-        own = {key: value for key, value in table.values.items() if not _is_personal(self.origins.get(key))}
+        own = {key: value for key, value in table.values.items() if not _is_per_call(self.origins.get(key))}
         origins = {**self.origins, **{key: table.origins[key] for key in own}}
         return msgspec.structs.replace(self, **own, origins=origins)
 
@@ -147,52 +157,52 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """What must never be printed."""
         tables = [table.values for table in self.scrapers.values()]
         ledgers = [self.ledger, *(values.get("ledger", "") for values in tables)]
-        told = [self.notify, *(values.get("notify", Addresses()) for values in tables)]
+        addresses_given = [self.notify, *(values.get("notify", Addresses()) for values in tables)]
         return (
             *(secret for ledger in ledgers for secret in secrets_of(ledger)),
-            *(secret for addresses in told for secret in addresses.secrets()),
+            *(secret for addresses in addresses_given for secret in addresses.secrets()),
             *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
             *self.hidden,
         )
 
 
-VALUES: dict[str, Value] = {
-    "ledger": Text("a path or a URL"),
-    "pool_size": Number(int, 1, 100),
-    "patience": Number(float, 0, 86_400, "seconds"),
-    "command_timeout": Number(float, 0.1, 86_400, "seconds"),
-    "busy_timeout": Number(float, 0, 3_600, "seconds"),
-    "concurrency": Number(int, 1, 10_000),
-    "workers": Number(int, 0, 1_000),
-    "batch_size": Number(int, 1, 10_000),
-    "lease": Number(float, 1, 86_400, "seconds"),
-    "drain": Number(float, 0, 86_400, "seconds"),
-    "max_cpu": Number(int, 1, 100, "percent"),
-    "max_memory": Number(int, 1, 100, "percent"),
-    "user_agent": Agent(),
-    "robots": YesNo(),
-    "deny_private": YesNo(),
-    "max_body": Number(int, 1_024, 1 << 31, "bytes"),
-    "memory_budget": Number(int, 16, 1 << 20, "megabytes"),
+VALUES: dict[str, SettingType] = {
+    "ledger": TextSetting("a path or a URL"),
+    "pool_size": NumberSetting(int, 1, 100),
+    "patience": NumberSetting(float, 0, 86_400, "seconds"),
+    "command_timeout": NumberSetting(float, 0.1, 86_400, "seconds"),
+    "busy_timeout": NumberSetting(float, 0, 3_600, "seconds"),
+    "concurrency": NumberSetting(int, 1, 10_000),
+    "workers": NumberSetting(int, 0, 1_000),
+    "batch_size": NumberSetting(int, 1, 10_000),
+    "lease": NumberSetting(float, 1, 86_400, "seconds"),
+    "drain": NumberSetting(float, 0, 86_400, "seconds"),
+    "max_cpu": NumberSetting(int, 1, 100, "percent"),
+    "max_memory": NumberSetting(int, 1, 100, "percent"),
+    "user_agent": UserAgentSetting(),
+    "robots": BoolSetting(),
+    "deny_private": BoolSetting(),
+    "max_body": NumberSetting(int, 1_024, 1 << 31, "bytes"),
+    "memory_budget": NumberSetting(int, 16, 1 << 20, "megabytes"),
     **RETRY_VALUES,
-    "max_dead": Dead(),
-    "store": Folder("no store"),
-    "log_format": Choice(("console", "json")),
-    "log_level": Choice(("debug", "info", "warning", "error")),
-    "log_dir": Folder("no log files"),
-    "member_timeout": Number(float, 1, MAX_MEMBER_SECONDS, "seconds"),
-    "member_stale": Number(float, 1, MAX_MEMBER_SECONDS, "seconds"),
-    "member_memory": Number(int, 16, 1 << 20, "megabytes"),
-    "member_pause": Number(float, 0, 3_600, "seconds"),
-    "member_retries": Number(int, 0, 100),
-    "member_output": Folder("no exports"),
-    "notify": AddressList(),
-    "notify_on": Kinds(ALERT_KINDS),
-    "stall_after": Number(float, 1, 31_536_000, "seconds"),
-    "error_share": Share(),
+    "max_dead": DeadLimitSetting(),
+    "store": FolderSetting("no store"),
+    "log_format": ChoiceSetting(("console", "json")),
+    "log_level": ChoiceSetting(("debug", "info", "warning", "error")),
+    "log_dir": FolderSetting("no log files"),
+    "member_timeout": NumberSetting(float, 1, MAX_MEMBER_SECONDS, "seconds"),
+    "member_stale": NumberSetting(float, 1, MAX_MEMBER_SECONDS, "seconds"),
+    "member_memory": NumberSetting(int, 16, 1 << 20, "megabytes"),
+    "member_pause": NumberSetting(float, 0, 3_600, "seconds"),
+    "member_retries": NumberSetting(int, 0, 100),
+    "member_output": FolderSetting("no exports"),
+    "notify": AddressesSetting(),
+    "notify_on": AlertKindsSetting(ALERT_KINDS),
+    "stall_after": NumberSetting(float, 1, 31_536_000, "seconds"),
+    "error_share": ShareSetting(),
 }
 NAMES = tuple(VALUES)
-_OF_THE_PROCESS = {
+_PROCESS_ONLY = {
     "pool_size",
     "patience",
     "command_timeout",
@@ -201,10 +211,10 @@ _OF_THE_PROCESS = {
     "log_level",
     "log_dir",
 }
-SCRAPER_VALUES = {name: value for name, value in VALUES.items() if name not in _OF_THE_PROCESS}
+SCRAPER_VALUES = {name: value for name, value in VALUES.items() if name not in _PROCESS_ONLY}
 
 
-def _is_personal(origin: Origin | None) -> bool:
+def _is_per_call(origin: Origin | None) -> bool:
     """Whether somebody said it for this one call, by a flag or a variable of Shoal's own."""
     return origin is not None and (origin.kind == "flag" or origin.name.startswith(ENV_PREFIX))
 
@@ -214,11 +224,11 @@ def _mode(table: ScraperConfig, by_code: str | None) -> tuple[Mode, Origin]:
         return table.mode, table.origins["mode"]
     if by_code is not None:
         origin = Origin("code", f"the code of {table.name}")
-        return cast("Mode", OWN_VALUES["mode"].read("mode", Given(by_code, origin))), origin
+        return cast("Mode", OWN_VALUES["mode"].read("mode", RawValue(by_code, origin))), origin
     return "single", Origin("default")
 
 
-def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> Settings:
+def _with_matching_ledger(settings: Settings, table: ScraperConfig, name: str) -> Settings:
     """The settings with a ledger that the mode can work on."""
     origin, on_postgres = settings.origins.get("ledger", Origin("default")), _is_postgres(settings.ledger)
     if settings.mode == "distributed" and not on_postgres:
@@ -227,8 +237,8 @@ def _on_fitting_ledger(settings: Settings, table: ScraperConfig, name: str) -> S
             f"but the ledger is {redacted_address(settings.ledger)} (from {origin}).",
             remedy="Set SHOAL_LEDGER=postgresql://user@host/database, or change the mode to single.",
         )
-    was_said = settings.origins["mode"].kind != "default"
-    if settings.mode == "distributed" or not on_postgres or not was_said:
+    mode_is_explicit = settings.origins["mode"].kind != "default"
+    if settings.mode == "distributed" or not on_postgres or not mode_is_explicit:
         return settings
     if origin.kind == "flag" or origin == table.origins.get("ledger"):
         return settings  # this very PostgreSQL was named for it

@@ -13,18 +13,18 @@ import msgspec
 from shoal.errors import InvalidSetting
 from shoal.model.redaction import redacted
 
-Kind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "default"]
+OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "default"]
 _NAME = r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*"
 _VALUE = r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)"|([^'"\s](?:[^#]|(?<!\s)#)*|))"""
 _DOTENV_LINE = re.compile(_NAME + _VALUE + r"\s*(?:#.*)?")
-_OUR_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|PG|DB_)")
+_SHOAL_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|PG|DB_)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class Origin(msgspec.Struct, frozen=True):
     """Where a value came from: the kind of place, and its name there."""
 
-    kind: Kind
+    kind: OriginKind
     name: str = ""
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Origin(msgspec.Struct, frozen=True):
         return self.name if self.kind in ("flag", "environment", "code") else f"{self.name} in {self.kind}"
 
 
-class Given(NamedTuple):
+class RawValue(NamedTuple):
     """A value as somebody wrote it, not yet checked."""
 
     value: Any
@@ -42,10 +42,10 @@ class Given(NamedTuple):
     def text(self, name: str, meaning: str = "a text") -> str:
         text = self.value.strip() if isinstance(self.value, str) else ""
         if not text or "\0" in text or text.encode(errors="replace").decode() != text:
-            raise self.wrong(name, meaning)
+            raise self.invalid(name, meaning)
         return text
 
-    def wrong(self, name: str, meaning: str) -> InvalidSetting:
+    def invalid(self, name: str, meaning: str) -> InvalidSetting:
         return InvalidSetting(
             f"{name} is {redacted(repr(self.value))} (from {self.origin}); it must be {meaning}.",
             remedy=f"Correct {self.origin}.",
@@ -56,23 +56,23 @@ class Variables:
     """The environment and, behind it, `.env`."""
 
     def __init__(self, environ: Mapping[str, str], dotenv: Mapping[str, str]) -> None:
-        self._places: tuple[tuple[Kind, Mapping[str, str]], ...] = ((".env", dotenv), ("environment", environ))
+        self._sources: tuple[tuple[OriginKind, Mapping[str, str]], ...] = ((".env", dotenv), ("environment", environ))
 
-    def starting(self, prefix: str) -> dict[str, Given]:
+    def with_prefix(self, prefix: str) -> dict[str, RawValue]:
         """All variables with this prefix."""
         return {
-            name: Given(value, Origin(kind, name))
-            for kind, variables in self._places
+            name: RawValue(value, Origin(kind, name))
+            for kind, variables in self._sources
             for name, value in variables.items()
             if name.startswith(prefix)
         }
 
-    def first(self, names: Iterable[str]) -> Given | None:
+    def first(self, names: Iterable[str]) -> RawValue | None:
         """The first of these that has a value. An empty one counts as unset, as it does for PostgreSQL's own tools."""
-        for kind, variables in reversed(self._places):
+        for kind, variables in reversed(self._sources):
             for name in names:
                 if value := variables.get(name):
-                    return Given(value, Origin(kind, name))
+                    return RawValue(value, Origin(kind, name))
         return None
 
 
@@ -97,7 +97,7 @@ def read_dotenv(path: Path) -> dict[str, str]:
                 variables[name] = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), double)
             else:
                 variables[name] = single if single is not None else plain.strip()
-        elif _OUR_LINE.match(line):
+        elif _SHOAL_LINE.match(line):
             raise InvalidSetting(
                 f"Line {number} of {path.name} cannot be understood.",
                 remedy="Write NAME=value, in quotes if the value has spaces or a #.",
@@ -113,9 +113,9 @@ def read_text(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSetting(
-            f"{path.name} cannot be read: {reason(error)}.", remedy="Correct the file or its permissions."
+            f"{path.name} cannot be read: {os_error_text(error)}.", remedy="Correct the file or its permissions."
         ) from None
 
 
-def reason(error: OSError | UnicodeDecodeError) -> str:
+def os_error_text(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -1,6 +1,6 @@
 """Results out of the ledger: files, samples, and which fields they have."""
 
-from shoal.export.coverage import SAMPLE, Coverage, FieldCoverage, coverage_of
+from shoal.export.coverage import SAMPLE, Coverage, FieldCoverage, measure_coverage
 from shoal.export.job import ExportReport, Layout, check_target, export_run
 from shoal.export.records import first_results
 from shoal.export.targets import Format
@@ -13,7 +13,7 @@ __all__ = [
     "Format",
     "Layout",
     "check_target",
-    "coverage_of",
     "export_run",
     "first_results",
+    "measure_coverage",
 ]

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from shoal.export.records import record_of, result_pages
-from shoal.export.tables import MOST_COLUMNS, cell_text
+from shoal.export.records import decode_record, result_pages
+from shoal.export.tables import MAX_COLUMNS, cell_text
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import ResultRow
 
 EXAMPLE_CHARACTERS = 60
 SAMPLE = 20_000
-PLACES = 50
+SAMPLE_POINTS = 50
 _NAMES = {str: "text", bool: "bool", int: "int", float: "float", type(None): "null", list: "list", dict: "object"}
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
@@ -63,7 +63,7 @@ class _Field:
                 self.example = text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
 
 
-async def coverage_of(
+async def measure_coverage(
     ledger: Ledger, run_id: str, *, stage: str | None = None, sample: int | None = SAMPLE
 ) -> Coverage:
     """What the records of a run have in them, in constant memory. Fields come in the order of first appearance.
@@ -71,17 +71,19 @@ async def coverage_of(
     Of a run that has more than `sample` records about so many are read, spread evenly over it; with None all are.
     """
     stored = (await ledger.reads.stats(run_id)).results
-    wholly = sample is None or stored <= sample
-    pages = result_pages(ledger, run_id, stage=stage) if wholly else _spread(ledger, run_id, stage, sample or 1)
+    reads_all = sample is None or stored <= sample
+    pages = (
+        result_pages(ledger, run_id, stage=stage) if reads_all else _sample_pages(ledger, run_id, stage, sample or 1)
+    )
     fields: dict[str, _Field] = {}
     records, complete = 0, True
     async for rows in pages:
         records += len(rows)
         for row in rows:
-            for name, value in record_of(row).items():
+            for name, value in decode_record(row).items():
                 field = fields.get(name)
                 if field is None:
-                    if len(fields) == MOST_COLUMNS:
+                    if len(fields) == MAX_COLUMNS:
                         complete = False
                         continue
                     field = fields[name] = _Field()
@@ -99,24 +101,26 @@ async def coverage_of(
         for name, field in fields.items()
     )
     return Coverage(
-        records=records, of=records if wholly else stored, fields=found, complete=complete, sampled=not wholly
+        records=records, of=records if reads_all else stored, fields=found, complete=complete, sampled=not reads_all
     )
 
 
-async def _spread(ledger: Ledger, run_id: str, stage: str | None, sample: int) -> AsyncIterator[tuple[ResultRow, ...]]:
+async def _sample_pages(
+    ledger: Ledger, run_id: str, stage: str | None, sample: int
+) -> AsyncIterator[tuple[ResultRow, ...]]:
     """Pages of results from evenly spaced places of the run, none twice."""
     span = await ledger.reads.result_span(run_id)
     if span is None:
         return
     first, last = span
-    behind = -1
-    for n in range(PLACES):
-        item = first + (last - first) * n // PLACES
-        if item <= behind:
+    last_item = -1
+    for n in range(SAMPLE_POINTS):
+        item = first + (last - first) * n // SAMPLE_POINTS
+        if item <= last_item:
             continue
         page = await ledger.reads.results(
-            run_id, stage=stage, cursor=f"{item}.0" if n else None, limit=max(1, sample // PLACES)
+            run_id, stage=stage, cursor=f"{item}.0" if n else None, limit=max(1, sample // SAMPLE_POINTS)
         )
         if page.rows:
             yield page.rows
-            behind = page.rows[-1].item
+            last_item = page.rows[-1].item

@@ -11,9 +11,9 @@ from typing import BinaryIO
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.export.records import LineMaker, record_of, result_pages
-from shoal.export.tables import CsvWriter, ParquetWriter, Table, TableWriter, require_pyarrow
-from shoal.export.targets import Format, Target, check_writable, format_of, open_target, written_or_refused
+from shoal.export.records import LineMaker, decode_record, result_pages
+from shoal.export.tables import CsvWriter, ParquetWriter, TableSchema, TableWriter, require_pyarrow
+from shoal.export.targets import ExportTarget, Format, check_writable, format_of, open_target, write_errors_explained
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import ResultRow
 
@@ -33,20 +33,20 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written. `columns` are those of a table; `unseen` those asked for that no record has;
-    `unlike_stages` names the stages of a table whose records have different fields."""
+    """What was written. `columns` are those of a table; `missing_columns` those asked for that no record has;
+    `differing_stages` names the stages of a table whose records have different fields."""
 
     records: int
     columns: tuple[str, ...]
     bytes: int
     format: Format
-    unseen: tuple[str, ...] = ()
-    unlike_stages: tuple[str, ...] = ()
+    missing_columns: tuple[str, ...] = ()
+    differing_stages: tuple[str, ...] = ()
 
 
 # Told what is being done ("read" or "wrote") and how many records that are so far.
 Progress = Callable[[str, int], None]
-ALL_AS_STORED = Layout()
+DEFAULT_LAYOUT = Layout()
 
 
 def check_target(path: Path | str, format: Format | str | None = None) -> Format:
@@ -65,7 +65,7 @@ async def export_run(
     *,
     format: Format | str | None = None,
     stage: str | None = None,
-    layout: Layout = ALL_AS_STORED,
+    layout: Layout = DEFAULT_LAYOUT,
     progress: Progress | None = None,
 ) -> ExportReport:
     """Write a run's records to `path` (`-`: standard output), in constant memory.
@@ -84,7 +84,7 @@ async def export_run(
     job = _Job(ledger, run_id, stage, layout, progress or (lambda *_: None))
     try:
         report = await (job.copy(target) if chosen is Format.JSONL else job.tabulate(target, chosen))
-        await _off_loop(target.commit)
+        await _run_in_thread(target.commit)
     except BaseException:
         target.discard()
         raise
@@ -98,65 +98,67 @@ class _Job:
         self._layout = layout
         self._progress = progress
 
-    async def copy(self, target: Target) -> ExportReport:
+    async def copy(self, target: ExportTarget) -> ExportReport:
         """JSON Lines: straight from the ledger."""
         records = 0
         async for rows in self._results:
-            await _off_loop(self._copy_page, target, rows)
+            await _run_in_thread(self._copy_page, target, rows)
             records += len(rows)
             self._progress("wrote", records)
         return ExportReport(records=records, columns=self._layout.columns, bytes=target.tell(), format=Format.JSONL)
 
-    async def tabulate(self, target: Target, format: Format) -> ExportReport:
+    async def tabulate(self, target: ExportTarget, format: Format) -> ExportReport:
         """A table: its columns are known when all records have been seen, so these wait in a nameless file.
 
         Reading the ledger twice instead would find records of a going run that do not fit the columns.
         """
-        table = Table(self._maker.columns, typed=format is Format.PARQUET)
+        table = TableSchema(self._maker.columns, typed=format is Format.PARQUET)
         records = written = 0
         with _spool(target) as spool:
             async for rows in self._results:
-                await _off_loop(self._spool_page, spool, target, table, rows)
+                await _run_in_thread(self._spool_page, spool, target, table, rows)
                 records += len(rows)
                 self._progress("read", records)
             writer = self._writer(target, format, table)
             try:
                 for lines in _chunks(spool):
-                    await _off_loop(writer.write, lines)
+                    await _run_in_thread(writer.write, lines)
                     written += len(lines)
                     self._progress("wrote", written)
-                await _off_loop(writer.finish)
+                await _run_in_thread(writer.finish)
             except BaseException:
-                writer.abandon()
+                writer.abort()
                 raise
         return ExportReport(
             records=records,
             columns=table.columns,
             bytes=target.tell(),
             format=format,
-            unseen=table.unseen if records else (),
-            unlike_stages=table.unlike_stages,
+            missing_columns=table.missing_columns if records else (),
+            differing_stages=table.differing_stages,
         )
 
-    def _copy_page(self, target: Target, rows: tuple[ResultRow, ...]) -> None:
+    def _copy_page(self, target: ExportTarget, rows: tuple[ResultRow, ...]) -> None:
         target.write("".join(f"{self._maker.line(row)}\n" for row in rows).encode())
 
-    def _spool_page(self, spool: BinaryIO, target: Target, table: Table, rows: tuple[ResultRow, ...]) -> None:
+    def _spool_page(
+        self, spool: BinaryIO, target: ExportTarget, table: TableSchema, rows: tuple[ResultRow, ...]
+    ) -> None:
         lines = []
         for row in rows:
             line = self._maker.line(row)
-            table.add(row.stage, record_of(row, line))
+            table.add(row.stage, decode_record(row, line))
             lines.append(f"{line}\n")
-        with written_or_refused(target.name):
+        with write_errors_explained(target.name):
             spool.write("".join(lines).encode())
 
-    def _writer(self, target: Target, format: Format, table: Table) -> TableWriter:
+    def _writer(self, target: ExportTarget, format: Format, table: TableSchema) -> TableWriter:
         if format is Format.PARQUET:
             return ParquetWriter(target, table)
         return CsvWriter(target, table, bom=self._layout.bom, safe=self._layout.safe_csv)
 
 
-async def _off_loop(work: Callable[..., None], *arguments: object) -> None:
+async def _run_in_thread(work: Callable[..., None], *arguments: object) -> None:
     """Run blocking work in a thread. When cancelled, wait for it first: it uses files that are closed next."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
@@ -166,9 +168,9 @@ async def _off_loop(work: Callable[..., None], *arguments: object) -> None:
         raise
 
 
-def _spool(target: Target) -> BinaryIO:
+def _spool(target: ExportTarget) -> BinaryIO:
     """A file without a name, on the disk that was chosen for the export, where there is one."""
-    with written_or_refused(target.name):
+    with write_errors_explained(target.name):
         return tempfile.TemporaryFile(dir=target.folder)
 
 

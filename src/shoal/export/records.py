@@ -50,7 +50,7 @@ async def first_results(ledger: Ledger, run_id: str, count: int, *, stage: str |
     return found
 
 
-def record_of(row: ResultRow, text: str | None = None) -> dict[str, Any]:
+def decode_record(row: ResultRow, text: str | None = None) -> dict[str, Any]:
     """The row's record (or the line made from it) as a value. Raises InvalidRecord when it is none."""
     try:
         return _decode_record(row.record if text is None else text)
@@ -70,7 +70,7 @@ class LineMaker:
         self._run = _text(run_id)
         self._meta = meta
         chosen = tuple(dict.fromkeys(columns))
-        self._picks = bool(chosen)
+        self._selects_columns = bool(chosen)
         self.columns = tuple(dict.fromkeys((*META, *chosen))) if meta else chosen
 
     def line(self, row: ResultRow) -> str:
@@ -79,13 +79,13 @@ class LineMaker:
         if "\n" in text or "\r" in text:
             text = text.replace("\r", " ").replace("\n", " ")
         if self._meta:
-            text = self._with_facts(row, text)
-        if self._picks:
+            text = self._with_meta(row, text)
+        if self._selects_columns:
             fields = _fields(row, text)
             text = _text({name: fields[name] for name in self.columns if name in fields})
         return text
 
-    def _with_facts(self, row: ResultRow, text: str) -> str:
+    def _with_meta(self, row: ResultRow, text: str) -> str:
         key, url = (None if text is None else redacted(text) for text in (row.key, row.url))
         facts = (self._run, _text(row.stage), _text(key), _text(url), str(row.item))
         own = _fields(row, text) if '"_' in text or "\\" in text else {}

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.export.targets import Target
+from shoal.export.targets import ExportTarget
 
-MOST_COLUMNS = 10_000
+MAX_COLUMNS = 10_000
 # An object with more fields than this is a dictionary keyed by data, not a structure.
-MOST_NESTED_FIELDS = 100
-DEEPEST = 8
-_FLOAT_HOLDS = 1 << 53
-_INT64_HOLDS = 1 << 63
+MAX_NESTED_FIELDS = 100
+MAX_DEPTH = 8
+_MAX_EXACT_FLOAT = 1 << 53
+_INT64_LIMIT = 1 << 63
 
 Convert = Callable[[Any], Any]
 _encode = msgspec.json.Encoder().encode
@@ -31,7 +31,7 @@ _SIMPLE = {str: "text", bool: "bool", float: "float", type(None): "null"}
 ROW_GROUP_ROWS = 128 << 10
 ROW_GROUP_BYTES = 32 << 20
 _BOM = "\ufeff"
-_AS_THEY_ARE = (str, int, float, type(None))
+_CSV_SCALARS = (str, int, float, type(None))
 # What spreadsheets take for the start of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -45,15 +45,15 @@ def cell_text(value: Any) -> str:
     return "" if value is None else _encode(value).decode()
 
 
-class Shape:
+class FieldType:
     """The types that were seen in one place."""
 
     __slots__ = ("_depth", "element", "fields", "kinds")
 
     def __init__(self, depth: int = 0) -> None:
         self.kinds: set[str] = set()
-        self.element: Shape | None = None
-        self.fields: dict[str, Shape] = {}
+        self.element: FieldType | None = None
+        self.fields: dict[str, FieldType] = {}
         self._depth = depth
 
     def add(self, value: Any) -> None:
@@ -74,7 +74,7 @@ class Shape:
             return "text"
         kind = next(iter(kinds))
         if kind == "struct":
-            return "struct" if 0 < len(self.fields) <= MOST_NESTED_FIELDS else "text"
+            return "struct" if 0 < len(self.fields) <= MAX_NESTED_FIELDS else "text"
         return kind if kind in ("bool", "list") else "text"
 
     def converter(self) -> Convert | None:
@@ -88,39 +88,39 @@ class Shape:
                 each = self.element.converter() if self.element is not None else None
                 return None if each is None else _or_none(lambda values: [each(value) for value in values])
             case "struct":
-                return _struct_converter({name: shape.converter() for name, shape in self.fields.items()})
+                return _struct_converter({name: field_type.converter() for name, field_type in self.fields.items()})
             case _:
                 return None
 
     def _add_number(self, value: int) -> str:
-        if -_FLOAT_HOLDS <= value <= _FLOAT_HOLDS:
+        if -_MAX_EXACT_FLOAT <= value <= _MAX_EXACT_FLOAT:
             return "int"
-        return "wide" if -_INT64_HOLDS <= value < _INT64_HOLDS else "huge"
+        return "wide" if -_INT64_LIMIT <= value < _INT64_LIMIT else "huge"
 
     def _add_nested(self, value: Any) -> str:
-        if self._depth == DEEPEST:
+        if self._depth == MAX_DEPTH:
             return "deep"
         if isinstance(value, list):
             if self.element is None:
-                self.element = Shape(self._depth + 1)
+                self.element = FieldType(self._depth + 1)
             for one in value:
                 self.element.add(one)
             return "list"
         for name, one in value.items():
             if name not in self.fields:
-                if len(self.fields) > MOST_NESTED_FIELDS:
+                if len(self.fields) > MAX_NESTED_FIELDS:
                     break
-                self.fields[name] = Shape(self._depth + 1)
+                self.fields[name] = FieldType(self._depth + 1)
             self.fields[name].add(one)
         return "struct"
 
 
-class Table:
+class TableSchema:
     """The columns of a table: every field that a record had, in the order of first appearance."""
 
     def __init__(self, columns: tuple[str, ...] = (), *, typed: bool) -> None:
         self._typed = typed
-        self.shapes: dict[str, Shape] = {name: Shape() for name in columns}
+        self.field_types: dict[str, FieldType] = {name: FieldType() for name in columns}
         self._by_stage: dict[str, set[str]] = {}
 
     def add(self, stage: str, record: Mapping[str, Any]) -> None:
@@ -129,33 +129,33 @@ class Table:
             known = self._by_stage[stage] = set()
         if not record.keys() <= known:
             known.update(record)
-            self._widen(record)
+            self._add_columns(record)
         if self._typed:
             for name, value in record.items():
-                self.shapes[name].add(value)
+                self.field_types[name].add(value)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(self.shapes)
+        return tuple(self.field_types)
 
     @property
-    def unseen(self) -> tuple[str, ...]:
+    def missing_columns(self) -> tuple[str, ...]:
         """Columns that no record has."""
-        return tuple(name for name in self.shapes if not any(name in fields for fields in self._by_stage.values()))
+        return tuple(name for name in self.field_types if not any(name in fields for fields in self._by_stage.values()))
 
     @property
-    def unlike_stages(self) -> tuple[str, ...]:
+    def differing_stages(self) -> tuple[str, ...]:
         """The stages, when their records have different fields."""
         fields = list(self._by_stage.values())
         return tuple(self._by_stage) if any(one != fields[0] for one in fields) else ()
 
-    def _widen(self, record: Mapping[str, Any]) -> None:
+    def _add_columns(self, record: Mapping[str, Any]) -> None:
         for name in record:
-            if name not in self.shapes:
-                self.shapes[name] = Shape()
-        if len(self.shapes) > MOST_COLUMNS:
+            if name not in self.field_types:
+                self.field_types[name] = FieldType()
+        if len(self.field_types) > MAX_COLUMNS:
             raise UsageError(
-                f"The records have more than {MOST_COLUMNS:,} different fields: too many for a table.",
+                f"The records have more than {MAX_COLUMNS:,} different fields: too many for a table.",
                 remedy="Choose some with --columns, or write JSONL.",
             )
 
@@ -176,44 +176,44 @@ def _struct_converter(converters: Mapping[str, Convert | None]) -> Convert | Non
 
 
 class TableWriter(Protocol):
-    """`finish` writes what is left; `abandon`, after a failure, makes sure that nothing more is written."""
+    """`finish` writes what is left; `abort`, after a failure, makes sure that nothing more is written."""
 
     def write(self, lines: Sequence[bytes]) -> None: ...
 
     def finish(self) -> None: ...
 
-    def abandon(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class CsvWriter:
     """RFC 4180 in UTF-8. `safe` puts a quote before texts that a spreadsheet would take for a formula."""
 
-    def __init__(self, target: Target, table: Table, *, bom: bool = False, safe: bool = False) -> None:
+    def __init__(self, target: ExportTarget, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
         self._target = target
         self._columns = table.columns
         self._safe = safe
         heading = io.StringIO(newline="")
         if table.columns:
-            csv.writer(heading).writerow(self._harmless(self._columns))
+            csv.writer(heading).writerow(self._escape_formulas(self._columns))
         target.write(((_BOM if bom else "") + heading.getvalue()).encode())
 
     def write(self, lines: Sequence[bytes]) -> None:
         text = io.StringIO(newline="")
         columns = self._columns
         rows: Any = (
-            [value if type(value) in _AS_THEY_ARE else cell_text(value) for value in map(record.get, columns)]
+            [value if type(value) in _CSV_SCALARS else cell_text(value) for value in map(record.get, columns)]
             for record in map(_decode, lines)
         )
-        csv.writer(text).writerows(map(self._harmless, rows) if self._safe else rows)
+        csv.writer(text).writerows(map(self._escape_formulas, rows) if self._safe else rows)
         self._target.write(text.getvalue().encode())
 
     def finish(self) -> None:
         """Every row is written already."""
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Nothing is kept back that could be written later."""
 
-    def _harmless(self, row: Sequence[Any]) -> list[Any]:
+    def _escape_formulas(self, row: Sequence[Any]) -> list[Any]:
         if not self._safe:
             return list(row)
         return [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row]
@@ -222,11 +222,15 @@ class CsvWriter:
 class ParquetWriter:
     """Row groups of bounded size, cut by the data alone, so that the same records give the same bytes."""
 
-    def __init__(self, target: Target, table: Table) -> None:
+    def __init__(self, target: ExportTarget, table: TableSchema) -> None:
         pa, pq = require_pyarrow()
         self._pa = pa
-        self._schema = pa.schema([(name, _arrow_type(pa, shape)) for name, shape in table.shapes.items()])
-        self._converters: dict[str, Convert | None] = {name: shape.converter() for name, shape in table.shapes.items()}
+        self._schema = pa.schema(
+            [(name, _arrow_type(pa, field_type)) for name, field_type in table.field_types.items()]
+        )
+        self._converters: dict[str, Convert | None] = {
+            name: field_type.converter() for name, field_type in table.field_types.items()
+        }
         self._sink = _ArrowSink(target)
         self._writer = pq.ParquetWriter(self._sink, self._schema)
         self._batches: list[Any] = []
@@ -250,8 +254,8 @@ class ParquetWriter:
             self._write_group()
         self._writer.close()
 
-    def abandon(self) -> None:
-        self._sink.swallows = True
+    def abort(self) -> None:
+        self._sink.discards = True
         self._writer.close()
 
     def _write_group(self) -> None:
@@ -266,12 +270,12 @@ class _ArrowSink:
     closed = False
     mode = "wb"
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ExportTarget) -> None:
         self._target = target
-        self.swallows = False
+        self.discards = False
 
     def write(self, data: Any) -> int:
-        return len(data) if self.swallows else self._target.write(bytes(data))
+        return len(data) if self.discards else self._target.write(bytes(data))
 
     def tell(self) -> int:
         return self._target.tell()
@@ -294,8 +298,8 @@ def require_pyarrow() -> tuple[Any, Any]:
         ) from None
 
 
-def _arrow_type(pa: Any, shape: Shape) -> Any:
-    match shape.type:
+def _arrow_type(pa: Any, field_type: FieldType) -> Any:
+    match field_type.type:
         case "bool":
             return pa.bool_()
         case "int":
@@ -303,8 +307,8 @@ def _arrow_type(pa: Any, shape: Shape) -> Any:
         case "float":
             return pa.float64()
         case "list":
-            return pa.list_(pa.string() if shape.element is None else _arrow_type(pa, shape.element))
+            return pa.list_(pa.string() if field_type.element is None else _arrow_type(pa, field_type.element))
         case "struct":
-            return pa.struct([(name, _arrow_type(pa, field)) for name, field in shape.fields.items()])
+            return pa.struct([(name, _arrow_type(pa, field)) for name, field in field_type.fields.items()])
         case _:
             return pa.string()

@@ -22,8 +22,8 @@ from shoal.model.redaction import redacted
 
 STDOUT = "-"
 # The flag for files without a name, where the system has them.
-NAMELESS: int | None = getattr(os, "O_TMPFILE", None)
-_NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
+O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
+_TMPFILE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 
 
 class Format(StrEnum):
@@ -54,7 +54,7 @@ def format_of(path: str, wanted: str | None = None) -> Format:
     return _BY_SUFFIX[suffix]
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     """Takes bytes; `commit` makes them final, `discard` forgets them as far as that is possible."""
 
     @property
@@ -74,22 +74,22 @@ class Target(Protocol):
     def discard(self) -> None: ...
 
 
-def open_target(path: str) -> Target:
+def open_target(path: str) -> ExportTarget:
     """`-` is standard output. Pipes and devices are written to directly, files are replaced."""
     if path == STDOUT:
-        return Stream(1, "standard output")
+        return StreamTarget(1, "standard output")
     if "://" in path:
         raise UsageError(
             f"{redacted(path)} is an address; an export is a file on this machine.",
             remedy="Name a file, or use - and pipe the records to a program that sends them there.",
         )
-    with written_or_refused(path):
+    with write_errors_explained(path):
         real = Path(os.path.realpath(path))
         if real.is_dir():
             raise UsageError(f"{path} is a folder.", remedy="Name a file in it, such as out.jsonl.")
         if real.exists() and not real.is_file():
-            return Stream(os.open(real, os.O_WRONLY), path)
-        return ReplacedFile(real)
+            return StreamTarget(os.open(real, os.O_WRONLY), path)
+        return AtomicFile(real)
 
 
 def check_writable(path: str) -> None:
@@ -98,14 +98,14 @@ def check_writable(path: str) -> None:
         return
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file() and not real.is_dir():
-        with written_or_refused(path):
+        with write_errors_explained(path):
             if not os.access(real, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return
     open_target(path).discard()
 
 
-class _Written:
+class _DescriptorTarget:
     """A descriptor that bytes go to, and how many have gone there."""
 
     def __init__(self, descriptor: int, name: str) -> None:
@@ -114,7 +114,7 @@ class _Written:
         self._written = 0
 
     def write(self, data: bytes) -> int:
-        with written_or_refused(self.name):
+        with write_errors_explained(self.name):
             _write_all(self._descriptor, data)
         self._written += len(data)
         return len(data)
@@ -123,7 +123,7 @@ class _Written:
         return self._written
 
 
-class Stream(_Written):
+class StreamTarget(_DescriptorTarget):
     """What has been written cannot be taken back; it has no folder to put spare files into."""
 
     folder: Path | None = None
@@ -136,7 +136,7 @@ class Stream(_Written):
             os.close(self._descriptor)
 
 
-class ReplacedFile(_Written):
+class AtomicFile(_DescriptorTarget):
     """A file that appears at `path` whole or not at all.
 
     Until `commit` its bytes have no name where the system allows that, so that even a killed process leaves nothing
@@ -146,23 +146,23 @@ class ReplacedFile(_Written):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder: Path | None = path.parent
-        self._beside = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"
-        descriptor, self._named = self._open(path.parent)
+        self._temp_path = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"
+        descriptor, self._has_temp_name = self._open(path.parent)
         super().__init__(descriptor, str(path))
 
     def commit(self) -> None:
-        with written_or_refused(self.path):
+        with write_errors_explained(self.path):
             if self.path.exists():
                 os.fchmod(self._descriptor, stat.S_IMODE(self.path.stat().st_mode))
             os.fsync(self._descriptor)
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
-                if not self._named:
+                if not self._has_temp_name:
                     # Only with a folder's descriptor does Python ask the kernel to follow this link to the open file.
-                    os.link(f"/proc/self/fd/{self._descriptor}", self._beside.name, dst_dir_fd=folder)
-                    self._named = True
-                os.replace(self._beside, self.path)
-                self._named = False
+                    os.link(f"/proc/self/fd/{self._descriptor}", self._temp_path.name, dst_dir_fd=folder)
+                    self._has_temp_name = True
+                os.replace(self._temp_path, self.path)
+                self._has_temp_name = False
                 os.fsync(folder)
             finally:
                 os.close(folder)
@@ -170,21 +170,21 @@ class ReplacedFile(_Written):
 
     def discard(self) -> None:
         os.close(self._descriptor)
-        if self._named:
-            self._beside.unlink(missing_ok=True)
+        if self._has_temp_name:
+            self._temp_path.unlink(missing_ok=True)
 
     def _open(self, folder: Path) -> tuple[int, bool]:
-        if NAMELESS is not None and Path("/proc/self/fd").exists():
+        if O_TMPFILE is not None and Path("/proc/self/fd").exists():
             try:
-                return os.open(folder, NAMELESS | os.O_WRONLY, 0o666), False
+                return os.open(folder, O_TMPFILE | os.O_WRONLY, 0o666), False
             except OSError as error:
-                if error.errno not in _NO_NAMELESS_FILES:
+                if error.errno not in _TMPFILE_UNSUPPORTED:
                     raise
-        return os.open(self._beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), True
+        return os.open(self._temp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), True
 
 
 @contextmanager
-def written_or_refused(path: object) -> Iterator[None]:
+def write_errors_explained(path: object) -> Iterator[None]:
     """The system's complaints about writing to `path` as one sentence with its remedy."""
     try:
         yield

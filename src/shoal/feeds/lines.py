@@ -59,15 +59,15 @@ class Unpacker:
 
     def _unpacked(self, block: bytes) -> Iterator[bytes]:
         if self._gzip is None:
-            yield from self._without_mark(block)
+            yield from self._strip_bom(block)
             return
         try:
             for part in self._gzip.feed(block):
-                yield from self._without_mark(part)
+                yield from self._strip_bom(part)
         except zlib.error:
             raise self._damaged("its compressed data is broken") from None
 
-    def _without_mark(self, block: bytes) -> Iterator[bytes]:
+    def _strip_bom(self, block: bytes) -> Iterator[bytes]:
         if not self._started:
             block = self._at_start + block
             if len(block) < len(_BOM) and _BOM.startswith(block):
@@ -90,12 +90,12 @@ class Gunzip:
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(_GZIP_HEADER)
-        self._between = b""
-        self._over = False
+        self._member_start = b""
+        self._is_finished = False
         self.is_open = True
 
     def feed(self, block: bytes) -> Iterator[bytes]:
-        while block and not self._over:
+        while block and not self._is_finished:
             if not self.is_open:
                 block = self._next_member(block)
                 continue
@@ -108,13 +108,13 @@ class Gunzip:
 
     def _next_member(self, block: bytes) -> bytes:
         """Members follow one another directly; anything else behind one is padding and ends the file."""
-        block = self._between + block
+        block = self._member_start + block
         if len(block) < len(_GZIP):
-            self._between = block
+            self._member_start = block
             return b""
-        self._between = b""
-        self._over = not block.startswith(_GZIP)
-        self._member, self.is_open = zlib.decompressobj(_GZIP_HEADER), not self._over
+        self._member_start = b""
+        self._is_finished = not block.startswith(_GZIP)
+        self._member, self.is_open = zlib.decompressobj(_GZIP_HEADER), not self._is_finished
         return block
 
 
@@ -128,14 +128,14 @@ class LineSplitter:
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._rest_size = 0
-        self._held = b""
+        self._pending_cr = b""
 
     def feed(self, block: bytes) -> list[str | BadLine]:
-        block = self._held + block
+        block = self._pending_cr + block
         # A CR at the end may be the first half of a CRLF.
-        self._held = b"\r" if block.endswith(b"\r") else b""
+        self._pending_cr = b"\r" if block.endswith(b"\r") else b""
         if b"\r" in block:
-            block = block[: len(block) - len(self._held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            block = block[: len(block) - len(self._pending_cr)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         whole, end, rest = block.rpartition(b"\n")
         if not end:
             self._keep(rest)
@@ -150,7 +150,7 @@ class LineSplitter:
 
     def finish(self) -> list[str | BadLine]:
         """The last line, if it had no end."""
-        held, self._held = self._held, b""
+        held, self._pending_cr = self._pending_cr, b""
         if held or self._rest_size:
             return self._take()
         return []
@@ -183,13 +183,13 @@ def _decoded(lines: bytes) -> list[str | BadLine]:
     try:
         text = lines.decode()
     except UnicodeDecodeError:
-        return [_one(line) for line in lines.split(b"\n")]
+        return [_decode_line(line) for line in lines.split(b"\n")]
     if "\0" in text:
-        return [_one(line) for line in lines.split(b"\n")]
+        return [_decode_line(line) for line in lines.split(b"\n")]
     return [*text.split("\n")]
 
 
-def _one(line: bytes) -> str | BadLine:
+def _decode_line(line: bytes) -> str | BadLine:
     if b"\0" in line:
         return BadLine(f"{_shown(line)} contains a NUL byte.")
     try:

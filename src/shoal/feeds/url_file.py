@@ -29,10 +29,10 @@ MAX_REASONS = 100
 # Others on the loop, such as the chunk on its way to the ledger, get their turn after so many items.
 _SLICE = 500
 # The ledger's intake counts an entry without URL and key as invalid.
-_REFUSED = NewItem()
+_INVALID_ITEM = NewItem()
 
 
-class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ItemLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str | None = None
     key: str | None = None
     payload: dict[str, Any] | None = None
@@ -43,8 +43,8 @@ class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay: float | None = None
 
 
-_read_object = msgspec.json.Decoder(_Object).decode
-_FIELDS = tuple(name for name in _Object.__struct_fields__ if name != "url")
+_decode_item_line = msgspec.json.Decoder(_ItemLine).decode
+_FIELDS = tuple(name for name in _ItemLine.__struct_fields__ if name != "url")
 
 
 class UrlFile:
@@ -67,9 +67,9 @@ class UrlFile:
 
     def line_of(self, position: int) -> int:
         """The line (from 1) of the entry at this position (from 0) of the last iteration."""
-        return self._numbers.of(position)
+        return self._numbers.line_at(position)
 
-    def complaint(self, position: int, message: str) -> str:
+    def describe_error(self, position: int, message: str) -> str:
         """An intake's complaint as a person wants it: with the line, and with the reason if the file knows better."""
         return f"line {self.line_of(position)}: {self._reasons.get(position, message)}"
 
@@ -117,25 +117,25 @@ class UrlFile:
                 try:
                     item = make(text) if text[0] != "{" else self._from_object(text)
                 except UsageError as error:
-                    item = self._refused(error.message)
+                    item = self._invalid_item(error.message)
             else:
-                item = self._refused(line.why)
+                item = self._invalid_item(line.why)
             numbers.count += 1
             yield item
 
     def _from_object(self, text: str) -> NewItem:
         try:
-            found = _read_object(text)
+            found = _decode_item_line(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise UsageError(f"The line is not a JSON object that describes an item: {error}.") from None
         fields = {name: value for name in _FIELDS if (value := getattr(found, name)) is not None}
         return self._make(found.url, **fields)
 
-    def _refused(self, why: str) -> NewItem:
+    def _invalid_item(self, why: str) -> NewItem:
         # Complaints of the intake are the first few as well, so the first few reasons are enough.
         if len(self._reasons) < MAX_REASONS:
             self._reasons[self._numbers.count] = why
-        return _REFUSED
+        return _INVALID_ITEM
 
     def _opened(self) -> FileIO:
         try:
@@ -151,7 +151,7 @@ class UrlFile:
 
     async def _read_when_ready(self, file: FileIO) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            await _readable(file.fileno())
+            await _wait_readable(file.fileno())
         return self._read(file)
 
 
@@ -172,12 +172,12 @@ class _LineNumbers:
             self._positions.append(self.count)
             self._skipped_before.append(self._skipped)
 
-    def of(self, position: int) -> int:
+    def line_at(self, position: int) -> int:
         run = bisect_right(self._positions, position)
         return position + 1 + (self._skipped_before[run - 1] if run else 0)
 
 
-async def _readable(fd: int) -> None:
+async def _wait_readable(fd: int) -> None:
     """Wait until a pipe, a terminal or a socket has something to read, or has ended."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()

@@ -15,11 +15,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from shoal.autoscale.rules import Pace, Signs
-from shoal.autoscale.scaler import ACTION, Ends, Scaler, backlog_of
+from shoal.autoscale.rules import ScalingDelays, ScalingInputs
+from shoal.autoscale.scaler import ACTION, AttemptTotals, Autoscaler, read_backlog
 from shoal.errors import LedgerError, NotFound
 from shoal.fleet.pool import Pool
-from shoal.fleet.pool_workers import Roll
+from shoal.fleet.pool_workers import PoolWorkers
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.worker import Scope
@@ -27,32 +27,32 @@ from shoal.model.worker import Scope
 SIZE_POLL_SECONDS = 1.0
 # Instead of a number: let the pool decide again.
 AUTO = 0
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 # A process takes a second to come and may take half a minute to leave.
-PACE = Pace(grow=4.0, settle=30.0, hot=6.0, quiet=30.0, remember=300.0)
-WHAT = "workers"
+DELAYS = ScalingDelays(between_growth=4.0, cooldown=30.0, cpu_full=6.0, idle=30.0, avoid_failed_size=300.0)
+UNIT = "workers"
 # The ledger counts by whole minutes: two of them hold at least the last one.
 MINUTES = 2
 
 
-async def put_wish(ledger: Ledger, scraper: str, workers: int, *, by: str) -> None:
+async def set_desired_size(ledger: Ledger, scraper: str, workers: int, *, by: str) -> None:
     await ledger.settings.put(_scope(scraper), {"workers": workers}, by=by)
 
 
-async def newest_wish(ledger: Ledger, scraper: str) -> tuple[int, int]:
+async def read_desired_size(ledger: Ledger, scraper: str) -> tuple[int, int]:
     """Its version and the number of workers; zeros when nobody has ever said one."""
     found = await ledger.settings.get(_scope(scraper))
     return (0, 0) if found is None else (found[0], int(found[1]["workers"]))
 
 
-async def follow_wishes(ledger: Ledger, scraper: str, obey: Callable[[int], Awaitable[None]], seen: int) -> None:
+async def watch_desired_size(ledger: Ledger, scraper: str, apply: Callable[[int], Awaitable[None]], seen: int) -> None:
     """Let the pool obey whenever a newer wish than `seen` is there; never ends by itself."""
     while True:
         await asyncio.sleep(SIZE_POLL_SECONDS)
         try:
-            version, workers = await newest_wish(ledger, scraper)
+            version, workers = await read_desired_size(ledger, scraper)
             if version > seen:
-                await obey(workers)
+                await apply(workers)
                 seen = version
         except LedgerError:
             continue  # looked at again in a moment; the display tells of outages
@@ -62,64 +62,66 @@ def _scope(scraper: str) -> str:
     return f"pool:{scraper}"
 
 
-class Elastic:
+class PoolAutoscaler:
     """Moves a pool within the scaler's bounds. `each`: items that one worker works on at once."""
 
-    def __init__(self, ledger: Ledger, run: Run, pool: Pool, roll: Roll, scaler: Scaler, *, each: int) -> None:
+    def __init__(
+        self, ledger: Ledger, run: Run, pool: Pool, pool_workers: PoolWorkers, scaler: Autoscaler, *, each: int
+    ) -> None:
         self._ledger = ledger
         self._run_id = run.id
         self._scraper = run.scraper
         self._pool = pool
-        self._roll = roll
+        self._pool_workers = pool_workers
         self._scaler = scaler
-        self._each = each
-        self._resting = False
+        self._items_per_worker = each
+        self._is_manual = False
         self._subject = f"pool {socket.gethostname()}"
 
-    async def obey(self, workers: int) -> None:
+    async def apply_desired_size(self, workers: int) -> None:
         """A person asked for so many, or for the rule to decide again. Raises LedgerError."""
-        self._resting = workers != AUTO
+        self._is_manual = workers != AUTO
         before = self._pool.size
-        if self._resting:
+        if self._is_manual:
             await self._pool.scale(workers)
             why = f"a person asked for it; the elastic rule rests until `shoal pool scale {self._scraper} auto`"
         else:
             why = "a person let the elastic rule decide again"
         most = self._scaler.bounds.most
-        detail = {"from": before, "to": self._pool.size, "most": most, "what": WHAT, "why": why}
+        detail = {"from": before, "to": self._pool.size, "most": most, "what": UNIT, "why": why}
         await self._ledger.runs.record_event(self._run_id, ACTION, self._subject, detail, by=self._subject)
 
     async def run(self) -> None:
         """Until it is cancelled. While the ledger is away everything stays as it is."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if self._resting or self._pool.stopping:
+            await asyncio.sleep(POLL_SECONDS)
+            if self._is_manual or self._pool.stopping:
                 continue
             with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
-                await self._look()
+                await self._adjust()
 
-    async def _look(self) -> None:
+    async def _adjust(self) -> None:
         pool, now = self._pool, self._pool.size
-        backlog = await backlog_of(self._ledger, Scope(run_ids=(self._run_id,)))
-        held = await self._roll.held_by(pool.pids)
+        backlog = await read_backlog(self._ledger, Scope(run_ids=(self._run_id,)))
+        held = await self._pool_workers.count_leases(pool.pids)
         recent = await self._ledger.reads.recent(self._run_id, minutes=MINUTES)
         # An item that dies at once, as a page that is not there does, is no sign of trouble. Those that died of what is
         # tried again have left retries behind them.
-        ends = Ends(
+        totals = AttemptTotals(
             recent.done + recent.dead + recent.retried + recent.throttled,
             recent.retried + min(recent.dead, recent.retried),
             recent.throttled,
         )
-        signs = Signs(
+        inputs = ScalingInputs(
             at=time.monotonic(),
             backlog=backlog.ready,
-            behind_lanes=backlog.behind_lanes,
-            idle=max(0, pool.expected - -(-held // self._each)),
-            each=self._each,
+            waiting_for_lanes=backlog.waiting_for_lanes,
+            idle=max(0, pool.expected - -(-held // self._items_per_worker)),
+            each=self._items_per_worker,
         )
-        decision = self._scaler.judge(now, signs, ends)
-        if self._resting or not backlog.run_ids:
+        decision = self._scaler.decide(now, inputs, totals)
+        if self._is_manual or not backlog.run_ids:
             return  # a person was faster, or the run is not active
         if decision.target != now:
-            await pool.fit(decision.target, decision.why)
-        await self._scaler.tell(self._ledger.runs, backlog.run_ids, self._subject, now, decision)
+            await pool.resize(decision.target, decision.why)
+        await self._scaler.report(self._ledger.runs, backlog.run_ids, self._subject, now, decision)

@@ -17,15 +17,15 @@ from runpy import run_module
 _STDIN = 0
 
 
-def _leave_with_the_parent(patience: float) -> None:
+def _stop_when_parent_exits(stop_timeout: float) -> None:
     while os.read(_STDIN, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(patience)
+    time.sleep(stop_timeout)
     os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
     seconds = float(sys.argv.pop(1))
-    threading.Thread(target=_leave_with_the_parent, args=(seconds,), name="shoal-tether", daemon=True).start()
+    threading.Thread(target=_stop_when_parent_exits, args=(seconds,), name="shoal-parent-watch", daemon=True).start()
     run_module("shoal", run_name="__main__", alter_sys=True)

@@ -10,25 +10,25 @@ from typing import Any
 
 from shoal.errors import UsageError
 
-MOST_NAMED = 5
-Shares = tuple[tuple[str, ...], ...]
+MAX_NAMED = 5
+PartitionAssignment = tuple[tuple[str, ...], ...]
 
 
-def deal(waiting: Mapping[str, int], workers: int) -> Shares:
+def assign_evenly(waiting: Mapping[str, int], workers: int) -> PartitionAssignment:
     """Every partition to one worker: as many for each, give or take one, and about as much to do.
 
     `waiting` is what each partition has to do. The largest are dealt first, back and forth, so that who got the
     largest of one round gets the smallest of the next.
     """
-    hands: list[list[str]] = [[] for _ in range(workers)]
+    groups: list[list[str]] = [[] for _ in range(workers)]
     largest_first = sorted((name for name in waiting if name), key=lambda name: (-waiting[name], name))
     for position, name in enumerate(largest_first):
-        turn, seat = divmod(position, workers)
-        hands[seat if turn % 2 == 0 else workers - 1 - seat].append(name)
-    return tuple(tuple(sorted(hand)) for hand in hands)
+        row, column = divmod(position, workers)
+        groups[column if row % 2 == 0 else workers - 1 - column].append(name)
+    return tuple(tuple(sorted(group)) for group in groups)
 
 
-def fitted(assigned: Shares, workers: int) -> Shares:
+def resize_assignment(assigned: PartitionAssignment, workers: int) -> PartitionAssignment:
     """An assignment for another number of workers: further ones own nothing, and what missing ones had is dealt out."""
     kept = [list(share) for share in assigned[:workers]] + [[] for _ in range(workers - len(assigned))]
     for position, name in enumerate(name for share in assigned[workers:] for name in share):
@@ -36,7 +36,7 @@ def fitted(assigned: Shares, workers: int) -> Shares:
     return tuple(tuple(share) for share in kept)
 
 
-def read_assignment(path: Path) -> Shares:
+def read_assignment(path: Path) -> PartitionAssignment:
     """`[0] CA, MT, RI` a line, with # comments; or, in a file named .toml, `0 = ["CA", "MT", "RI"]`.
 
     Raises UsageError when it cannot be read, when a worker's number is missing or there twice, and when a partition is
@@ -52,23 +52,23 @@ def read_assignment(path: Path) -> Shares:
     wrong = [number for number in range(len(numbers)) if numbers[number] != 1]
     if not pairs or wrong:
         what = f"worker {wrong[0]} stands there {numbers[wrong[0]]} times" if wrong else "it is empty"
-        raise _refused(path, what, "Give one line for each worker, with numbers from 0 on.")
-    shares = tuple(share for _, share in sorted(pairs))
-    twice = [name for name, times in Counter(name for share in shares for name in share).items() if times > 1]
+        raise _invalid(path, what, "Give one line for each worker, with numbers from 0 on.")
+    assignment = tuple(share for _, share in sorted(pairs))
+    twice = [name for name, times in Counter(name for share in assignment for name in share).items() if times > 1]
     if twice:
-        raise _refused(path, f"{_named(twice)} assigned more than once", "Leave each partition to one worker.")
-    return shares
+        raise _invalid(path, f"{_list_names(twice)} assigned more than once", "Leave each partition to one worker.")
+    return assignment
 
 
-def check_covers(assigned: Shares, partitions: Iterable[str]) -> list[str]:
+def check_all_assigned(assigned: PartitionAssignment, partitions: Iterable[str]) -> list[str]:
     """Returns the codes that the run does not know. Raises UsageError when a partition of the run is not assigned."""
     known = {name for name in partitions if name}
     codes = [name for share in assigned for name in share]
     unknown = sorted(set(codes) - known)
     if missing := sorted(known.difference(codes)):
-        hint = f" The run knows no {', '.join(unknown[:MOST_NAMED])}." if unknown else ""
+        hint = f" The run knows no {', '.join(unknown[:MAX_NAMED])}." if unknown else ""
         raise UsageError(
-            f"{_named(missing)} assigned to nobody.{hint}", remedy="Add the missing partitions to the assignment."
+            f"{_list_names(missing)} assigned to nobody.{hint}", remedy="Add the missing partitions to the assignment."
         )
     return unknown
 
@@ -76,13 +76,13 @@ def check_covers(assigned: Shares, partitions: Iterable[str]) -> list[str]:
 def _from_lines(path: Path, text: str) -> list[tuple[int, tuple[str, ...]]]:
     pairs = []
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.partition("#")[0].strip()
-        if not said:
+        content = line.partition("#")[0].strip()
+        if not content:
             continue
-        head, bracket, codes = said.partition("]")
+        head, bracket, codes = content.partition("]")
         worker = head.removeprefix("[").strip()
         if not bracket or not head.startswith("[") or not worker.isdecimal():
-            raise _refused(path, f"line {number} cannot be understood", "Write lines such as: [0] CA, MT, RI")
+            raise _invalid(path, f"line {number} cannot be understood", "Write lines such as: [0] CA, MT, RI")
         pairs.append((int(worker), _codes(codes.split(","))))
     return pairs
 
@@ -91,10 +91,10 @@ def _from_toml(path: Path, text: str) -> list[tuple[int, tuple[str, ...]]]:
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _refused(path, f"it is not valid TOML: {error}", "Correct the file.") from None
+        raise _invalid(path, f"it is not valid TOML: {error}", "Correct the file.") from None
     for worker, codes in table.items():
         if not worker.isdecimal() or not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
-            raise _refused(path, f"{worker} cannot be understood", 'Write lines such as: 0 = ["CA", "MT", "RI"]')
+            raise _invalid(path, f"{worker} cannot be understood", 'Write lines such as: 0 = ["CA", "MT", "RI"]')
     return [(int(worker), _codes(codes)) for worker, codes in table.items()]
 
 
@@ -102,10 +102,10 @@ def _codes(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(code for text in texts if (code := text.strip()))
 
 
-def _named(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+def _list_names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def _refused(path: Path, what: str, remedy: str) -> UsageError:
+def _invalid(path: Path, what: str, remedy: str) -> UsageError:
     return UsageError(f"The assignment {path} is not valid: {what}.", remedy=remedy)

@@ -21,12 +21,12 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.worker import WorkerView
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerTotals(msgspec.Struct, frozen=True, kw_only=True):
     done: int = 0
     dead: int = 0
 
 
-class Roll:
+class PoolWorkers:
     """Of one run, on this machine. `since`: the ledger's time when the pool began."""
 
     def __init__(self, ledger: Ledger, run_id: str, since: dt.datetime) -> None:
@@ -43,23 +43,23 @@ class Roll:
                 freed += (await self._ledger.workers.mark_dead(worker.id)).rescued
         return freed
 
-    async def held_by(self, pids: Collection[int]) -> int:
+    async def count_leases(self, pids: Collection[int]) -> int:
         """How many items these processes have."""
         workers = await self._ledger.workers.list()
         return sum(worker.leased for worker in workers if any(self._is_ours(worker, pid) for pid in pids))
 
-    async def tallies(self, processes: Iterable[tuple[int, int]]) -> dict[int, Tally]:
+    async def count_by_worker(self, processes: Iterable[tuple[int, int]]) -> dict[int, WorkerTotals]:
         """What was done, by the number of the worker; `processes` says which number each process had."""
         now = (await self._ledger.health.check()).clock
         # The ledger counts by whole minutes: the one in which the pool began belongs to it too.
         minutes = int((now - self._since).total_seconds() // 60) + 2
         work = {row.worker: row for row in await self._ledger.reads.workers(self._run_id, minutes=minutes)}
         workers = await self._ledger.workers.list(present=False)
-        sums: dict[int, Tally] = {}
+        sums: dict[int, WorkerTotals] = {}
         for number, pid in processes:
-            before = sums.get(number, Tally())
+            before = sums.get(number, WorkerTotals())
             mine = [work[worker.id] for worker in workers if worker.id in work and self._is_ours(worker, pid)]
-            sums[number] = Tally(
+            sums[number] = WorkerTotals(
                 done=before.done + sum(row.done for row in mine), dead=before.dead + sum(row.dead for row in mine)
             )
         return sums
@@ -73,36 +73,36 @@ class Roll:
         )
 
 
-class Ended(StrEnum):
+class SlotState(StrEnum):
     """How a place came to be empty for good."""
 
-    NO = "at work"
-    LEFT = "nothing left to do"
-    SENT_HOME = "stopped"
+    RUNNING = "at work"
+    COMPLETED = "nothing left to do"
+    STOPPED = "stopped"
     GAVE_UP = "gave up"
-    BROKEN = "its handler fails every time"
+    HANDLER_FAILING = "its handler fails every time"
 
 
-class Place:
-    """`wanted`: somebody is to work here. `told`: the process that is here was asked to leave."""
+class PoolSlot:
+    """`wanted`: somebody is to work here. `stop_requested`: the process that is here was asked to leave."""
 
     def __init__(self, number: int, partitions: tuple[str, ...]) -> None:
         self.number = number
         self.partitions = partitions
         self.wanted = True
-        self.told = False
+        self.stop_requested = False
         self.restarts = 0
         self.pids: list[int] = []
-        self.ended = Ended.NO
+        self.state = SlotState.RUNNING
         self.changed = asyncio.Event()
         self._child: Child | None = None
-        self._end: asyncio.TimerHandle | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_empty(self) -> bool:
         return self._child is None
 
-    async def filled_by(self, child: Child) -> int:
+    async def run_process(self, child: Child) -> int:
         """Until the process has ended; returns its exit code."""
         self._child = child
         self.pids.append(child.pid)
@@ -111,22 +111,24 @@ class Place:
             return await child.wait()
         finally:
             self._child = None
-            if self._end is not None:
-                self._end.cancel()
+            if self._kill_timer is not None:
+                self._kill_timer.cancel()
             self.changed.set()
 
-    def ask_to_leave(self, patience: float, tell: Callable[[str], None]) -> None:
-        """Asked once, the worker finishes what runs; asked again, it gives that back; after `patience` it is killed."""
+    def request_stop(self, stop_timeout: float, print_line: Callable[[str], None]) -> None:
+        """Asked once, the worker finishes what runs; asked again, it gives that back; after `stop_timeout` it is
+        killed.
+        """
         self.changed.set()
         if self._child is None:
             return
-        child, first = self._child, not self.told
-        self.told = True
+        child, first = self._child, not self.stop_requested
+        self.stop_requested = True
         # A worker counts both alike. Two of the same kind that come close together would reach it as one.
-        child.tell(signal.SIGTERM if first else signal.SIGINT)
+        child.send_signal(signal.SIGTERM if first else signal.SIGINT)
         if first:
-            self._end = asyncio.get_running_loop().call_later(patience, self._kill, child, tell)
+            self._kill_timer = asyncio.get_running_loop().call_later(stop_timeout, self._kill, child, print_line)
 
-    def _kill(self, child: Child, tell: Callable[[str], None]) -> None:
-        tell(f"Worker {self.number} does not leave and is killed.")
-        child.tell(signal.SIGKILL)
+    def _kill(self, child: Child, print_line: Callable[[str], None]) -> None:
+        print_line(f"Worker {self.number} does not leave and is killed.")
+        child.send_signal(signal.SIGKILL)

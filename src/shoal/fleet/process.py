@@ -15,22 +15,22 @@ from typing import IO
 class Child:
     """A `shoal`. Tied to its parent it has a session of its own: what is typed at the terminal does not reach it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, tether: int | None) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, parent_pipe: int | None) -> None:
         self._process = process
-        self._tether = tether
+        self._parent_pipe = parent_pipe
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def kill(self) -> None:
         """At once, with all that it has started."""
-        if self._tether is None:
-            self.tell(signal.SIGKILL)
+        if self._parent_pipe is None:
+            self.send_signal(signal.SIGKILL)
         elif self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -38,9 +38,9 @@ class Child:
     async def wait(self) -> int:
         """Its exit code; less than 0 is the signal that killed it."""
         code = await self._process.wait()
-        if self._tether is not None:
-            os.close(self._tether)
-            self._tether = None
+        if self._parent_pipe is not None:
+            os.close(self._parent_pipe)
+            self._parent_pipe = None
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # what it has started and left behind
         return code
@@ -49,8 +49,8 @@ class Child:
 class Launcher:
     """Starts the workers of one run. `target` is what `shoal worker` is told, `environment` what it finds.
 
-    `patience`: seconds that a worker gets to leave when the pool is gone. `only`: workers take nothing but their own
-    partitions.
+    `stop_timeout`: seconds that a worker gets to leave when the pool is gone. `only`: workers take nothing but their
+    own partitions.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Launcher:
         logs: Path,
         name: str,
         *,
-        patience: float,
+        stop_timeout: float,
         only: bool = False,
     ) -> None:
-        self._patience = patience
+        self._stop_timeout = stop_timeout
         self._only = only
         self._target = target
         self._run_id = run_id
@@ -79,43 +79,48 @@ class Launcher:
         """Raises OSError when the machine refuses another process or the log file."""
         own = [*(f"--partition={name}" for name in partitions), *(["--only"] if self._only else [])]
         with self.log_file(number).open("ab") as log:
-            return await start_tied(
+            return await start_child(
                 ("worker", self._target, "--run-id", self._run_id, *own),
                 self._environment,
                 stdout=log,
                 stderr=log,
-                patience=self._patience,
+                stop_timeout=self._stop_timeout,
             )
 
 
-async def start_tied(
-    arguments: Sequence[str], environment: Mapping[str, str], *, stdout: IO[bytes], stderr: IO[bytes], patience: float
+async def start_child(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    stop_timeout: float,
 ) -> Child:
-    """A `shoal` with these arguments that drains when this process is gone, for at most `patience` seconds.
+    """A `shoal` with these arguments that drains when this process is gone, for at most `stop_timeout` seconds.
 
     Raises OSError.
     """
     # Not a pipe of asyncio's: that one would wait for grandchildren who have inherited its other end.
-    end_of_child, tether = os.pipe()
+    child_stdin, parent_pipe = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "shoal.fleet.parent_watch", str(patience), *arguments),
-            stdin=end_of_child,
+            *("-m", "shoal.fleet.parent_watch", str(stop_timeout), *arguments),
+            stdin=child_stdin,
             stdout=stdout,
             stderr=stderr,
             env=environment,
             start_new_session=True,
         )
     except BaseException:
-        os.close(tether)
+        os.close(parent_pipe)
         raise
     finally:
-        os.close(end_of_child)
-    return Child(process, tether)
+        os.close(child_stdin)
+    return Child(process, parent_pipe)
 
 
-async def start_here(arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
+async def start_foreground_child(arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
     """A `shoal` with these arguments in the foreground: it has our terminal, and hears Ctrl-C as we do."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shoal", *arguments, env=environment)
     return Child(process, None)

@@ -1,6 +1,6 @@
 """Locks and versioned settings: how processes coordinate through the ledger.
 
-Errands, the same on both ledgers.
+Locks, the same on both ledgers.
 
 Versioned settings, the same on both ledgers.
 """

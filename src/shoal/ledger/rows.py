@@ -35,7 +35,7 @@ class Queryable(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
-def _readable(read: Callable[[Row], T]) -> Callable[[Row], T]:
+def _wait_readable(read: Callable[[Row], T]) -> Callable[[Row], T]:
     """What the ledger wrote can be read again, unless it was damaged since."""
 
     @wraps(read)
@@ -49,7 +49,7 @@ def _readable(read: Callable[[Row], T]) -> Callable[[Row], T]:
     return checked
 
 
-@_readable
+@_wait_readable
 def run_from(row: Row) -> Run:
     return Run(
         no=row["no"],
@@ -69,7 +69,7 @@ def run_from(row: Row) -> Run:
     )
 
 
-@_readable
+@_wait_readable
 def lane_from(row: Row) -> LaneView:
     return LaneView(
         key=row["key"],
@@ -95,7 +95,7 @@ def lane_from(row: Row) -> LaneView:
     )
 
 
-@_readable
+@_wait_readable
 def item_from(row: Row) -> ItemView:
     return ItemView(
         id=row["id"],
@@ -120,7 +120,7 @@ def item_from(row: Row) -> ItemView:
     )
 
 
-@_readable
+@_wait_readable
 def attempt_from(row: Row) -> AttemptView:
     return AttemptView(
         epoch=row["epoch"],
@@ -134,7 +134,7 @@ def attempt_from(row: Row) -> AttemptView:
     )
 
 
-@_readable
+@_wait_readable
 def event_from(row: Row) -> Event:
     return Event(
         id=row["id"],
@@ -147,7 +147,7 @@ def event_from(row: Row) -> Event:
     )
 
 
-@_readable
+@_wait_readable
 def lock_from(row: Row) -> LockView:
     return LockView(
         name=row["name"],
@@ -159,7 +159,7 @@ def lock_from(row: Row) -> LockView:
     )
 
 
-@_readable
+@_wait_readable
 def scaling_from(row: Row) -> Scaling:
     detail = msgspec.json.decode(row["detail"])
     return Scaling(
@@ -174,7 +174,7 @@ def scaling_from(row: Row) -> Scaling:
     )
 
 
-@_readable
+@_wait_readable
 def worker_from(row: Row) -> WorkerView:
     return WorkerView(
         id=row["id"],

@@ -16,7 +16,7 @@ LONGEST_REASON = 500
 _URL = re.compile(r"url: \S+")
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to send where. Without a `body` the addresses are only tried for whether apprise understands them."""
 
     urls: tuple[str, ...]
@@ -25,22 +25,22 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "info"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SendResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`installed`: apprise is there. `reasons`: one for each address, empty where all went well."""
 
     installed: bool
     reasons: tuple[str, ...] = ()
 
 
-def answer_to(letter: Letter) -> Answer:
+def handle(request: SendRequest) -> SendResponse:
     try:
         import apprise
     except ImportError:
-        return Answer(installed=False)
+        return SendResponse(installed=False)
     asset = apprise.AppriseAsset(app_id="Shoal", app_desc="Shoal", app_url="", image_url_mask="", image_url_logo="")
-    heard = _Heard()
+    captured = _LogCapture()
     logger = logging.getLogger("apprise")
-    logger.addHandler(heard)
+    logger.addHandler(captured)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
 
@@ -48,35 +48,35 @@ def answer_to(letter: Letter) -> Answer:
         service = apprise.Apprise(asset=asset)
         if not service.add(url):
             return "apprise does not understand the address."
-        heard.forget()
-        if not letter.body or service.notify(
-            letter.body, title=letter.title, notify_type=letter.kind, body_format="text"
+        captured.clear()
+        if not request.body or service.notify(
+            request.body, title=request.title, notify_type=request.kind, body_format="text"
         ):
             return ""
-        return heard.reason() or "the service did not take it."
+        return captured.reason() or "the service did not take it."
 
-    return Answer(installed=True, reasons=tuple(send(url) for url in letter.urls))
+    return SendResponse(installed=True, reasons=tuple(send(url) for url in request.urls))
 
 
-class _Heard(logging.Handler):
+class _LogCapture(logging.Handler):
     """What apprise says about its troubles; the exceptions that it met are worth more than its own words."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self._said: list[str] = []
+        self._messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         text = _URL.sub("url: ***", " ".join(record.getMessage().split()))
         if record.levelno >= logging.WARNING or "Exception" in text:
-            self._said.append(text)
+            self._messages.append(text)
 
-    def forget(self) -> None:
-        self._said.clear()
+    def clear(self) -> None:
+        self._messages.clear()
 
     def reason(self) -> str:
-        return " ".join(dict.fromkeys(self._said))[:LONGEST_REASON]
+        return " ".join(dict.fromkeys(self._messages))[:LONGEST_REASON]
 
 
 if __name__ == "__main__":
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Letter)
-    sys.stdout.buffer.write(msgspec.json.encode(answer_to(asked)))
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=SendRequest)
+    sys.stdout.buffer.write(msgspec.json.encode(handle(request)))

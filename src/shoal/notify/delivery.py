@@ -26,20 +26,25 @@ from shoal.errors import InvalidSetting, LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.redaction import redacted
-from shoal.notify.apprise_process import Answer, Letter
-from shoal.notify.conditions import RAISED, TOLD, Alert, Kind, telling
-from shoal.notify.watch import LISTED, clock
+from shoal.notify.apprise_process import SendRequest, SendResponse
+from shoal.notify.conditions import DELIVERY_PREFIX, RAISE_PREFIX, Alert, AlertKind, delivery_lock
+from shoal.notify.watch import MAX_LISTED_ALERTS, ledger_now
 
 SEND_SECONDS = 30.0
 # As apprise names them; services show them by a colour or a sign.
-_TYPES = {Kind.FINISH: "success", Kind.FAILURE: "failure", Kind.STALL: "warning", Kind.ERRORS: "failure"}
-TELLING = "alert-tell"
-KEEP_SECONDS = 60.0
-KEEP_EVERY = 15.0
+_TYPES = {
+    AlertKind.FINISH: "success",
+    AlertKind.FAILURE: "failure",
+    AlertKind.STALL: "warning",
+    AlertKind.ERRORS: "failure",
+}
+DELIVERY_TURN = "alert-deliver"
+LOCK_SECONDS = 60.0
+RENEW_SECONDS = 15.0
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0
-MOST_TRIES = 10
+MAX_TRIES = 10
 # An alert is news for so long.
-NEWS = dt.timedelta(hours=1)
+MAX_ALERT_AGE = dt.timedelta(hours=1)
 DELIVERED, UNDELIVERED = "delivered", "undelivered"
 
 Send = Callable[[tuple[str, ...], Alert], Awaitable[list[str]]]
@@ -52,12 +57,12 @@ async def send(urls: tuple[str, ...], alert: Alert) -> list[str]:
 
 async def send_text(urls: tuple[str, ...], title: str, body: str, type: str = "info") -> list[str]:
     """As `send`. A process for each, so that one that hangs keeps no other from being told."""
-    letters = [Letter(urls=(url,), title=title, body=body, kind=type) for url in urls]
-    answers = await asyncio.gather(*map(_ask, letters))
+    requests = [SendRequest(urls=(url,), title=title, body=body, kind=type) for url in urls]
+    answers = await asyncio.gather(*map(_run_apprise, requests))
     return [answer if isinstance(answer, str) else _reason(answer) for answer in answers]
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: SendResponse) -> str:
     return answer.reasons[0] if answer.installed else "apprise is not installed."
 
 
@@ -74,7 +79,7 @@ async def check_addresses(settings: Settings) -> None:
     ]
     if not numbered:
         return
-    answer = await _ask(Letter(urls=tuple(url for *_, url in numbered)))
+    answer = await _run_apprise(SendRequest(urls=tuple(url for *_, url in numbered)))
     if isinstance(answer, str):
         raise InvalidSetting(f"The addresses of notify cannot be checked: {answer}", remedy="Try again.")
     if not answer.installed:
@@ -84,10 +89,10 @@ async def check_addresses(settings: Settings) -> None:
         )
     for (origin, number, addresses, _), reason in zip(numbered, answer.reasons, strict=True):
         if reason:
-            raise _wrong(origin, number, addresses)
+            raise _invalid_address(origin, number, addresses)
 
 
-def _wrong(origin: str, number: int, addresses: Addresses) -> InvalidSetting:
+def _invalid_address(origin: str, number: int, addresses: Addresses) -> InvalidSetting:
     return InvalidSetting(
         f"Address {number + 1} of notify (from {origin}), {addresses.shown()[number]}, is none that apprise "
         f"understands.",
@@ -95,7 +100,7 @@ def _wrong(origin: str, number: int, addresses: Addresses) -> InvalidSetting:
     )
 
 
-async def _ask(letter: Letter) -> Answer | str:
+async def _run_apprise(request: SendRequest) -> SendResponse | str:
     """The answer of a process that sends, or why there is none."""
     # A session of its own: Ctrl-C at the terminal stops the work, not the news of it. -P: no file of the current
     # folder is taken for a module.
@@ -108,7 +113,7 @@ async def _ask(letter: Letter) -> Answer | str:
     )
     try:
         async with asyncio.timeout(SEND_SECONDS):
-            said, _ = await process.communicate(msgspec.json.encode(letter))
+            output, _ = await process.communicate(msgspec.json.encode(request))
     except TimeoutError:
         return f"no answer within {SEND_SECONDS:g} s."
     finally:
@@ -117,7 +122,7 @@ async def _ask(letter: Letter) -> Answer | str:
                 process.kill()
             await process.wait()
     try:
-        return msgspec.json.decode(said, type=Answer)
+        return msgspec.json.decode(output, type=SendResponse)
     except msgspec.DecodeError:
         return f"the process that sends ended with exit code {process.returncode}."
 
@@ -130,71 +135,73 @@ class Deliveries:
         self._send = send
         self._by = by
         self._log = log
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-        told = [settings.notify, *(table.values.get("notify") for table in settings.scrapers.values())]
-        self._knows_somebody = any(told)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        addresses = [settings.notify, *(table.values.get("notify") for table in settings.scrapers.values())]
+        self._has_addresses = any(addresses)
 
     def __bool__(self) -> bool:
-        return bool(self._under_way)
+        return bool(self._tasks)
 
-    async def take_turn(self, ledger: Ledger, *, every: float) -> bool:
+    async def run_if_due(self, ledger: Ledger, *, every: float) -> bool:
         """Take up what there is, unless somebody else did within the time given. Returns whether it was our turn."""
-        if not self._knows_somebody or not await ledger.locks.acquire(TELLING, self._by, every):
+        if not self._has_addresses or not await ledger.locks.acquire(DELIVERY_TURN, self._by, every):
             return False
-        await self.take_up(ledger)
+        await self.start_pending(ledger)
         return True
 
-    async def take_up(self, ledger: Ledger) -> None:
+    async def start_pending(self, ledger: Ledger) -> None:
         """Begin to tell of what was raised lately and what nobody tells of, or somebody has begun to and died."""
-        if not self._knows_somebody:
+        if not self._has_addresses:
             return
-        now = await clock(ledger)
-        told = {lock.name for lock in await ledger.locks.list(TOLD, limit=LISTED) if lock.finished_at}
-        raised = [lock for lock in await ledger.locks.list(RAISED, limit=LISTED) if lock.finished_at]
+        now = await ledger_now(ledger)
+        delivered = {
+            lock.name for lock in await ledger.locks.list(DELIVERY_PREFIX, limit=MAX_LISTED_ALERTS) if lock.finished_at
+        }
+        raised = [lock for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_LISTED_ALERTS) if lock.finished_at]
         for lock in sorted(raised, key=lambda lock: lock.finished_at or now):  # in the order it happened
-            if lock.finished_at is None or now - lock.finished_at > NEWS:
+            if lock.finished_at is None or now - lock.finished_at > MAX_ALERT_AGE:
                 continue
             alert = msgspec.convert(lock.value, Alert)
-            name, addresses = telling(alert), self._addresses(alert)
-            if not addresses or name in told or name in self._under_way:
+            name, addresses = delivery_lock(alert), self._addresses(alert)
+            if not addresses or name in delivered or name in self._tasks:
                 continue
-            if await ledger.locks.acquire(name, self._by, KEEP_SECONDS):
-                left = (NEWS - (now - lock.finished_at)).total_seconds()
-                self._begin(name, self._deliver(ledger, alert, addresses, time.monotonic() + left))
+            if await ledger.locks.acquire(name, self._by, LOCK_SECONDS):
+                left = (MAX_ALERT_AGE - (now - lock.finished_at)).total_seconds()
+                self._start_task(name, self._deliver(ledger, alert, addresses, time.monotonic() + left))
 
-    def _begin(self, name: str, delivery: Coroutine[Any, Any, None]) -> None:
-        task = self._under_way[name] = asyncio.create_task(delivery)
-        task.add_done_callback(lambda _: self._under_way.pop(name, None))
+    def _start_task(self, name: str, delivery: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[name] = asyncio.create_task(delivery)
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    async def settle(self, seconds: float) -> None:
+    async def drain(self, seconds: float) -> None:
         """Let what is under way end, at most for so long; what has not is given up to whoever comes next."""
         try:
-            if tasks := list(self._under_way.values()):
+            if tasks := list(self._tasks.values()):
                 await asyncio.wait(tasks, timeout=seconds)
         finally:
-            for task in (left := list(self._under_way.values())):
+            for task in (left := list(self._tasks.values())):
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
     def _addresses(self, alert: Alert) -> Addresses:
-        settings = self._settings.with_table_of(alert.scraper)
+        settings = self._settings.with_scraper_table(alert.scraper)
         return settings.notify if alert.kind in settings.notify_on.split() else Addresses()
 
     async def _deliver(self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float) -> None:
-        name = telling(alert)
+        name = delivery_lock(alert)
         try:
-            outcome = await self._try_until_told(ledger, alert, addresses, give_up_at)
+            outcome = await self._send_with_retries(ledger, alert, addresses, give_up_at)
             if outcome is not None:
                 await ledger.locks.complete(name, self._by, outcome)
         except asyncio.CancelledError:
             await ledger.locks.release(name, self._by)
             raise
         except LedgerError as error:  # whoever takes it up after our time begins again
-            self._log.warning("telling of an alert broke off", run=alert.run, error=error.message)
+            self._log.warning("alert delivery interrupted", run=alert.run, error=error.message)
         except Exception as error:
-            self._log.error("telling of an alert failed", run=alert.run, exc_info=error)
+            self._log.error("alert delivery failed", run=alert.run, exc_info=error)
 
-    async def _try_until_told(
+    async def _send_with_retries(
         self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float
     ) -> dict[str, object] | None:
         """What came of it. None: it took us too long, and it is somebody else's now."""
@@ -210,20 +217,20 @@ class Deliveries:
             for _, shown, why in failed:
                 reason = redacted(why, self._settings.secrets())
                 facts = {"run": alert.run, "kind": alert.kind.value, "to": shown, "tries": tries, "reason": reason}
-                self._log.warning("an alert was not delivered", **facts)
-            if tries >= MOST_TRIES or time.monotonic() + pause > give_up_at:
-                self._log.error("an alert is given up: nobody could be told", run=alert.run, kind=alert.kind.value)
+                self._log.warning("alert not delivered", **facts)
+            if tries >= MAX_TRIES or time.monotonic() + pause > give_up_at:
+                self._log.error("alert delivery given up", run=alert.run, kind=alert.kind.value)
                 return {"state": UNDELIVERED, "tries": tries, "to": [shown for _, shown, _ in failed]}
             left = Addresses(tuple(url for url, _, _ in failed))
-            if not await self._rest(ledger, telling(alert), pause):
+            if not await self._sleep_and_renew(ledger, delivery_lock(alert), pause):
                 return None
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _rest(self, ledger: Ledger, name: str, seconds: float) -> bool:
+    async def _sleep_and_renew(self, ledger: Ledger, name: str, seconds: float) -> bool:
         """Pause, and keep the lock. False: it is no longer ours."""
         wake_at = time.monotonic() + seconds
         while (left := wake_at - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, KEEP_EVERY))
-            if not await ledger.locks.renew(name, self._by, KEEP_SECONDS):
+            await asyncio.sleep(min(left, RENEW_SECONDS))
+            if not await ledger.locks.renew(name, self._by, LOCK_SECONDS):
                 return False
         return True

@@ -1,4 +1,4 @@
-"""From a sign to an alert: what a person needs who reads it far from a terminal."""
+"""From a condition to an alert: what a person needs who reads it far from a terminal."""
 
 from __future__ import annotations
 
@@ -9,65 +9,70 @@ from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, RunState
 from shoal.model.views import FailedItem, ItemFilter
-from shoal.notify.conditions import Alert, Kind, Sign
-from shoal.observe.failures import FailureGroup, failures, grouped
-from shoal.observe.formatting import per_minute, printable, stamp
+from shoal.notify.conditions import Alert, AlertCondition, AlertKind
+from shoal.observe.failures import FailureGroup, group_failures, read_failures
+from shoal.observe.formatting import format_rate, format_time, printable
 from shoal.observe.meter import recent_rate
-from shoal.observe.snapshot import Moment, holdup, look
+from shoal.observe.snapshot import Snapshot, find_bottleneck, take_snapshot
 
-DEAD_LOOKED_AT = 2_000
-DELAYED_LOOKED_AT = 200
-MEMBERS_NAMED = 50
-_SHORT = {Kind.FINISH: "finished", Kind.FAILURE: "failed", Kind.STALL: "stalled", Kind.ERRORS: "keeps failing"}
+MAX_DEAD_READ = 2_000
+MAX_DELAYED_READ = 200
+MAX_MEMBERS_NAMED = 50
+_TITLE_VERB = {
+    AlertKind.FINISH: "finished",
+    AlertKind.FAILURE: "failed",
+    AlertKind.STALL: "stalled",
+    AlertKind.ERRORS: "keeps failing",
+}
 
 
-async def put_into_words(ledger: Ledger, run_id: str, sign: Sign, secrets: tuple[str, ...]) -> Alert:
-    moment = await look(ledger, run_id)
+async def build_alert(ledger: Ledger, run_id: str, condition: AlertCondition, secrets: tuple[str, ...]) -> Alert:
+    snapshot = await take_snapshot(ledger, run_id)
     now = (await ledger.health.check()).clock
     lines = [
-        sign.text,
-        _standing(moment, await recent_rate(ledger, moment), now),
-        *_reason(moment),
-        *await _failures(ledger, moment),
-        *_commands(moment),
+        condition.text,
+        _status_line(snapshot, await recent_rate(ledger, snapshot), now),
+        *_bottleneck_lines(snapshot),
+        *await _failures(ledger, snapshot),
+        *_commands(snapshot),
     ]
     return Alert(
-        kind=sign.kind,
+        kind=condition.kind,
         run=run_id,
-        scraper=moment.run.scraper,
-        episode=sign.episode,
-        title=f"Shoal: {moment.run.scraper} {_SHORT[sign.kind]} (run {run_id})",
+        scraper=snapshot.run.scraper,
+        episode=condition.episode,
+        title=f"Shoal: {snapshot.run.scraper} {_TITLE_VERB[condition.kind]} (run {run_id})",
         body=redacted("\n".join(printable(line) for line in lines), secrets),
     )
 
 
-def _standing(moment: Moment, rate: float | None, now: dt.datetime) -> str:
-    run, counts = moment.run, moment.counts
+def _status_line(snapshot: Snapshot, rate: float | None, now: dt.datetime) -> str:
+    run, counts = snapshot.run, snapshot.counts
     return (
-        f"{stamp(now)}: run {run.id} of {run.scraper} is {run.state.value}, begun {stamp(run.created_at)}: "
+        f"{format_time(now)}: run {run.id} of {run.scraper} is {run.state.value}, begun {format_time(run.created_at)}: "
         f"{counts.done} done, {counts.dead} dead, {counts.remaining} left ({counts.leased} leased), "
-        f"{counts.results} records, {per_minute(rate)}."
+        f"{counts.results} records, {format_rate(rate)}."
     )
 
 
-def _reason(moment: Moment) -> list[str]:
+def _bottleneck_lines(snapshot: Snapshot) -> list[str]:
     """What it waits for. Of a run that has ended, nothing holds anything back."""
-    if moment.ended:
+    if snapshot.ended:
         return []
-    found = holdup(moment.counts, moment.gates)
+    found = find_bottleneck(snapshot.counts, snapshot.gates)
     cause = "" if found.cause == "nothing" else f"It waits for {found.cause}. "
     return [cause + found.text] if cause or found.text else []
 
 
-async def _largest_failure(ledger: Ledger, moment: Moment) -> FailureGroup | None:
+async def _largest_failure(ledger: Ledger, snapshot: Snapshot) -> FailureGroup | None:
     """Of the dead; as long as nothing is dead, of what is to be tried again."""
-    run = moment.run
-    if moment.counts.dead:
-        groups = (await failures(ledger, run.id, limit=DEAD_LOOKED_AT)).groups
-    elif run.state is RunState.ACTIVE and moment.counts.delayed:
+    run = snapshot.run
+    if snapshot.counts.dead:
+        groups = (await read_failures(ledger, run.id, limit=MAX_DEAD_READ)).groups
+    elif run.state is RunState.ACTIVE and snapshot.counts.delayed:
         which = ItemFilter(states=(ItemState.DELAYED,))
-        delayed = (await ledger.reads.items(run.id, which, limit=DELAYED_LOOKED_AT)).rows
-        groups = grouped(
+        delayed = (await ledger.reads.items(run.id, which, limit=MAX_DELAYED_READ)).rows
+        groups = group_failures(
             FailedItem(
                 item=item.id,
                 stage=item.stage,
@@ -85,22 +90,22 @@ async def _largest_failure(ledger: Ledger, moment: Moment) -> FailureGroup | Non
     return groups[0] if groups else None
 
 
-async def _failures(ledger: Ledger, moment: Moment) -> list[str]:
+async def _failures(ledger: Ledger, snapshot: Snapshot) -> list[str]:
     """What failed: of a collection every member by its name, of other runs the largest group."""
-    if moment.run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
-        dead = (await ledger.reads.failed(moment.run.id, limit=MEMBERS_NAMED)).rows
+    if snapshot.run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
+        dead = (await ledger.reads.failed(snapshot.run.id, limit=MAX_MEMBERS_NAMED)).rows
         return [f"{item.url}: {item.error_message}" for item in dead]
-    group = await _largest_failure(ledger, moment)
-    return [_told(group)] if group is not None else []
+    group = await _largest_failure(ledger, snapshot)
+    return [_failure_line(group)] if group is not None else []
 
 
-def _told(group: FailureGroup) -> str:
-    return f"Most that failed ({group.items}): {group.outcome}, {group.told}"
+def _failure_line(group: FailureGroup) -> str:
+    return f"Most that failed ({group.items}): {group.outcome}, {group.display_text}"
 
 
-def _commands(moment: Moment) -> list[str]:
-    run = moment.run.id
+def _commands(snapshot: Snapshot) -> list[str]:
+    run = snapshot.run.id
     lines = [f"Look further: shoal status {run}"]
-    if moment.counts.dead:
+    if snapshot.counts.dead:
         lines.append(f"The dead: shoal items ls {run} --state dead")
     return lines

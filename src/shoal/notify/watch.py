@@ -23,35 +23,35 @@ from shoal.model.log import Log
 from shoal.model.run import Run
 from shoal.model.views import LockView
 from shoal.notify.conditions import (
+    DELIVERY_PREFIX,
     MINUTES,
-    RAISED,
-    TOLD,
+    RAISE_PREFIX,
     Alert,
-    Kind,
-    Rules,
-    Sign,
-    broken_sign,
-    end_sign,
+    AlertCondition,
+    AlertKind,
+    AlertRules,
+    alert_rules,
+    delivery_lock,
+    end_condition,
+    handler_fails_condition,
     has_just_ended,
-    is_excused,
-    raising,
-    rules_of,
-    signs_under_way,
-    telling,
+    is_waiting_as_configured,
+    raise_lock,
+    running_conditions,
 )
-from shoal.notify.messages import put_into_words
+from shoal.notify.messages import build_alert
 
 NEWEST_RUNS = 200
-LISTED = 300
-LOOKING = "alert-look"
+MAX_LISTED_ALERTS = 300
+CHECK_TURN = "alert-check"
 RAISE_SECONDS = 60.0
 EVENT = "alert"
-EVENTS_LOOKED_AT = 50
-LOOKED_AT = 1_000
+MAX_EVENTS_READ = 50
+MAX_ALERTS_READ = 1_000
 NOT_SENT, UNDER_WAY, WAITING = "not sent", "being sent", "waits for somebody who sends"
 
 
-class Watch:
+class AlertChecker:
     """`by` names this process and must be its own. `settings` are those of the process; a scraper's table counts."""
 
     def __init__(self, settings: Settings, *, by: str, log: Log) -> None:
@@ -59,34 +59,36 @@ class Watch:
         self._by = by
         self._log = log
 
-    async def take_turn(self, ledger: Ledger, *, every: float) -> bool:
+    async def run_if_due(self, ledger: Ledger, *, every: float) -> bool:
         """Look, unless somebody else did within the time given. Returns whether it was our turn."""
-        if not await ledger.locks.acquire(LOOKING, self._by, every):
+        if not await ledger.locks.acquire(CHECK_TURN, self._by, every):
             return False
-        await self.look(ledger)
+        await self.check_recent_runs(ledger)
         return True
 
-    async def look(self, ledger: Ledger) -> None:
+    async def check_recent_runs(self, ledger: Ledger) -> None:
         """Look at the newest runs."""
-        now = await clock(ledger)
-        known = {lock.name for lock in await ledger.locks.list(RAISED, limit=LISTED) if lock.finished_at}
+        now = await ledger_now(ledger)
+        known = {
+            lock.name for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_LISTED_ALERTS) if lock.finished_at
+        }
         for run in (await ledger.runs.list(limit=NEWEST_RUNS)).rows:
-            await self._look_at(ledger, run, now, known)
+            await self._check_run(ledger, run, now, known)
 
-    async def look_at(self, ledger: Ledger, run_ids: Iterable[str]) -> None:
+    async def check_runs(self, ledger: Ledger, run_ids: Iterable[str]) -> None:
         """Look at these now, whoever else looks."""
-        now = await clock(ledger)
-        for run in await self._found(ledger, run_ids):
-            await self._look_at(ledger, run, now, ())
+        now = await ledger_now(ledger)
+        for run in await self._existing_runs(ledger, run_ids):
+            await self._check_run(ledger, run, now, ())
 
-    async def tell_broken(self, ledger: Ledger, run_ids: Iterable[str], worker: str) -> None:
+    async def raise_handler_fails(self, ledger: Ledger, run_ids: Iterable[str], worker: str) -> None:
         """A worker of these runs broke off because its code fails every time. Those that have ended do not mind."""
-        sign = broken_sign(worker, await clock(ledger))
-        for run in await self._found(ledger, run_ids):
+        condition = handler_fails_condition(worker, await ledger_now(ledger))
+        for run in await self._existing_runs(ledger, run_ids):
             if run.finished_at is None:
-                await self._raise(ledger, run.id, sign)
+                await self._raise_alert(ledger, run.id, condition)
 
-    async def _found(self, ledger: Ledger, run_ids: Iterable[str]) -> list[Run]:
+    async def _existing_runs(self, ledger: Ledger, run_ids: Iterable[str]) -> list[Run]:
         """Those that were not removed meanwhile."""
         found = []
         for run_id in run_ids:
@@ -94,85 +96,100 @@ class Watch:
                 found.append(await ledger.runs.get(run_id))
         return found
 
-    async def _look_at(self, ledger: Ledger, run: Run, now: dt.datetime, known: Collection[str]) -> None:
-        rules = rules_of(self._settings.with_table_of(run.scraper))
+    async def _check_run(self, ledger: Ledger, run: Run, now: dt.datetime, known: Collection[str]) -> None:
+        rules = alert_rules(self._settings.with_scraper_table(run.scraper))
         try:
-            for sign in await signs_of(ledger, run, now, rules, unless=lambda sign: raising(run.id, sign) in known):
-                await self._raise(ledger, run.id, sign)
+            for condition in await read_conditions(
+                ledger, run, now, rules, unless=lambda condition: raise_lock(run.id, condition) in known
+            ):
+                await self._raise_alert(ledger, run.id, condition)
         except NotFound:  # removed meanwhile
             return
 
-    async def _raise(self, ledger: Ledger, run_id: str, sign: Sign) -> None:
-        name = raising(run_id, sign)
+    async def _raise_alert(self, ledger: Ledger, run_id: str, condition: AlertCondition) -> None:
+        name = raise_lock(run_id, condition)
         if not await ledger.locks.acquire(name, self._by, RAISE_SECONDS):
             return
         try:
-            alert = await put_into_words(ledger, run_id, sign, self._settings.secrets())
-            await self._leave_event(ledger, alert)
-            say = self._log.debug if sign.kind is Kind.FINISH else self._log.warning  # who ran it sees that it ended
-            say(f"alert: {sign.kind.value}", run=run_id, scraper=alert.scraper, why=sign.text)
+            alert = await build_alert(ledger, run_id, condition, self._settings.secrets())
+            await self._record_event(ledger, alert)
+            log_line = (
+                self._log.debug if condition.kind is AlertKind.FINISH else self._log.warning
+            )  # who ran it sees that it ended
+            log_line(f"alert: {condition.kind.value}", run=run_id, scraper=alert.scraper, why=condition.text)
         except BaseException:
             with suppress(LedgerError):
                 await ledger.locks.release(name, self._by)
             raise
         await ledger.locks.complete(name, self._by, msgspec.to_builtins(alert))
 
-    async def _leave_event(self, ledger: Ledger, alert: Alert) -> None:
+    async def _record_event(self, ledger: Ledger, alert: Alert) -> None:
         """Unless somebody did, and died before it could say that it had."""
-        events = (await ledger.reads.events(run_id=alert.run, limit=EVENTS_LOOKED_AT)).rows
+        events = (await ledger.reads.events(run_id=alert.run, limit=MAX_EVENTS_READ)).rows
         mine = (EVENT, alert.kind.value, alert.episode)
         if not any((event.action, event.subject, event.detail.get("episode")) == mine for event in events):
             detail = {"episode": alert.episode, "why": alert.body.partition("\n")[0]}
             await ledger.runs.record_event(alert.run, EVENT, alert.kind.value, detail, by=self._by)
 
 
-async def signs_of(
-    ledger: Ledger, run: Run, now: dt.datetime, rules: Rules, *, unless: Callable[[Sign], bool] = lambda sign: False
-) -> list[Sign]:
+async def read_conditions(
+    ledger: Ledger,
+    run: Run,
+    now: dt.datetime,
+    rules: AlertRules,
+    *,
+    unless: Callable[[AlertCondition], bool] = lambda condition: False,
+) -> list[AlertCondition]:
     """What holds for a run now; `unless` leaves out what need not be looked into."""
     if run.finished_at is not None:
         if not has_just_ended(run, now):
             return []
-        sign = end_sign(run, await ledger.reads.stats(run.id), rules)
-        return [] if sign is None or unless(sign) else [sign]
+        condition = end_condition(run, await ledger.reads.stats(run.id), rules)
+        return [] if condition is None or unless(condition) else [condition]
     counts = await ledger.reads.stats(run.id)
     recent = await ledger.reads.recent(run.id, minutes=MINUTES)
-    signs = [sign for sign in signs_under_way(run, counts, recent, now, rules) if not unless(sign)]
-    if any(sign.kind is Kind.STALL for sign in signs) and is_excused(counts, await ledger.reads.why_run(run.id), now):
-        return [sign for sign in signs if sign.kind is not Kind.STALL]
-    return signs
+    conditions = [
+        condition for condition in running_conditions(run, counts, recent, now, rules) if not unless(condition)
+    ]
+    if any(condition.kind is AlertKind.STALL for condition in conditions) and is_waiting_as_configured(
+        counts, await ledger.reads.why_run(run.id), now
+    ):
+        return [condition for condition in conditions if condition.kind is not AlertKind.STALL]
+    return conditions
 
 
-async def clock(ledger: Ledger) -> dt.datetime:
+async def ledger_now(ledger: Ledger) -> dt.datetime:
     """The ledger's time."""
     return (await ledger.health.check()).clock
 
 
-class Raised(msgspec.Struct, frozen=True, kw_only=True):
-    """`told`: delivered, undelivered (given up), or how far it has come; `not sent` when nobody was to be told."""
+class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """`delivery`: delivered, undelivered (given up), or how far it has come; `not sent` when nobody was to be told."""
 
     at: dt.datetime
     alert: Alert
-    told: str
+    delivery: str
 
 
-async def raised_alerts(ledger: Ledger, run_id: str | None = None, *, limit: int = 50) -> list[Raised]:
+async def list_alerts(ledger: Ledger, run_id: str | None = None, *, limit: int = 50) -> list[RaisedAlert]:
     """The newest first, of one run or of the runs that began last."""
     suffix = "" if run_id is None else f"{run_id}:"
-    found = await ledger.locks.list(RAISED + suffix, limit=LOOKED_AT)
-    told = {lock.name: lock for lock in await ledger.locks.list(TOLD + suffix, limit=LOOKED_AT)}
-    now = await clock(ledger)
-    raised = [_raised(lock, lock.finished_at, told, now) for lock in found if lock.finished_at is not None]
+    found = await ledger.locks.list(RAISE_PREFIX + suffix, limit=MAX_ALERTS_READ)
+    deliveries = {lock.name: lock for lock in await ledger.locks.list(DELIVERY_PREFIX + suffix, limit=MAX_ALERTS_READ)}
+    now = await ledger_now(ledger)
+    raised = [
+        _to_raised_alert(lock, lock.finished_at, deliveries, now) for lock in found if lock.finished_at is not None
+    ]
     return sorted(raised, key=lambda one: one.at, reverse=True)[:limit]
 
 
-def _raised(lock: LockView, at: dt.datetime, told: dict[str, LockView], now: dt.datetime) -> Raised:
+def _to_raised_alert(lock: LockView, at: dt.datetime, deliveries: dict[str, LockView], now: dt.datetime) -> RaisedAlert:
     alert = msgspec.convert(lock.value, Alert)
-    telling_it = told.get(telling(alert))
-    if telling_it is None:
+    delivery = deliveries.get(delivery_lock(alert))
+    if delivery is None:
         state = NOT_SENT
-    elif telling_it.finished_at is not None:
-        state = str(telling_it.value["state"])
+    elif delivery.finished_at is not None:
+        state = str(delivery.value["state"])
     else:
-        state = UNDER_WAY if telling_it.until > now else WAITING
-    return Raised(at=at, alert=alert, told=state)
+        state = UNDER_WAY if delivery.until > now else WAITING
+    return RaisedAlert(at=at, alert=alert, delivery=state)

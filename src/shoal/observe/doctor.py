@@ -15,17 +15,17 @@ from shoal.ledger.explain import heartbeat_problem
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import HealthReport
 from shoal.model.worker import WorkerView
-from shoal.observe.formatting import counted, percent, span
-from shoal.observe.snapshot import REMEDY, counted_kinds, skew
+from shoal.observe.formatting import format_duration, format_percent, pluralize
+from shoal.observe.snapshot import REMEDY, format_counts, version_skew
 
 SLOW_SECONDS = 0.25
-MOST_SKEW = 5.0
-MOST_SESSIONS = 0.8
+MAX_SKEW = 5.0
+MAX_SESSIONS = 0.8
 # Of a worker: one for heartbeats, one for its work, one that listens.
 CONNECTIONS_NEEDED = 3
-MOST_TRANSACTION = 600.0
+MAX_TRANSACTION = 600.0
 STALE_SECONDS = 1_800.0
-LEAST_DISK = 512 << 20
+MIN_DISK = 512 << 20
 SAMPLES = 3
 SAMPLE_PAUSE = 0.1
 
@@ -81,13 +81,13 @@ async def _check_schema(ledger: Ledger) -> Check:
 
 def _check_clock(ledger: dt.datetime, here: dt.datetime) -> Check:
     skew = (here - ledger).total_seconds()
-    if abs(skew) <= MOST_SKEW:
+    if abs(skew) <= MAX_SKEW:
         return Check(name="clock", ok=True, text=f"within {max(0.1, abs(skew)):.1f} s of the ledger's")
     word = "ahead of" if skew > 0 else "behind"
     return Check(
         name="clock",
         ok=False,
-        text=f"this machine's clock is {span(abs(skew))} {word} the ledger's",
+        text=f"this machine's clock is {format_duration(abs(skew))} {word} the ledger's",
         fix="Synchronise the clocks (NTP). Work goes by the ledger's clock; times in logs differ.",
     )
 
@@ -101,18 +101,18 @@ def check_server(health: list[HealthReport], workers: int = 0) -> list[Check]:
     most = max(1, last.most_sessions or 1)
     needed = workers * CONNECTIONS_NEEDED
     share = max(last.sessions or 0, needed) / most
-    in_use = f"{last.sessions} of {last.most_sessions} ({percent((last.sessions or 0) / most)}) are in use"
+    in_use = f"{last.sessions} of {last.most_sessions} ({format_percent((last.sessions or 0) / most)}) are in use"
     if workers:
-        in_use += f"; {counted(workers, 'worker')}, {CONNECTIONS_NEEDED} each, make {needed}"
+        in_use += f"; {pluralize(workers, 'worker')}, {CONNECTIONS_NEEDED} each, make {needed}"
     # One wait in one sample is everyday life; waits in every sample are a queue.
     waits = min(one.lock_waits or 0 for one in health)
     longest = last.longest_transaction or 0.0
     return [
         Check(
             name="connections",
-            ok=share <= MOST_SESSIONS,
+            ok=share <= MAX_SESSIONS,
             text=in_use,
-            fix="" if share <= MOST_SESSIONS else "Raise max_connections, use PgBouncer, or start fewer workers.",
+            fix="" if share <= MAX_SESSIONS else "Raise max_connections, use PgBouncer, or start fewer workers.",
         ),
         Check(
             name="locks",
@@ -122,9 +122,9 @@ def check_server(health: list[HealthReport], workers: int = 0) -> list[Check]:
         ),
         Check(
             name="transactions",
-            ok=longest <= MOST_TRANSACTION,
-            text=f"the longest is open for {span(longest)}" if longest else "none is open",
-            fix="" if longest <= MOST_TRANSACTION else "End it: it holds back vacuum, and the tables grow.",
+            ok=longest <= MAX_TRANSACTION,
+            text=f"the longest is open for {format_duration(longest)}" if longest else "none is open",
+            fix="" if longest <= MAX_TRANSACTION else "End it: it holds back vacuum, and the tables grow.",
         ),
     ]
 
@@ -145,14 +145,14 @@ def check_versions(workers: list[WorkerView], version: str) -> Check:
 def check_code(workers: list[WorkerView]) -> Check:
     """Whether the workers of each scraper have the same code."""
     scrapers = sorted({worker.scope.scraper for worker in workers if worker.scope.scraper})
-    told = []
+    problems = []
     for scraper in scrapers:
-        codes = skew(worker for worker in workers if worker.scope.scraper == scraper).codes
+        codes = version_skew(worker for worker in workers if worker.scope.scraper == scraper).codes
         if len(codes) > 1:
-            told.append(f"{scraper} has {counted_kinds(codes)}")
-    if not told:
+            problems.append(f"{scraper} has {format_counts(codes)}")
+    if not problems:
         return Check(name="code", ok=True, text="the workers of a scraper all have the same")
-    return Check(name="code", ok=False, text="it differs between workers: " + "; ".join(told), fix=REMEDY)
+    return Check(name="code", ok=False, text="it differs between workers: " + "; ".join(problems), fix=REMEDY)
 
 
 def check_heartbeats(workers: list[WorkerView]) -> Check:
@@ -171,14 +171,14 @@ def check_heartbeats(workers: list[WorkerView]) -> Check:
 
 def check_trouble(workers: list[WorkerView]) -> Check:
     """Whether workers say that they cannot go on."""
-    told = [(worker, worker.report.trouble) for worker in workers if worker.report and worker.report.trouble]
-    if not told:
+    problems = [(worker, worker.report.trouble) for worker in workers if worker.report and worker.report.trouble]
+    if not problems:
         return Check(name="storing", ok=True, text="no worker says that it cannot store")
-    worker, trouble = told[0]
+    worker, trouble = problems[0]
     return Check(
         name="storing",
         ok=False,
-        text=f"{len(told)} of {len(workers)} workers cannot store; {worker.id}: {trouble}",
+        text=f"{len(problems)} of {len(workers)} workers cannot store; {worker.id}: {trouble}",
         fix="Free some space where the ledger is: they wait for it, and nothing is lost meanwhile.",
     )
 
@@ -186,12 +186,12 @@ def check_trouble(workers: list[WorkerView]) -> Check:
 async def _check_stale(ledger: Ledger) -> Check:
     stale = await ledger.reads.stale(older_than=STALE_SECONDS, limit=100)
     if not stale:
-        return Check(name="leases", ok=True, text=f"none is older than {span(STALE_SECONDS)}")
+        return Check(name="leases", ok=True, text=f"none is older than {format_duration(STALE_SECONDS)}")
     many = "100 or more" if len(stale) == 100 else str(len(stale))
     return Check(
         name="leases",
         ok=False,
-        text=f"{many} are older than {span(STALE_SECONDS)}; the oldest by {stale[0].claimed_by}",
+        text=f"{many} are older than {format_duration(STALE_SECONDS)}; the oldest by {stale[0].claimed_by}",
         fix=f"If that is longer than an item takes: `shoal release --older-than {STALE_SECONDS:.0f}`.",
     )
 
@@ -203,6 +203,6 @@ def check_disk(path: Path) -> Check:
     except OSError as error:
         return Check(name="disk", ok=False, text=f"{path.parent}: {error.strerror}", fix="Check the disk.")
     text = f"{free / (1 << 30):.1f} GiB free at {path.parent}"
-    if free >= LEAST_DISK:
+    if free >= MIN_DISK:
         return Check(name="disk", ok=True, text=text)
     return Check(name="disk", ok=False, text=text, fix="Free some space: with none left, nothing can be stored.")

@@ -11,7 +11,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.views import FailedItem
 from shoal.observe.formatting import printable
 
-LOOKED_AT = 10_000
+MAX_FAILURES_READ = 10_000
 PAGE = 2_000
 WIDTH = 200
 _URL = re.compile(r"\w+://\S+")
@@ -30,7 +30,7 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     example: int
 
     @property
-    def told(self) -> str:
+    def display_text(self) -> str:
         """The error as it was for one of them, for people: it names what the shape leaves out."""
         text = printable(self.sample)
         return text if self.items == 1 or self.sample == self.message else f"for example: {text}"
@@ -44,7 +44,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-async def failures(ledger: Ledger, run_id: str, *, limit: int = LOOKED_AT) -> Failures:
+async def read_failures(ledger: Ledger, run_id: str, *, limit: int = MAX_FAILURES_READ) -> Failures:
     """The dead of a run by kind. Reads at most `limit` of them."""
     found: list[FailedItem] = []
     cursor: str | None = None
@@ -54,14 +54,14 @@ async def failures(ledger: Ledger, run_id: str, *, limit: int = LOOKED_AT) -> Fa
         cursor = page.cursor
         if cursor is None:
             break
-    return Failures(groups=grouped(found), looked_at=len(found), complete=cursor is None)
+    return Failures(groups=group_failures(found), looked_at=len(found), complete=cursor is None)
 
 
-def grouped(failed: Iterable[FailedItem]) -> tuple[FailureGroup, ...]:
+def group_failures(failed: Iterable[FailedItem]) -> tuple[FailureGroup, ...]:
     counts: dict[tuple[str, str], int] = {}
     examples: dict[tuple[str, str], FailedItem] = {}
     for one in failed:
-        kind = (one.outcome, shape(one.error_message or ""))
+        kind = (one.outcome, normalize_message(one.error_message or ""))
         counts[kind] = counts.get(kind, 0) + 1
         examples.setdefault(kind, one)
     largest_first = sorted(counts, key=lambda kind: (-counts[kind], kind))
@@ -77,7 +77,7 @@ def grouped(failed: Iterable[FailedItem]) -> tuple[FailureGroup, ...]:
     )
 
 
-def shape(message: str) -> str:
+def normalize_message(message: str) -> str:
     """The message without what differs from one item to the next."""
     return _NUMBER.sub("N", _QUOTED.sub("'...'", _URL.sub("URL", message.strip().partition("\n")[0])))[:WIDTH]
 

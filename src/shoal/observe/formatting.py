@@ -8,7 +8,7 @@ import math
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`0.4s`, `45s`, `12m`, `3h40`, `2d4h`: two figures at most, rounded."""
     if seconds < 9.95:
         return f"{seconds:.1f}".removesuffix(".0") + "s"
@@ -24,24 +24,24 @@ def span(seconds: float) -> str:
     return f"{hours // 24}d{hours % 24}h"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A whole percentage that says 0% only for nothing and 100% only for all."""
     if 0 < share < 0.01:
         return "<1%"
     return f"{math.floor(share * 100 + 1e-9)}%"
 
 
-def counted(number: int | str, what: str) -> str:
+def pluralize(number: int | str, what: str) -> str:
     """`1 item`, `2 items`, `10000 or more items`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def stamp(moment: dt.datetime | None) -> str:
+def format_time(moment: dt.datetime | None) -> str:
     """A moment in UTC, to the second."""
     return "" if moment is None else moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def per_minute(rate: float | None) -> str:
+def format_rate(rate: float | None) -> str:
     """A rate: `312/min`, `4.2/min`, `-/min` when it is not known yet."""
     if rate is None:
         return "-/min"

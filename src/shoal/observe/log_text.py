@@ -18,22 +18,22 @@ from shoal.observe.formatting import printable
 _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[1;31m"}
 # Facts of these names would hide the line's own.
-_OURS = ("time", "level")
+_RESERVED = ("time", "level")
 # What the level says in JSON.
 _ERROR = "Error:"
 _PLAIN = (int, float, bool, type(None))
 _encode = msgspec.json.Encoder().encode
 
 
-class Cleaner:
+class Redactor:
     """Facts as plain values (text, numbers, lists, dicts) without secrets. Never raises, whatever it is given."""
 
     def __init__(self, secrets: tuple[str, ...]) -> None:
         self._secrets = secrets
 
-    def clean(self, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    def redact(self, event: MutableMapping[str, Any]) -> dict[str, Any]:
         return {
-            f"{name}_" if name in _OURS else name: HIDDEN if is_secret_field(name, value) else self._value(value)
+            f"{name}_" if name in _RESERVED else name: HIDDEN if is_secret_field(name, value) else self._value(value)
             for name, value in event.items()
         }
 
@@ -46,23 +46,23 @@ class Cleaner:
             return self._text(f"{type(value).__name__}: {value}")
         try:
             return redacted_value(
-                self._writable(msgspec.to_builtins(value, enc_hook=str, str_keys=True)), self._secrets
+                self._escape_surrogates(msgspec.to_builtins(value, enc_hook=str, str_keys=True)), self._secrets
             )
         except Exception:
-            return self._text(_described(value))
+            return self._text(_safe_repr(value))
 
-    def _writable(self, value: Any) -> Any:
+    def _escape_surrogates(self, value: Any) -> Any:
         """Lone surrogates cannot be written."""
         if isinstance(value, dict):
-            return {self._writable(name): self._writable(inner) for name, inner in value.items()}
+            return {self._escape_surrogates(name): self._escape_surrogates(inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [self._writable(inner) for inner in value]
+            return [self._escape_surrogates(inner) for inner in value]
         if isinstance(value, str) and not value.isascii():
             return value.encode(errors="backslashreplace").decode()
         return value
 
     def _text(self, text: str) -> str:
-        return redacted(self._writable(text), self._secrets)
+        return redacted(self._escape_surrogates(text), self._secrets)
 
 
 def json_line(level: str, facts: dict[str, Any]) -> str:
@@ -78,8 +78,8 @@ class JsonStream(TextIOBase):
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._cleaner = Cleaner(())
-        self._begun = threading.local()
+        self._redactor = Redactor(())
+        self._partial = threading.local()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -96,7 +96,7 @@ class JsonStream(TextIOBase):
         return False
 
     def write(self, text: str) -> int:
-        *lines, self._begun.line = (getattr(self._begun, "line", "") + text).split("\n")
+        *lines, self._partial.line = (getattr(self._partial, "line", "") + text).split("\n")
         if whole := "".join(self._as_json(line) for line in lines if line.strip()):
             self._stream.write(whole)
         return len(text)
@@ -107,7 +107,7 @@ class JsonStream(TextIOBase):
         self._stream.flush()
 
     def flush(self) -> None:
-        if getattr(self._begun, "line", ""):
+        if getattr(self._partial, "line", ""):
             self.write("\n")
         self._stream.flush()
 
@@ -119,7 +119,7 @@ class JsonStream(TextIOBase):
         return self._line("error" if line.startswith(_ERROR) else "warning", line)
 
     def _line(self, level: str, text: str) -> str:
-        return json_line(level, self._cleaner.clean({"event": text.removeprefix(_ERROR).strip()}))
+        return json_line(level, self._redactor.redact({"event": text.removeprefix(_ERROR).strip()}))
 
 
 def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:
@@ -127,10 +127,10 @@ def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:
     others = {name: value for name, value in facts.items() if name not in ("event", "exception")}
     event = printable(str(facts.get("event", "")))
     if colour:
-        shown = "".join(f" {_DIM}{name}={_RESET}{_shown(value)}" for name, value in others.items())
+        shown = "".join(f" {_DIM}{name}={_RESET}{_format_value(value)}" for name, value in others.items())
         line = f"{_DIM}{_now()}{_RESET} {_COLOURS[level]}{level:<7}{_RESET} {_BOLD}{event}{_RESET}{shown}\n"
     else:
-        line = f"{_now()} {level:<7} {event}{''.join(f' {n}={_shown(v)}' for n, v in others.items())}\n"
+        line = f"{_now()} {level:<7} {event}{''.join(f' {n}={_format_value(v)}' for n, v in others.items())}\n"
     return line + "".join(f"    {printable(text)}\n" for text in str(facts.get("exception", "")).splitlines())
 
 
@@ -142,14 +142,14 @@ def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A word as it is, anything else as JSON."""
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" \"'="):
         return value
     return printable(_encode(value).decode())
 
 
-def _described(value: object) -> str:
+def _safe_repr(value: object) -> str:
     try:
         return repr(value)
     except Exception:

@@ -27,17 +27,17 @@ import structlog
 
 from shoal.errors import InvalidSetting
 from shoal.model.log import Log
-from shoal.observe.log_text import Cleaner, console_line, has_colour, json_line
+from shoal.observe.log_text import Redactor, console_line, has_colour, json_line
 
-MOST_LINES = 20_000
+MAX_LINES = 20_000
 CLOSE_SECONDS = 2.0
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-NOTHING = 50  # a level that nobody logs at
+LEVEL_OFF = 50  # a level that nobody logs at
 FORMATS = ("console", "json")
 Stream = TextIO | Callable[[str], None]
 
 
-class Outlet:
+class QueueWriter:
     """`write` gets one or more whole lines at a time. `name` says in complaints what it is."""
 
     def __init__(self, write: Callable[[str], None], name: str, *, finish: Callable[[], None] | None = None) -> None:
@@ -48,7 +48,7 @@ class Outlet:
         self._changed = threading.Condition()
         self._closing = False
         self._dropped = 0
-        self._complained = False
+        self._has_reported = False
         self._thread = threading.Thread(target=self._work, name="shoal-log", daemon=True)
         self._thread.start()
 
@@ -56,7 +56,7 @@ class Outlet:
         with self._changed:
             if self._closing:
                 return
-            if len(self._lines) >= MOST_LINES:
+            if len(self._lines) >= MAX_LINES:
                 self._dropped += 1
                 return
             self._lines.append(line)
@@ -75,9 +75,9 @@ class Outlet:
             try:
                 self._write(text)
             except Exception as error:
-                if not self._complained:
-                    self._complained = True
-                    _say(f"Cannot write to {self._name}: {error}. The work goes on; lines are missing there.")
+                if not self._has_reported:
+                    self._has_reported = True
+                    _print_error(f"Cannot write to {self._name}: {error}. The work goes on; lines are missing there.")
         if self._finish is not None:
             with suppress(Exception):
                 self._finish()
@@ -91,11 +91,11 @@ class Outlet:
             self._lines.clear()
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            _say(f"{dropped} log lines were dropped: {self._name} takes them too slowly.")
+            _print_error(f"{dropped} log lines were dropped: {self._name} takes them too slowly.")
         return text or None
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     """On stderr, if there is one; it may be the very pipe that broke."""
     with suppress(Exception):
         print(text, file=sys.stderr, flush=True)
@@ -104,14 +104,14 @@ def _say(text: str) -> None:
 class Logs:
     """An open log. `log` is what code logs with; `close` writes what is left."""
 
-    def __init__(self, log: Log, outlets: list[Outlet]) -> None:
+    def __init__(self, log: Log, outlets: list[QueueWriter]) -> None:
         self.log = log
-        self._outlets = outlets
+        self._writers = outlets
 
     def close(self) -> None:
         """Write what is left, for a short while at most. What is logged after that is dropped."""
-        for outlet in self._outlets:
-            outlet.close()
+        for writer in self._writers:
+            writer.close()
 
 
 def open_logs(
@@ -136,58 +136,58 @@ def open_logs(
     if stream is not None:
         sinks.append(_stream_sink(stream, format, LEVELS[level]))
     if file is not None:
-        sinks.append(_Sink(min(LEVELS["info"], LEVELS[level]), json_line, _file_outlet(file)))
-    lowest = min((sink.level for sink in sinks), default=NOTHING)
+        sinks.append(_Sink(min(LEVELS["info"], LEVELS[level]), json_line, _file_writer(file)))
+    lowest = min((sink.level for sink in sinks), default=LEVEL_OFF)
     logger = structlog.wrap_logger(
         None,
-        processors=[structlog.processors.format_exc_info, _Writing(sinks, Cleaner(secrets))],
+        processors=[structlog.processors.format_exc_info, _WriteToSinks(sinks, Redactor(secrets))],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         context_class=dict,
     )
     # Binding makes a real logger of the lazy one, once instead of at every call.
-    return Logs(cast(Log, logger.bind()), [sink.outlet for sink in sinks])
+    return Logs(cast(Log, logger.bind()), [sink.writer for sink in sinks])
 
 
 class _Sink:
-    def __init__(self, level: int, render: Callable[[str, dict[str, Any]], str], outlet: Outlet) -> None:
+    def __init__(self, level: int, render: Callable[[str, dict[str, Any]], str], writer: QueueWriter) -> None:
         self.level = level
         self.render = render
-        self.outlet = outlet
+        self.writer = writer
 
 
-class _Writing:
+class _WriteToSinks:
     """The end of structlog's chain: cleans the facts once and hands a line to each sink that wants it."""
 
-    def __init__(self, sinks: list[_Sink], cleaner: Cleaner) -> None:
+    def __init__(self, sinks: list[_Sink], redactor: Redactor) -> None:
         self._sinks = sinks
-        self._cleaner = cleaner
+        self._redactor = redactor
 
     def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
         level = method if method in LEVELS else "error"
-        facts = self._cleaner.clean(event)
+        facts = self._redactor.redact(event)
         for sink in self._sinks:
             if LEVELS[level] >= sink.level:
                 try:
                     line = sink.render(level, facts)
                 except Exception:  # a number too large for JSON, say
                     line = sink.render(level, {name: str(value) for name, value in facts.items()})
-                sink.outlet.put(line)
+                sink.writer.put(line)
         raise structlog.DropEvent
 
 
 def _stream_sink(stream: Stream, format: str, level: int) -> _Sink:
     if callable(stream):
-        outlet, colour = Outlet(lambda text: _each_line(stream, text), "the display"), False
+        writer, colour = QueueWriter(lambda text: _each_line(stream, text), "the display"), False
     else:
-        outlet, colour = Outlet(lambda text: _write_text(stream, text), "the log's stream"), has_colour(stream)
+        writer, colour = QueueWriter(lambda text: _write_text(stream, text), "the log's stream"), has_colour(stream)
     if format == "json":
-        return _Sink(level, json_line, outlet)
-    return _Sink(level, lambda method, facts: console_line(method, facts, colour=colour), outlet)
+        return _Sink(level, json_line, writer)
+    return _Sink(level, lambda method, facts: console_line(method, facts, colour=colour), writer)
 
 
-def _each_line(tell: Callable[[str], None], text: str) -> None:
+def _each_line(write_line: Callable[[str], None], text: str) -> None:
     for line in text.splitlines():
-        tell(line)
+        write_line(line)
 
 
 def _write_text(stream: TextIO, text: str) -> None:
@@ -195,7 +195,7 @@ def _write_text(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def _file_outlet(path: Path) -> Outlet:
+def _file_writer(path: Path) -> QueueWriter:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = FileIO(path, "ab")
@@ -206,7 +206,7 @@ def _file_outlet(path: Path) -> Outlet:
         ) from None
 
     file = _LogFile(handle)
-    return Outlet(file.write, f"the log file {path}", finish=handle.close)
+    return QueueWriter(file.write, f"the log file {path}", finish=handle.close)
 
 
 class _LogFile:
@@ -214,14 +214,14 @@ class _LogFile:
 
     def __init__(self, handle: FileIO) -> None:
         self._handle = handle
-        self._torn = False
+        self._ends_mid_line = False
 
     def write(self, text: str) -> None:
-        data = ("\n" + text if self._torn else text).encode()
+        data = ("\n" + text if self._ends_mid_line else text).encode()
         written = 0
         try:
             while written < len(data):
                 written += self._handle.write(data[written:]) or 0
         finally:
             if written:
-                self._torn = not data[:written].endswith(b"\n")
+                self._ends_mid_line = not data[:written].endswith(b"\n")

@@ -14,28 +14,28 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.views import WaitReason
 from shoal.observe.meter import Meter, Reading
-from shoal.observe.snapshot import Moment, look
+from shoal.observe.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_SECONDS = 10.0
-WHY_SECONDS = 1.0
+GATES_SECONDS = 1.0
 # Of the time that passes, at most this part goes into asking the ledger why.
-WHY_SHARE = 0.05
+GATES_SHARE = 0.05
 
 
-class Show(Protocol):
+class ProgressDisplay(Protocol):
     """Where a run is shown."""
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         """Show how the run stands now."""
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Say one line; on a terminal it stands above the bars. May be called from any thread."""
 
 
-class Lines:
+class LineDisplay:
     """For logs and pipes: the first reading, then one every ten seconds, and the last."""
 
     def __init__(self, note: Callable[[str], None], *, every: float = LINE_SECONDS) -> None:
@@ -44,66 +44,66 @@ class Lines:
         self._next_at = 0.0
         self._last = ""
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         now = time.monotonic()
         if now < self._next_at and not (reading.ended and reading.line != self._last):
             return
         self._next_at, self._last = now + self._every, reading.line
         self._note(redacted(reading.line))
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._note(text)
 
 
-class Silence:
+class NullDisplay:
     """For `-q`."""
 
-    def look(self, reading: Reading) -> None: ...
+    def update(self, reading: Reading) -> None: ...
 
-    def tell(self, text: str) -> None: ...
+    def print_line(self, text: str) -> None: ...
 
 
 @contextmanager
-def showing(note: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[Show]:
+def open_display(note: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[ProgressDisplay]:
     """The right kind of show for where stderr goes. `note` says a plain line there; `title` names what is shown."""
     if quiet:
-        yield Silence()
+        yield NullDisplay()
     elif (console := _terminal()) is None:
-        yield Lines(note)
+        yield LineDisplay(note)
     else:
-        from shoal.observe.screen import on_screen
+        from shoal.observe.screen import open_screen
 
-        with on_screen(console, title) as screen:
+        with open_screen(console, title) as screen:
             yield screen
 
 
-async def follow(ledger: Ledger, run_id: str, show: Show, *, every: float = 0.5) -> Moment:
+async def follow_run(ledger: Ledger, run_id: str, display: ProgressDisplay, *, every: float = 0.5) -> Snapshot:
     """Show the run until it has ended, and return its last moment.
 
     An outage of the ledger is told once and waited out. Raises NotFound when the run is removed meanwhile.
     """
-    meter, why, troubled = Meter(), _Why(ledger, run_id), False
+    meter, gate_cache, ledger_is_down = Meter(), _GateCache(ledger, run_id), False
     while True:
         try:
-            moment = await look(ledger, run_id, gates=await why.gates())
+            snapshot = await take_snapshot(ledger, run_id, gates=await gate_cache.gates())
         except LedgerError as error:
-            if not troubled:
-                show.tell(f"{redacted(error.message)} Looking again until it answers.")
-            troubled = True
+            if not ledger_is_down:
+                display.print_line(f"{redacted(error.message)} Looking again until it answers.")
+            ledger_is_down = True
         else:
-            if troubled:
-                show.tell("The ledger answers again.")
-            troubled = False
-            if moment.ended:
+            if ledger_is_down:
+                display.print_line("The ledger answers again.")
+            ledger_is_down = False
+            if snapshot.ended:
                 # What held it back a second ago is no longer true.
-                moment = await look(ledger, run_id)
-            show.look(meter.read(moment, time.monotonic()))
-            if moment.ended:
-                return moment
+                snapshot = await take_snapshot(ledger, run_id)
+            display.update(meter.read(snapshot, time.monotonic()))
+            if snapshot.ended:
+                return snapshot
         await asyncio.sleep(every)
 
 
-class _Why:
+class _GateCache:
     """What holds the run back, asked anew only as often as it is cheap."""
 
     def __init__(self, ledger: Ledger, run_id: str) -> None:
@@ -117,7 +117,7 @@ class _Why:
         if asked >= self._next_at:
             self._gates = await self._ledger.reads.why_run(self._run_id)
             answered = time.monotonic()
-            self._next_at = answered + max(WHY_SECONDS, (answered - asked) / WHY_SHARE)
+            self._next_at = answered + max(GATES_SECONDS, (answered - asked) / GATES_SHARE)
         return self._gates
 
 

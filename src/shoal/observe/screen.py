@@ -14,11 +14,11 @@ from rich.text import Text
 
 from shoal.model.redaction import redacted
 from shoal.model.views import Counts, sum_counts
-from shoal.observe.formatting import per_minute, percent, printable
+from shoal.observe.formatting import format_percent, format_rate, printable
 from shoal.observe.meter import Reading
-from shoal.observe.snapshot import Moment
+from shoal.observe.snapshot import Snapshot
 
-MOST_PARTS = 5
+MAX_PARTS = 5
 LONGEST_NAME = 24
 
 
@@ -30,36 +30,36 @@ class Screen:
         self._title = title
         self._shown: list[str] = []
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         width = self._live.console.width
         bars = Table.grid(padding=(0, 1), expand=False)
         for column in range(4):
             bars.add_column(no_wrap=True, justify="right" if column == 2 else "left", overflow="ellipsis")
         bar_width = max(10, min(40, width // 3))
-        ended = reading.total - reading.moment.counts.remaining
+        ended = reading.total - reading.snapshot.counts.remaining
         _add_row(bars, Text(self._title, style="bold"), (ended, reading.total), bar_width, _figures(reading))
-        for name, counts in self._busiest(reading.moment):
+        for name, counts in self._busiest(reading.snapshot):
             states = Text(_states(counts), style="dim")
             _add_row(bars, Text(printable(name)), (counts.total - counts.remaining, counts.total), bar_width, states)
         self._live.update(Group(bars, _bottleneck(reading)), refresh=True)
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         for line in redacted(text).splitlines():
             self._live.console.print(Text(printable(line)), soft_wrap=True)
 
-    def _busiest(self, moment: Moment) -> list[tuple[str, Counts]]:
+    def _busiest(self, snapshot: Snapshot) -> list[tuple[str, Counts]]:
         """The parts with most left to do. A part stays in its place until it has ended: no dancing lines."""
-        parts = _parts(moment)
+        parts = _parts(snapshot)
         if len(parts) < 2:
             return []
         kept = [name for name in self._shown if name in parts and parts[name].remaining]
         rest = sorted((name for name in parts if name not in kept), key=lambda name: -parts[name].remaining)
-        self._shown = [*kept, *rest][:MOST_PARTS]
+        self._shown = [*kept, *rest][:MAX_PARTS]
         return [(name, parts[name]) for name in parts if name in self._shown]
 
 
 @contextmanager
-def on_screen(console: Console, title: str) -> Iterator[Screen]:
+def open_screen(console: Console, title: str) -> Iterator[Screen]:
     """The display for the length of a block; it leaves nothing behind. Prints to stderr meanwhile go above it."""
     with Live(
         console=console,
@@ -78,9 +78,9 @@ def _add_row(table: Table, name: Text, done_of: tuple[int, int], bar_width: int,
 
 
 def _figures(reading: Reading) -> Text:
-    text = Text(f"{percent(reading.share)} ended {per_minute(reading.rate)}")
+    text = Text(f"{format_percent(reading.share)} ended {format_rate(reading.rate)}")
     if reading.ok is not None:
-        text.append(f" ok {percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
+        text.append(f" ok {format_percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
     if reading.dead:
         text.append(f" dead {reading.dead}", style="red")
     text.append(f" eta {reading.eta_text}", style="cyan")
@@ -89,18 +89,18 @@ def _figures(reading: Reading) -> Text:
 
 def _bottleneck(reading: Reading) -> Text:
     text = f"waiting: {reading.waiting_for}"
-    if reading.holdup.text:
-        text += f". {reading.holdup.text}"
+    if reading.bottleneck.text:
+        text += f". {reading.bottleneck.text}"
     return Text(printable(redacted(text)), style="yellow", no_wrap=True, overflow="ellipsis")
 
 
-def _parts(moment: Moment) -> dict[str, Counts]:
+def _parts(snapshot: Snapshot) -> dict[str, Counts]:
     """Partitions, or stages, or both, whatever tells the parts of this run apart."""
-    if len({part.partition for part in moment.partitions}) < 2:
-        return {stage: counts for stage, counts in moment.stages.items() if counts.total}
-    several_stages = len({part.stage for part in moment.partitions}) > 1
+    if len({part.partition for part in snapshot.partitions}) < 2:
+        return {stage: counts for stage, counts in snapshot.stages.items() if counts.total}
+    several_stages = len({part.stage for part in snapshot.partitions}) > 1
     parts: dict[str, Counts] = {}
-    for part in moment.partitions:
+    for part in snapshot.partitions:
         name = f"{part.stage} {part.partition or '-'}" if several_stages else part.partition or "-"
         parts[name] = sum_counts([parts[name], part.counts]) if name in parts else part.counts
     return parts

@@ -26,15 +26,15 @@ from shoal.model.worker import WorkerView
 
 ENDED = (RunState.FINISHED, RunState.CANCELLED)
 # Gates before which nothing of the run moves, and how to name them in a few words.
-_FULL_STOPS = {
+_BLOCKING_GATES = {
     "run_paused": "the run is paused",
     "run_finished": "nothing",
     "run_cancelled": "nothing",
     "unsealed": "more items",
     "nothing_left": "nothing",
 }
-_NOTHING_TO_DO = ("unsealed", "nothing_left")
-_LANE_STOPS = {
+_EMPTY_GATES = ("unsealed", "nothing_left")
+_LANE_GATES = {
     "lane_paused": "paused lane",
     "lane_blocked": "rate limit of the site",
     "lane_order": "earlier items of their groups",
@@ -56,7 +56,7 @@ _DEAD = "held_by_dead"
 REMEDY = "Unless this is an upgrade under way, stop the old ones (`shoal workers stop`): each finishes first."
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """`counts` is the sum of `partitions`, so the two never disagree. `gates`: what holds the run back, worst first.
 
     `at` is when it was looked at, by this machine's clock: good enough to show, not to decide by.
@@ -81,53 +81,53 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-async def look(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReason] | None = None) -> Moment:
+async def take_snapshot(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReason] | None = None) -> Snapshot:
     """The run now. Given `gates`, those are used again: asking why is the dearest of the reads."""
     run = await ledger.runs.get(run_id)
     partitions = tuple(await ledger.reads.partitions(run_id))
     if gates is None:
         gates = await ledger.reads.why_run(run_id)
     counts = sum_counts(part.counts for part in partitions)
-    return Moment(at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates))
+    return Snapshot(at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates))
 
 
-class Holdup(msgspec.Struct, frozen=True):
+class Bottleneck(msgspec.Struct, frozen=True):
     """`cause` in a few words; `share` of the open items it holds, if it can be counted; `text` says it in full.
 
-    `stops`: nothing of the run moves until somebody does something about it, so nobody can tell when it will end.
+    `blocks_run`: nothing of the run moves until somebody does something about it, so nobody can tell when it will end.
     """
 
     cause: str
     share: float | None = None
     text: str = ""
-    stops: bool = False
+    blocks_run: bool = False
 
 
-def holdup(counts: Counts, gates: Sequence[WaitReason]) -> Holdup:
+def find_bottleneck(counts: Counts, gates: Sequence[WaitReason]) -> Bottleneck:
     """The one thing to name. `gates` are those of `why_run`, the most important first."""
     by_code: dict[str, WaitReason] = {}
     for gate in gates:
         by_code.setdefault(gate.code, gate)
-    for code, cause in _FULL_STOPS.items():
-        if counts.remaining and code in _NOTHING_TO_DO:
+    for code, cause in _BLOCKING_GATES.items():
+        if counts.remaining and code in _EMPTY_GATES:
             continue  # the gates are a moment older than the counts
         if code in by_code:
-            return Holdup(cause, text=by_code[code].text, stops=code == "run_paused")
+            return Bottleneck(cause, text=by_code[code].text, blocks_run=code == "run_paused")
     if counts.remaining == 0:
-        return Holdup("nothing")
+        return Bottleneck("nothing")
     if "ledger_full" in by_code:
-        return Holdup("space on the ledger's disk", text=by_code["ledger_full"].text, stops=True)
+        return Bottleneck("space on the ledger's disk", text=by_code["ledger_full"].text, blocks_run=True)
     if "no_worker" in by_code and counts.leased <= _held_by_dead(by_code):
         text = " ".join(by_code[code].text for code in ("no_worker", _DEAD) if code in by_code)
-        return Holdup("a live worker", text=text, stops=True)
-    return _largest(counts, by_code)
+        return Bottleneck("a live worker", text=text, blocks_run=True)
+    return _largest_group(counts, by_code)
 
 
 def _held_by_dead(by_code: dict[str, WaitReason]) -> int:
     return (by_code[_DEAD].items or 0) if _DEAD in by_code else 0
 
 
-def _largest(counts: Counts, by_code: dict[str, WaitReason]) -> Holdup:
+def _largest_group(counts: Counts, by_code: dict[str, WaitReason]) -> Bottleneck:
     dead = min(counts.leased, _held_by_dead(by_code))
     groups = {"leased": counts.leased - dead, _DEAD: dead, "ready": counts.ready, _LANES: counts.waiting}
     for code in _DELAYS:
@@ -139,31 +139,31 @@ def _largest(counts: Counts, by_code: dict[str, WaitReason]) -> Holdup:
     share = min(1.0, groups[largest] / counts.remaining)
     match largest:
         case "leased":
-            return Holdup("nothing", text=by_code["leased"].text if "leased" in by_code else "")
+            return Bottleneck("nothing", text=by_code["leased"].text if "leased" in by_code else "")
         case "held_by_dead":
-            return Holdup("items of dead workers", share, by_code[_DEAD].text)
+            return Bottleneck("items of dead workers", share, by_code[_DEAD].text)
         case "ready":
             gate = by_code.get("no_worker", by_code.get("ready"))
-            return Holdup("free workers", share, gate.text if gate else "")
+            return Bottleneck("free workers", share, gate.text if gate else "")
         case "lanes":
-            return _lane_holdup(by_code, share)
+            return _lane_bottleneck(by_code, share)
         case code:
-            return Holdup(_DELAYS[code], share, by_code[code].text)
+            return Bottleneck(_DELAYS[code], share, by_code[code].text)
 
 
-def _lane_holdup(by_code: dict[str, WaitReason], share: float) -> Holdup:
+def _lane_bottleneck(by_code: dict[str, WaitReason], share: float) -> Bottleneck:
     """The busiest lane speaks for all: the ledger names it first, and a stop before a limit."""
     for code, gate in by_code.items():
-        if code in _LANE_STOPS:
-            return Holdup(_LANE_STOPS[code], share, gate.text)
+        if code in _LANE_GATES:
+            return Bottleneck(_LANE_GATES[code], share, gate.text)
     for code in _IN_LANES:
         if code in by_code:
-            return Holdup(_DELAYS[code], share, by_code[code].text)
+            return Bottleneck(_DELAYS[code], share, by_code[code].text)
     # The gates are a moment older than the counts: which rule of the lanes it is, the next look says.
-    return Holdup("their lanes", share, by_code["waiting"].text if "waiting" in by_code else "")
+    return Bottleneck("their lanes", share, by_code["waiting"].text if "waiting" in by_code else "")
 
 
-class Skew(msgspec.Struct, frozen=True, kw_only=True):
+class VersionSkew(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers have which version of Shoal, and which code. Workers that do not say are left out."""
 
     versions: dict[str, int]
@@ -172,27 +172,27 @@ class Skew(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lines(self) -> list[str]:
         """A sentence for each kind of difference; none when all are alike."""
-        told = []
+        sentences = []
         if len(self.versions) > 1:
-            told.append(f"Workers run different versions of Shoal: {counted_kinds(self.versions)}.")
+            sentences.append(f"Workers run different versions of Shoal: {format_counts(self.versions)}.")
         if len(self.codes) > 1:
-            told.append(f"Workers run different code: {counted_kinds(self.codes)}.")
-        return told
+            sentences.append(f"Workers run different code: {format_counts(self.codes)}.")
+        return sentences
 
 
-def skew(workers: Iterable[WorkerView]) -> Skew:
+def version_skew(workers: Iterable[WorkerView]) -> VersionSkew:
     known = list(workers)
-    return Skew(
+    return VersionSkew(
         versions=dict(Counter(worker.version for worker in known if worker.version).most_common()),
         codes=dict(Counter(worker.code for worker in known if worker.code).most_common()),
     )
 
 
-def workers_of(workers: Sequence[WorkerView], run: Run) -> list[WorkerView]:
+def live_workers(workers: Sequence[WorkerView], run: Run) -> list[WorkerView]:
     """Those that are alive and take items of this run."""
     return [worker for worker in workers if worker.alive and worker.scope.includes_run(run.id, run.scraper)]
 
 
-def counted_kinds(kinds: dict[str, int]) -> str:
+def format_counts(kinds: dict[str, int]) -> str:
     """`0.2 (3 workers), 0.1 (1 worker)`"""
     return ", ".join(f"{kind} ({count} {'worker' if count == 1 else 'workers'})" for kind, count in kinds.items())

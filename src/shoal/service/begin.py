@@ -27,13 +27,13 @@ from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.views import IntakeReport
 from shoal.model.worker import WorkerView
 
-LIST = "list"
+LIST_NOTE = "list"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
-MOST_RUNS = 200
-YOUNG = dt.timedelta(seconds=10)
+MAX_RUNS = 200
+RECENT = dt.timedelta(seconds=10)
 
 
-class Choice(StrEnum):
+class RunChoice(StrEnum):
     """Which run is meant: the unfinished one if there is one, the last one whatever became of it, or a new one."""
 
     AUTO = "auto"
@@ -41,34 +41,36 @@ class Choice(StrEnum):
     FRESH = "fresh"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be done. `run` is the run to go on with; None means a new one. `left` is what it still has to do."""
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be done. `run`: the run to resume; None means a new one. `remaining`: its open items."""
 
     run: Run | None
-    left: int = 0
+    remaining: int = 0
     unfinished: Run | None = None
 
 
-async def plan_run(ledger: Ledger, scraper: Scraper, choice: Choice, *, place: str = "the ledger") -> Plan:
-    """Look, and change nothing. Raises NotFound when a run is to be resumed and there is none; `place` names where."""
+async def plan_run(ledger: Ledger, scraper: Scraper, choice: RunChoice, *, ledger_name: str = "the ledger") -> RunPlan:
+    """Look, and change nothing. Raises NotFound when a run is to be resumed and there is none; `ledger_name` names
+    where.
+    """
     latest = await ledger.runs.latest(scraper.name)
-    if latest is None and choice is Choice.RESUME:
-        raise nothing_to_resume(scraper, place)
+    if latest is None and choice is RunChoice.RESUME:
+        raise nothing_to_resume(scraper, ledger_name)
     unfinished = latest if latest is not None and latest.state in UNFINISHED else None
-    run = {Choice.AUTO: unfinished, Choice.RESUME: latest, Choice.FRESH: None}[choice]
+    run = {RunChoice.AUTO: unfinished, RunChoice.RESUME: latest, RunChoice.FRESH: None}[choice]
     if run is not None:
         check_stages(scraper, run)
-    left = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
-    return Plan(run=run, left=left, unfinished=unfinished)
+    remaining = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
+    return RunPlan(run=run, remaining=remaining, unfinished=unfinished)
 
 
-def nothing_to_resume(scraper: Scraper, place: str) -> NotFound:
+def nothing_to_resume(scraper: Scraper, ledger_name: str) -> NotFound:
     return NotFound(
-        f"There is no run of {scraper.name} to resume in {place}.", remedy="Leave --resume out to start one."
+        f"There is no run of {scraper.name} to resume in {ledger_name}.", remedy="Leave --resume out to start one."
     )
 
 
-async def open_run(ledger: Ledger, scraper: Scraper, plan: Plan, spec: RunSpec, *, by: str) -> Run:
+async def open_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, spec: RunSpec, *, by: str) -> Run:
     """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane."""
     if plan.run is None:
         if plan.unfinished is not None and plan.unfinished.state is RunState.ACTIVE:
@@ -79,7 +81,7 @@ async def open_run(ledger: Ledger, scraper: Scraper, plan: Plan, spec: RunSpec, 
     return await ledger.runs.get(plan.run.id)
 
 
-class Filled(msgspec.Struct):
+class FillProgress(msgspec.Struct):
     """What has been stored so far: of the list of URLs, and of what the scraper starts from."""
 
     listed: IntakeReport | None = None
@@ -104,10 +106,10 @@ class Filled(msgspec.Struct):
     def nothing_was_valid(self) -> bool:
         return bool(self.invalid and not self.enqueued and not self.duplicates)
 
-    def first_complaint(self, urls: UrlFile | None) -> str:
+    def first_error(self, urls: UrlFile | None) -> str:
         """What is wrong with the first item that was refused, and which one that is."""
         if urls is not None and self.listed is not None and self.listed.invalid_entries:
-            return urls.complaint(*self.listed.invalid_entries[0])
+            return urls.describe_error(*self.listed.invalid_entries[0])
         return self.seeds.invalid_entries[0][1] if self.seeds is not None and self.seeds.invalid_entries else ""
 
 
@@ -116,7 +118,7 @@ async def fill_run(
     run: Run,
     scraper: Scraper,
     urls: UrlFile | None,
-    filled: Filled,
+    progress: FillProgress,
     *,
     by: str,
     in_lanes: bool = True,
@@ -126,36 +128,36 @@ async def fill_run(
 
     A run that was sealed before has its starting items; only the URLs are new to it. What is handed in twice is stored
     once. The list comes first: a person may not have it a second time, the scraper's own sources are there again.
-    `filled` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
+    `progress` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
     """
     if urls is not None:
-        await ledger.runs.put_note(run.id, LIST, {"name": urls.name, "complete": False})
-        filled.listed = await ledger.intake.enqueue(run.id, _placed(aiter(urls), in_lanes=in_lanes))
-        await ledger.runs.put_note(run.id, LIST, {"name": urls.name, "complete": True})
+        await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": False})
+        progress.listed = await ledger.intake.enqueue(run.id, _with_lanes(aiter(urls), in_lanes=in_lanes))
+        await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": True})
     if not run.sealed:
-        filled.seeds = await ledger.intake.enqueue(run.id, _placed(scraper.seeds(), in_lanes=in_lanes))
-    if filled.nothing_was_valid:
-        which = "The only item" if filled.invalid == 1 else f"None of the {filled.invalid} items"
-        valid = "not valid" if filled.invalid == 1 else "valid"
+        progress.seeds = await ledger.intake.enqueue(run.id, _with_lanes(scraper.seeds(), in_lanes=in_lanes))
+    if progress.nothing_was_valid:
+        which = "The only item" if progress.invalid == 1 else f"None of the {progress.invalid} items"
+        valid = "not valid" if progress.invalid == 1 else "valid"
         raise UsageError(
-            f"{which} to start from is {valid}: {filled.first_complaint(urls)}",
+            f"{which} to start from is {valid}: {progress.first_error(urls)}",
             remedy="Correct what to start from; nothing was stored.",
         )
     if seal:
         await ledger.runs.seal(run.id, by=by)
 
 
-async def remove_empty(ledger: Ledger, plan: Plan, run: Run, filled: Filled, *, by: str) -> None:
+async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillProgress, *, by: str) -> None:
     """Forget a new run that got nothing because nothing was valid: there is nothing to go on with."""
-    if plan.run is None and filled.nothing_was_valid:
+    if plan.run is None and progress.nothing_was_valid:
         await ledger.runs.remove(run.id, by=by)
 
 
-async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | None) -> None:
+async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlFile | None) -> None:
     """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
     if plan.run is None or plan.run.sealed or urls is not None:
         return
-    noted = await ledger.runs.get_note(plan.run.id, LIST)
+    noted = await ledger.runs.get_note(plan.run.id, LIST_NOTE)
     if noted is not None and not noted["complete"]:
         name = noted["name"]
         raise UsageError(
@@ -164,7 +166,9 @@ async def check_list_is_complete(ledger: Ledger, plan: Plan, urls: UrlFile | Non
         )
 
 
-async def set_abandoned_aside(ledger: Ledger, keep: str, was_abandoned: Callable[[str], bool], *, by: str) -> list[Run]:
+async def pause_abandoned_runs(
+    ledger: Ledger, keep: str, was_abandoned: Callable[[str], bool], *, by: str
+) -> list[Run]:
     """Pause unfinished runs that were left by who worked on them: their items keep places in lanes this run needs.
 
     `was_abandoned` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first
@@ -173,28 +177,28 @@ async def set_abandoned_aside(ledger: Ledger, keep: str, was_abandoned: Callable
     workers = [worker for worker in await ledger.workers.list() if worker.alive]
     served = {run_id for worker in workers for run_id in worker.scope.run_ids}
     scrapers = {worker.scope.scraper for worker in workers if not worker.scope.run_ids}
-    aside = []
+    paused = []
     for run in (await ledger.runs.list(limit=200)).rows:
         if run.state is not RunState.ACTIVE or run.id == keep or run.id in served:
             continue
         if run.scraper in scrapers or None in scrapers or not was_abandoned(run.scraper):
             continue
         await ledger.runs.pause(run.id, by=by)
-        aside.append(run)
-    return aside
+        paused.append(run)
+    return paused
 
 
-async def bury_dead_neighbours(ledger: Ledger) -> list[str]:
+async def mark_local_dead_workers(ledger: Ledger) -> list[str]:
     """Workers of this machine whose process is gone: their items need not wait for the lease to end.
 
     Only for a ledger that lies on this machine: elsewhere another machine may have the same name.
     """
-    buried = []
+    marked = []
     for worker in await ledger.workers.list():
         if worker.node == socket.gethostname() and not _is_alive(worker.pid):
             await ledger.workers.mark_dead(worker.id)
-            buried.append(worker.id)
-    return buried
+            marked.append(worker.id)
+    return marked
 
 
 def _is_alive(pid: int) -> bool:
@@ -211,7 +215,7 @@ def _is_alive(pid: int) -> bool:
     return state not in "ZX"  # dead, only nobody has asked after it yet
 
 
-def check_there_is_a_start(scraper: Scraper, urls: object | None, plan: Plan) -> None:
+def check_has_start_items(scraper: Scraper, urls: object | None, plan: RunPlan) -> None:
     if not scraper.has_sources and urls is None and (plan.run is None or not plan.run.sealed):
         raise UsageError(
             f"{scraper.name} has nothing to start from.",
@@ -228,33 +232,35 @@ def check_stages(scraper: Scraper, run: Run) -> None:
         )
 
 
-async def _placed(seeds: AsyncIterator[NewItem], *, in_lanes: bool) -> AsyncIterator[Entry]:
+async def _with_lanes(seeds: AsyncIterator[NewItem], *, in_lanes: bool) -> AsyncIterator[Entry]:
     async for seed in seeds:
-        yield seed if in_lanes else _unlaned(seed)
+        yield seed if in_lanes else _without_lane(seed)
 
 
-def _unlaned(entry: Entry) -> Entry:
+def _without_lane(entry: Entry) -> Entry:
     """Without a lane: nobody is visited, so nobody needs to be spared."""
     return msgspec.structs.replace(entry, lane=None) if isinstance(entry, NewItem) else entry
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class KeyedRuns(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand for an idempotency key.
 
-    `own`: the run that was made for it. `going`: while there is none, another run that must not be disturbed. `left`:
-    one that nobody works on.
+    `existing`: the run that was made for it. `conflicting`: while there is none, another run that must not be
+    disturbed. `abandoned`: one that nobody works on.
     """
 
-    own: Run | None = None
-    going: Run | None = None
-    left: Run | None = None
+    existing: Run | None = None
+    conflicting: Run | None = None
+    abandoned: Run | None = None
 
     @property
-    def is_over(self) -> bool:
-        return self.own is not None and self.own.state not in UNFINISHED
+    def is_finished(self) -> bool:
+        return self.existing is not None and self.existing.state not in UNFINISHED
 
 
-async def standing(ledger: Ledger, scraper: str, idempotency_key: str, *, for_workers: bool, owned: bool) -> Standing:
+async def find_keyed_runs(
+    ledger: Ledger, scraper: str, idempotency_key: str, *, for_workers: bool, owned: bool
+) -> KeyedRuns:
     """Look, and change nothing.
 
     A run is going when a live worker serves it. `for_workers`: what is active waits for workers that come when they
@@ -268,28 +274,28 @@ async def standing(ledger: Ledger, scraper: str, idempotency_key: str, *, for_wo
                 f"The run {own.id}, made for {idempotency_key!r}, belongs to {own.scraper}, not to {scraper}.",
                 remedy="Give another idempotency key.",
             )
-        return Standing(own=own)
-    runs = (await ledger.runs.list(scraper=scraper, limit=MOST_RUNS)).rows
+        return KeyedRuns(existing=own)
+    runs = (await ledger.runs.list(scraper=scraper, limit=MAX_RUNS)).rows
     active = [run for run in runs if run.state is RunState.ACTIVE]
     workers = await ledger.workers.list() if active else []
     now = (await ledger.health.check()).clock
     going = next(
-        (run for run in active if for_workers or _is_served(run, workers) or (not owned and _is_young(run, now))), None
+        (run for run in active if for_workers or _is_served(run, workers) or (not owned and _is_recent(run, now))), None
     )
-    return Standing(going=going, left=active[0] if active and going is None else None)
+    return KeyedRuns(conflicting=going, abandoned=active[0] if active and going is None else None)
 
 
-async def plan_for(ledger: Ledger, scraper: Scraper, found: Standing) -> Plan:
+async def plan_keyed_run(ledger: Ledger, scraper: Scraper, found: KeyedRuns) -> RunPlan:
     """The idempotency key's own run, or a new one, for which a run that nobody works on is set aside."""
-    if found.own is not None:
-        check_stages(scraper, found.own)
-    left = (await ledger.reads.stats(found.own.id)).remaining if found.own is not None else 0
-    return Plan(run=found.own, left=left, unfinished=found.left)
+    if found.existing is not None:
+        check_stages(scraper, found.existing)
+    remaining = (await ledger.reads.stats(found.existing.id)).remaining if found.existing is not None else 0
+    return RunPlan(run=found.existing, remaining=remaining, unfinished=found.abandoned)
 
 
-def _is_young(run: Run, now: dt.datetime) -> bool:
+def _is_recent(run: Run, now: dt.datetime) -> bool:
     """Whoever made it may not have come to work on it yet."""
-    return now - run.created_at < YOUNG
+    return now - run.created_at < RECENT
 
 
 def _is_served(run: Run, workers: Sequence[WorkerView]) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from shoal.autoscale.machine import Machine
-from shoal.autoscale.rules import Bounds, Pace, Signs
-from shoal.autoscale.scaler import Backlog, Ends, Scaler, backlog_of
+from shoal.autoscale.rules import Bounds, ScalingDelays, ScalingInputs
+from shoal.autoscale.scaler import AttemptTotals, Autoscaler, Backlog, read_backlog
 from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
@@ -21,7 +21,7 @@ from shoal.worker.slots import Slots
 SAMPLE_SECONDS = 0.1
 SAMPLES = 10
 # Places are cheap: they come within seconds and go within half a minute.
-PACE = Pace(grow=1.0, settle=10.0, hot=3.0, quiet=20.0, remember=60.0)
+DELAYS = ScalingDelays(between_growth=1.0, cooldown=10.0, cpu_full=3.0, idle=20.0, avoid_failed_size=60.0)
 # What fewer attempts at once may cure. A page that is not there is not among it.
 _FAILED = {OutcomeClass.TRANSIENT, OutcomeClass.BLOCKED}
 
@@ -37,28 +37,28 @@ class AutoConcurrency:
         self._lease_buffer = lease_buffer
         self._slots = slots
         self._log = log
-        self._ends = Ends()
+        self._totals = AttemptTotals()
 
     def record_outcome(self, decision: AttemptDecision) -> None:
         """An attempt was committed."""
-        ends = self._ends
-        self._ends = Ends(
-            ends.all + 1,
-            ends.failed + (decision.outcome in _FAILED),
-            ends.throttled + (decision.outcome is OutcomeClass.THROTTLED),
+        totals = self._totals
+        self._totals = AttemptTotals(
+            totals.all + 1,
+            totals.failed + (decision.outcome in _FAILED),
+            totals.throttled + (decision.outcome is OutcomeClass.THROTTLED),
         )
 
     async def run(self) -> None:
         """Until it is cancelled. While the ledger is away everything stays as it is."""
         options = self._registration.options
         bounds = Bounds(options.initial_concurrency, options.concurrency)
-        scaler = Scaler(bounds, PACE, options.limits, what="items at once", log=self._log, machine=Machine())
+        scaler = Autoscaler(bounds, DELAYS, options.limits, what="items at once", log=self._log, machine=Machine())
         while self._registration.events.stop_reason is None:
             began, used = time.monotonic(), time.process_time()
             running = await self._average_busy()
             process = (time.process_time() - used) / (time.monotonic() - began)
             with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
-                backlog = await backlog_of(self._ledger, options.scope)
+                backlog = await read_backlog(self._ledger, options.scope)
                 await self._apply(scaler, self._measure(backlog, running, process), backlog.run_ids)
 
     async def _average_busy(self) -> float:
@@ -69,18 +69,18 @@ class AutoConcurrency:
             seen += len(self._slots.running)
         return seen / SAMPLES
 
-    async def _apply(self, scaler: Scaler, signs: Signs, run_ids: Sequence[str]) -> None:
+    async def _apply(self, scaler: Autoscaler, signs: ScalingInputs, run_ids: Sequence[str]) -> None:
         now = self._slots.capacity
-        decision = scaler.judge(now, signs, self._ends)
+        decision = scaler.decide(now, signs, self._totals)
         if decision.target != now:
             self._slots.resize(decision.target)
-        await scaler.tell(self._ledger.runs, run_ids, f"worker {self._registration.id}", now, decision)
+        await scaler.report(self._ledger.runs, run_ids, f"worker {self._registration.id}", now, decision)
 
-    def _measure(self, backlog: Backlog, running: float, process: float) -> Signs:
-        return Signs(
+    def _measure(self, backlog: Backlog, running: float, process: float) -> ScalingInputs:
+        return ScalingInputs(
             at=time.monotonic(),
             backlog=backlog.ready + self._lease_buffer.buffered,
-            behind_lanes=backlog.behind_lanes,
+            waiting_for_lanes=backlog.waiting_for_lanes,
             idle=max(0, round(self._slots.capacity - running)),
             process=process,
         )

@@ -16,7 +16,7 @@ from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
-from shoal.observe.snapshot import holdup, look
+from shoal.observe.snapshot import find_bottleneck, take_snapshot
 from shoal.worker.lease_buffer import LeaseBuffer
 from shoal.worker.options import StopReason
 from shoal.worker.registration import Registration
@@ -99,7 +99,7 @@ async def _reasons(ledger: Ledger, scope: Scope) -> list[tuple[str, str, str]]:
         return [("", "", "Nothing to do: no run is open. The worker waits for one.")]
     reasons = []
     for run in runs[:MAX_RUNS_REPORTED]:
-        found = holdup((moment := await look(ledger, run.id)).counts, moment.gates)
+        found = find_bottleneck((moment := await take_snapshot(ledger, run.id)).counts, moment.gates)
         text = f"Nothing to do for run {run.id} of {run.scraper}: "
         if run.state is RunState.PAUSED:
             text += f"it is paused. `shoal runs resume {run.id}` lets it go on, `shoal runs cancel {run.id}` ends it."

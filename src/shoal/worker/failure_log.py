@@ -14,7 +14,7 @@ from shoal.define.author_code import error_summary, is_library_code
 from shoal.model.item import ClaimedItem
 from shoal.model.log import Log
 from shoal.model.outcome import AttemptDecision, DecisionKind
-from shoal.observe.failures import shape
+from shoal.observe.failures import normalize_message
 
 MAX_KINDS = 1_000
 REPEAT_SECONDS = 30.0
@@ -68,7 +68,9 @@ class FailureLog:
         }
         if decision.kind is not DecisionKind.DEAD:
             fields["retry_in"] = round(decision.delay, 1)
-        kind = f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {shape(decision.error or '')}"
+        kind = (
+            f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {normalize_message(decision.error or '')}"
+        )
         emit = self._log.warning if self._is_new(kind, "more attempts failed like this", fields) else self._log.debug
         emit("attempt failed", **fields)
 

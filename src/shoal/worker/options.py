@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from shoal.autoscale.rules import Limits
+from shoal.autoscale.rules import LoadLimits
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 
 
@@ -22,7 +22,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope
     concurrency: int = 16
     min_concurrency: int | None = None
-    limits: Limits = Limits()
+    limits: LoadLimits = LoadLimits()
     batch_size: int = 50
     lease: float = DEFAULT_LEASE_SECONDS
     drain: float = 30.0

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import NotFound, UsageError
 from shoal.fleet.collection import member_runner
-from shoal.fleet.collection.members import Choice, Member, discover, plan
+from shoal.fleet.collection.members import Member, MemberFilter, discover, plan_members
 
 
 def write(folder: Path, path: str, text: str = "{}") -> None:
@@ -75,8 +75,12 @@ def test_of_two_files_for_one_member_one_is_broken(tmp_path: Path) -> None:
     assert "are both fiji.times: rename one of them" in (members["fiji/other.yaml"].broken or "")
     assert "are both fiji/times" in (members["america/times.yaml"].broken or "")
     # A file that claims another's name makes no group of it, and is chosen by its own place.
-    assert keys(plan(members.values(), Choice(include=["fiji/*"], exclude=["other"])).singles) == ["fiji/times"]
-    assert keys(plan(members.values(), Choice(include=["america/times"])).members) == ["america/times.yaml"]
+    assert keys(plan_members(members.values(), MemberFilter(include=["fiji/*"], exclude=["other"])).singles) == [
+        "fiji/times"
+    ]
+    assert keys(plan_members(members.values(), MemberFilter(include=["america/times"])).members) == [
+        "america/times.yaml"
+    ]
 
 
 def test_whatever_is_wrong_with_a_file_the_others_are_found(tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_a_newspaper_in_several_countries_is_a_group(tmp_path: Path) -> None:  #
     write(tmp_path, "fiji/times.yaml")
     write(tmp_path, "fiji/a.yaml", "group: one-host")
     write(tmp_path, "tonga/b.yaml", "group: one-host\npriority: -1")
-    found = plan(discover(tmp_path), Choice())
+    found = plan_members(discover(tmp_path), MemberFilter())
     assert keys(found.singles) == ["fiji/times"]
     assert {name: keys(group) for name, group in found.groups.items()} == {
         "islands": ["fiji/islands", "samoa/islands", "tonga/islands"],
@@ -137,7 +141,7 @@ def test_priority_goes_before_the_name(tmp_path: Path) -> None:  # S2.19
     write(tmp_path, "fiji/a.yaml", "priority: 5")
     write(tmp_path, "fiji/b.yaml")
     write(tmp_path, "fiji/c.yaml", "priority: -5")
-    assert keys(plan(discover(tmp_path), Choice()).singles) == ["fiji/c", "fiji/b", "fiji/a"]
+    assert keys(plan_members(discover(tmp_path), MemberFilter()).singles) == ["fiji/c", "fiji/b", "fiji/a"]
 
 
 def test_groups_start_before_singles_and_the_longest_first(tmp_path: Path) -> None:  # S2.3, S2.17
@@ -147,7 +151,7 @@ def test_groups_start_before_singles_and_the_longest_first(tmp_path: Path) -> No
         write(tmp_path, f"{country}/pair.yaml")
     for country in ("fiji", "samoa", "tonga"):
         write(tmp_path, f"{country}/three.yaml")
-    assert keys(plan(discover(tmp_path), Choice()).members) == [
+    assert keys(plan_members(discover(tmp_path), MemberFilter()).members) == [
         "fiji/first",
         *("fiji/three", "samoa/three", "tonga/three"),
         *("fiji/pair", "tonga/pair"),
@@ -158,31 +162,31 @@ def test_groups_start_before_singles_and_the_longest_first(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("choice", "chosen"),
     [
-        (Choice(countries=["Fiji"]), ["fiji/times", "fiji/islands"]),
-        (Choice(include=["*times"]), ["fiji/times", "tonga/times2"]),
-        (Choice(include=["tonga/*"], exclude=["islands"]), ["tonga/times2"]),
-        (Choice(exclude=["times*"]), ["fiji/islands", "tonga/islands"]),
+        (MemberFilter(countries=["Fiji"]), ["fiji/times", "fiji/islands"]),
+        (MemberFilter(include=["*times"]), ["fiji/times", "tonga/times2"]),
+        (MemberFilter(include=["tonga/*"], exclude=["islands"]), ["tonga/times2"]),
+        (MemberFilter(exclude=["times*"]), ["fiji/islands", "tonga/islands"]),
     ],
 )
-def test_members_are_chosen(tmp_path: Path, choice: Choice, chosen: list[str]) -> None:
+def test_members_are_chosen(tmp_path: Path, choice: MemberFilter, chosen: list[str]) -> None:
     for key in ("fiji/times", "tonga/times2", "fiji/islands", "tonga/islands"):
         write(tmp_path, f"{key}.yaml")
     if choice.include == ["*times"]:
-        choice = Choice(include=["*times*"])
-    assert sorted(keys(plan(discover(tmp_path), choice).members)) == sorted(chosen)
+        choice = MemberFilter(include=["*times*"])
+    assert sorted(keys(plan_members(discover(tmp_path), choice).members)) == sorted(chosen)
 
 
 def test_a_group_stays_one_when_few_of_it_are_chosen(tmp_path: Path) -> None:
     for country in ("fiji", "tonga", "samoa"):
         write(tmp_path, f"{country}/islands.yaml")
-    found = plan(discover(tmp_path), Choice(countries=["tonga"]))
+    found = plan_members(discover(tmp_path), MemberFilter(countries=["tonga"]))
     assert {name: keys(group) for name, group in found.groups.items()} == {"islands": ["tonga/islands"]}
 
 
 def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "fiji/times.yaml")
     with pytest.raises(UsageError, match="No scraper of the folder is chosen") as caught:
-        plan(discover(tmp_path), Choice(countries=["tonga"]))
+        plan_members(discover(tmp_path), MemberFilter(countries=["tonga"]))
     assert "it has fiji" in caught.value.remedy
 
 
@@ -192,17 +196,17 @@ def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
 async def test_one_look_at_the_processes_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is made beside the event loop."""
     looks: list[int] = []
-    resident = member_runner.resident
+    memory_by_session = member_runner.memory_by_session
 
     def look() -> dict[int, int]:
         looks.append(threading.get_ident())
-        return resident()
+        return memory_by_session()
 
-    monkeypatch.setattr(member_runner, "LOOK_SECONDS", 60.0)
-    monkeypatch.setattr(member_runner, "resident", look)
-    memory = member_runner.Memory()
+    monkeypatch.setattr(member_runner, "POLL_SECONDS", 60.0)
+    monkeypatch.setattr(member_runner, "memory_by_session", look)
+    memory = member_runner.SessionMemory()
     own, nobody, *_ = await asyncio.gather(
-        memory.of(os.getsid(0)), memory.of(0), *(memory.of(os.getsid(0)) for _ in range(20))
+        memory.used_by(os.getsid(0)), memory.used_by(0), *(memory.used_by(os.getsid(0)) for _ in range(20))
     )
     assert own > 1 << 20
     assert nobody >= 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import LedgerUnreachable
-from shoal.fleet.schedule.slot_runner import keep_until_lost
+from shoal.fleet.schedule.slot_runner import renew_until_lost
 from tests.support.pools import until
 from tests.support.project import Project
 from tests.support.schedules import (
@@ -74,7 +74,7 @@ def test_missed_slots_are_made_up_for_as_the_policy_says(either: Project) -> Non
     keeper = node(either)
     states_until(either, "last", lambda found: found == ["done"])
     states_until(either, "each", lambda found: found == ["done"] * 3)
-    assert slots(either, "last").behind == since["last"] + 3 * HOUR
+    assert slots(either, "last").last_taken == since["last"] + 3 * HOUR
     assert [slot.at for slot, _ in slots(either, "each").slots] == [since["each"] + n * HOUR for n in (3, 2, 1)]
     ends = [lock.finished_at for _, lock in slots(either, "each").slots if lock.finished_at is not None]
     assert ends == sorted(ends, reverse=True)  # one after another, the oldest first
@@ -125,7 +125,7 @@ def test_a_slot_by_hand(project: Project) -> None:
     shown = project.shoal("schedule", "ls").stdout
     assert "done" in shown
     assert run.id in shown
-    assert slots(project, "gated").behind is None
+    assert slots(project, "gated").last_taken is None
 
 
 def test_who_interrupts_a_slot_by_hand_means_it(project: Project) -> None:
@@ -204,5 +204,5 @@ class Silent:
 async def test_a_lock_is_lost_when_the_ledger_says_so_or_says_nothing(then: str, low: float, high: float) -> None:
     locks: Any = Silent(2, then)
     began = asyncio.get_running_loop().time()
-    await keep_until_lost(locks, "slot", "me", 0.6)
+    await renew_until_lost(locks, "slot", "me", 0.6)
     assert low <= asyncio.get_running_loop().time() - began <= high

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 
-from shoal.fleet.schedule.slots import Decision, Known, Slot, decide, slot_of
+from shoal.fleet.schedule.slots import KnownSlots, Slot, SlotDecision, decide, parse_slot
 from shoal.model.views import LockView
 
 NOW = dt.datetime(2026, 11, 16, 12, 0, 30, tzinfo=dt.UTC)
 MINUTE = dt.timedelta(minutes=1)
 
 
-def slot(minutes_ago: int, *, by_hand: bool = False) -> Slot:
-    return Slot("news", NOW - minutes_ago * MINUTE, by_hand)
+def slot(minutes_ago: int, *, manual: bool = False) -> Slot:
+    return Slot("news", NOW - minutes_ago * MINUTE, manual)
 
 
 def lock(of: Slot, *, until: dt.datetime, finished: bool = False) -> tuple[Slot, LockView]:
@@ -22,33 +22,33 @@ def lock(of: Slot, *, until: dt.datetime, finished: bool = False) -> tuple[Slot,
 
 
 def test_a_slot_is_found_again_by_its_lock_name() -> None:
-    for one in (Slot("a.b", NOW), Slot("a.b", NOW, by_hand=True)):
-        assert slot_of("a.b", one.lock_name) == one
+    for one in (Slot("a.b", NOW), Slot("a.b", NOW, manual=True)):
+        assert parse_slot("a.b", one.lock_name) == one
     assert Slot("a.b", NOW).lock_name == "schedule:a.b:2026-11-16T12:00:30Z"
     assert Slot("a.b", NOW).idempotency_key == "schedule a.b 2026-11-16T12:00:30Z"
 
 
 def test_what_is_due_begins_when_nothing_is_going() -> None:
-    over = Known((lock(slot(5), until=NOW - MINUTE, finished=True),))
+    over = KnownSlots((lock(slot(5), until=NOW - MINUTE, finished=True),))
     for overlap in ("skip", "wait"):
-        assert decide("news", over, [slot(1).at], overlap, NOW) == Decision(begin=(slot(1),))
-        assert decide("news", Known(), [], overlap, NOW) is None
+        assert decide("news", over, [slot(1).at], overlap, NOW) == SlotDecision(begin=(slot(1),))
+        assert decide("news", KnownSlots(), [], overlap, NOW) is None
 
 
 def test_what_is_due_while_another_is_going_is_skipped_or_waits() -> None:
-    going = Known((lock(slot(5), until=NOW + MINUTE),))
-    assert decide("news", going, [slot(1).at], "skip", NOW) == Decision(skip=(slot(1),), behind=slot(5))
+    going = KnownSlots((lock(slot(5), until=NOW + MINUTE),))
+    assert decide("news", going, [slot(1).at], "skip", NOW) == SlotDecision(skip=(slot(1),), blocked_by=slot(5))
     assert decide("news", going, [slot(1).at], "wait", NOW) is None
 
 
 def test_a_slot_whose_node_has_left_it_comes_first() -> None:
     skipped = lock(slot(1), until=NOW + MINUTE, finished=True)
-    left = Known((skipped, lock(slot(5), until=NOW)))
+    left = KnownSlots((skipped, lock(slot(5), until=NOW)))
     for overlap in ("skip", "wait"):
-        assert decide("news", left, [slot(0).at], overlap, NOW) == Decision(resume=slot(5))
+        assert decide("news", left, [slot(0).at], overlap, NOW) == SlotDecision(resume=slot(5))
 
 
 def test_what_somebody_asked_for_does_not_move_the_schedule_on() -> None:
-    by_hand = lock(slot(1, by_hand=True), until=NOW, finished=True)
-    assert Known((by_hand,)).behind is None
-    assert Known((by_hand, lock(slot(9), until=NOW, finished=True))).behind == slot(9).at
+    manual = lock(slot(1, manual=True), until=NOW, finished=True)
+    assert KnownSlots((manual,)).last_taken is None
+    assert KnownSlots((manual, lock(slot(9), until=NOW, finished=True))).last_taken == slot(9).at

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from shoal.config.schedules import Missed, ScheduleConfig
-from shoal.fleet.schedule.timetable import MOST_MADE_UP, Timetable, next_slots
+from shoal.fleet.schedule.timetable import MAX_BACKFILL, Timetable, next_slots
 
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 BERLIN = "Europe/Berlin"
@@ -82,7 +82,7 @@ def due(missed: Missed, behind: str | None, now: str, *, since: str = "2026-01-0
     found = Timetable(ScheduleConfig(cron="0 * * * *", missed=missed), utc(since)).due(
         None if behind is None else utc(behind), utc(now)
     )
-    return [slot.strftime("%d %H:%M") for slot in found.slots], found.lapsed
+    return [slot.strftime("%d %H:%M") for slot in found.slots], found.has_dropped
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_nothing_from_before_its_first_sight_is_missed() -> None:
 
 def test_at_most_a_hundred_are_made_up_for_the_last_ones() -> None:
     found = Timetable(ScheduleConfig(cron="0 * * * *", missed="all"), LONG_AGO).due(None, utc("2026-01-10 00:30"))
-    assert len(found.slots) == MOST_MADE_UP
+    assert len(found.slots) == MAX_BACKFILL
     assert found.slots[-1] == utc("2026-01-10 00:00")
-    assert found.slots[0] == utc("2026-01-10 00:00") - dt.timedelta(hours=MOST_MADE_UP - 1)
-    assert found.lapsed
+    assert found.slots[0] == utc("2026-01-10 00:00") - dt.timedelta(hours=MAX_BACKFILL - 1)
+    assert found.has_dropped
 
 
 def test_years_of_seconds_cost_no_more_than_a_minute_of_them() -> None:

@@ -47,7 +47,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.country}/{self.newspaper}"
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class MemberFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which members are meant: of these countries (all if none is named), included (all if nothing is), not excluded.
 
     Patterns such as `fiji/*` or `*times` are compared with the key and with the newspaper.
@@ -58,10 +58,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Sequence[str] = ()
 
     @property
-    def says_something(self) -> bool:
+    def is_set(self) -> bool:
         return bool(self.countries or self.include or self.exclude)
 
-    def takes(self, member: Member) -> bool:
+    def matches(self, member: Member) -> bool:
         return (
             (not self.countries or member.country in {slug(country) for country in self.countries})
             and (not self.include or _matches(member, self.include))
@@ -69,7 +69,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CollectionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be run: singles, and groups in the order of their members."""
 
     singles: tuple[Member, ...]
@@ -85,10 +85,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         sizes = {name: len(group) for name, group in self.groups.items()}
         return sorted([*groups, *self.singles], key=lambda member: (member.priority, -sizes.get(member.group or "", 0)))
 
-    def only(self, keys: Collection[str]) -> Plan:
+    def only(self, keys: Collection[str]) -> CollectionPlan:
         """The same without the members that have other keys."""
         groups = {name: tuple(m for m in group if m.key in keys) for name, group in self.groups.items()}
-        return Plan(
+        return CollectionPlan(
             singles=tuple(member for member in self.singles if member.key in keys),
             groups={name: group for name, group in groups.items() if group},
         )
@@ -105,16 +105,16 @@ def discover(folder: Path) -> list[Member]:
             f"There is no scraper in {folder}.",
             remedy=f"Put some there, such as {folder / 'fiji' / 'fijitimes.yaml'}, or Python files with a Scraper.",
         )
-    return _with_clashes_broken(members)
+    return _mark_name_clashes(members)
 
 
-def plan(members: Iterable[Member], choice: Choice) -> Plan:
+def plan_members(members: Iterable[Member], member_filter: MemberFilter) -> CollectionPlan:
     """The chosen members in the order they start: by priority, then by name. Raises UsageError when none is chosen."""
-    everyone = sorted(members, key=lambda member: (member.priority, member.key))
-    grouped = [_grouped(member, everyone) for member in everyone]
-    chosen = [member for member in grouped if choice.takes(member)]
+    all_members = sorted(members, key=lambda member: (member.priority, member.key))
+    grouped = [_with_group(member, all_members) for member in all_members]
+    chosen = [member for member in grouped if member_filter.matches(member)]
     if not chosen:
-        known = ", ".join(sorted({member.country for member in everyone}))
+        known = ", ".join(sorted({member.country for member in all_members}))
         raise UsageError(
             "No scraper of the folder is chosen.", remedy=f"Look at --country, --include and --exclude; it has {known}."
         )
@@ -122,7 +122,7 @@ def plan(members: Iterable[Member], choice: Choice) -> Plan:
     for member in chosen:
         if member.group is not None:
             groups[member.group].append(member)
-    return Plan(
+    return CollectionPlan(
         singles=tuple(member for member in chosen if member.group is None),
         groups={name: tuple(group) for name, group in sorted(groups.items())},
     )
@@ -160,9 +160,9 @@ def _is_test(path: Path) -> bool:
 
 
 def _member(path: Path) -> Member | None:
-    plain = _named_by_its_file(path)
+    plain = _member_from_path(path)
     if path.suffix == PYTHON:
-        return plain if _makes_a_scraper(path) else None
+        return plain if _calls_scraper_class(path) else None
     try:
         header = read_yaml_header(path)
     except ShoalError as error:
@@ -172,19 +172,19 @@ def _member(path: Path) -> Member | None:
     return _from_header(header, plain.newspaper) if header.enabled else None
 
 
-def _named_by_its_file(path: Path) -> Member:
+def _member_from_path(path: Path) -> Member:
     country, newspaper = slug(path.absolute().parent.name) or "x", slug(path.stem) or "x"
     return Member(path=path, country=country, newspaper=newspaper, name=f"{country}.{newspaper}")
 
 
-def _with_clashes_broken(members: Sequence[Member]) -> list[Member]:
+def _mark_name_clashes(members: Sequence[Member]) -> list[Member]:
     """Of several files with one key or one name, one keeps it and the others are broken, under the name of their file.
 
     The one that lies where its name says keeps it, else the first by its path.
     """
     taken: dict[str, Member] = {}
     renamed: dict[Path, Member] = {}
-    for member in sorted(members, key=lambda member: (member.broken is not None, _claims_another_name(member))):
+    for member in sorted(members, key=lambda member: (member.broken is not None, _has_custom_name(member))):
         clash = next((name for name in (member.key, member.name) if name in taken), None)
         if clash is None:
             taken[member.key] = taken[member.name] = member
@@ -193,18 +193,18 @@ def _with_clashes_broken(members: Sequence[Member]) -> list[Member]:
             why = member.broken or (
                 f"{member.path} and {other.path} are both {clash}: rename one of them, or change its country: or name:."
             )
-            renamed[member.path] = _broken_under_its_file_name(member.path, why, taken)
+            renamed[member.path] = _broken_member(member.path, why, taken)
     return [renamed.get(member.path, member) for member in members]
 
 
-def _claims_another_name(member: Member) -> bool:
-    by_file = _named_by_its_file(member.path)
+def _has_custom_name(member: Member) -> bool:
+    by_file = _member_from_path(member.path)
     return (member.key, member.name) != (by_file.key, by_file.name)
 
 
-def _broken_under_its_file_name(path: Path, why: str, taken: dict[str, Member]) -> Member:
+def _broken_member(path: Path, why: str, taken: dict[str, Member]) -> Member:
     """`tonga/times.yaml`: a key that no other member has."""
-    country, file, number = _named_by_its_file(path).country, f"{slug(path.stem) or 'x'}{path.suffix}", 1
+    country, file, number = _member_from_path(path).country, f"{slug(path.stem) or 'x'}{path.suffix}", 1
     newspaper = file
     while f"{country}/{newspaper}" in taken:
         number += 1
@@ -228,7 +228,7 @@ def _from_header(header: YamlHeader, newspaper: str) -> Member:
     )
 
 
-def _makes_a_scraper(path: Path) -> bool:
+def _calls_scraper_class(path: Path) -> bool:
     """Whether the code calls `Scraper(...)`; other files beside the members are theirs to import.
 
     A file that is not even Python counts: whoever wrote it wants to hear of it.
@@ -245,12 +245,12 @@ def _makes_a_scraper(path: Path) -> bool:
     )
 
 
-def _grouped(member: Member, everyone: Sequence[Member]) -> Member:
+def _with_group(member: Member, all_members: Sequence[Member]) -> Member:
     """With its group: the one it names, or its newspaper if that is in several countries."""
     if member.group is not None:
         return member
-    namesakes = sum(other.newspaper == member.newspaper and other.group is None for other in everyone)
-    return msgspec.structs.replace(member, group=member.newspaper) if namesakes > 1 else member
+    same_name = sum(other.newspaper == member.newspaper and other.group is None for other in all_members)
+    return msgspec.structs.replace(member, group=member.newspaper) if same_name > 1 else member
 
 
 def _matches(member: Member, patterns: Sequence[str]) -> bool:

@@ -12,8 +12,8 @@ from shoal.define.context import Item
 from shoal.define.policy import MAX_TIMEOUT_SECONDS
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Permanent
-from shoal.fleet.collection.member_runner import Office
-from shoal.fleet.collection.members import Member, Plan
+from shoal.fleet.collection.member_runner import MemberRunner
+from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX
@@ -21,19 +21,21 @@ from shoal.model.run import COLLECTION_SCRAPER_PREFIX
 STAGE = "member"
 
 
-def collection_scraper(name: str, everyone: Iterable[Member], chosen: Plan, office: Office, *, retries: int) -> Scraper:
+def collection_scraper(
+    name: str, all_members: Iterable[Member], chosen: CollectionPlan, member_runner: MemberRunner, *, retries: int
+) -> Scraper:
     """`name` is the collection's own; its runs are those of `collection.NAME`.
 
     A new run begins with the chosen members; one that goes on may have others of the folder.
     """
     scraper = Scraper(COLLECTION_SCRAPER_PREFIX + name, robots=False)
-    members = {member.key: member for member in [*everyone, *chosen.members]}
+    members = {member.key: member for member in [*all_members, *chosen.members]}
 
     followed = {member.key for group in chosen.groups.values() for member in group[:-1]}
 
     async def pause_after(member: Member) -> None:
         if member.key in followed:
-            await office.pause()
+            await member_runner.pause()
 
     @scraper.stage(name=STAGE, ordered=True, lane=_group, timeout=MAX_TIMEOUT_SECONDS, retries=retries)
     async def work(item: Item, log: Log) -> AsyncIterator[dict[str, Any]]:
@@ -41,7 +43,7 @@ def collection_scraper(name: str, everyone: Iterable[Member], chosen: Plan, offi
         if member is None:
             raise Permanent(f"{item.key} is no longer in the folder")
         try:
-            report = await office.work_on(member, item.run_id, log)
+            report = await member_runner.run_member(member, item.run_id, log)
         except AttemptEnded:
             await pause_after(member)
             raise

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.fleet.collection.member_runner import Status, idempotency_key_of
+from shoal.fleet.collection.member_runner import MemberStatus, idempotency_key_of
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
@@ -15,7 +15,7 @@ from shoal.model.views import Counts, ItemView
 
 PAGE = 1_000
 NOT_RUN = "not run"
-_WORST_FIRST = (Status.FAILED.value, NOT_RUN, Status.WARNING.value, Status.SUCCESS.value)
+_WORST_FIRST = (MemberStatus.FAILED.value, NOT_RUN, MemberStatus.WARNING.value, MemberStatus.SUCCESS.value)
 
 
 class MemberReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +62,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     def success_rate(self) -> float | None:
         """Of the members that have ended, the share that did not fail."""
         ended = len(self.members) - self.count(NOT_RUN)
-        return round((ended - self.count(Status.FAILED)) / ended, 4) if ended else None
+        return round((ended - self.count(MemberStatus.FAILED)) / ended, 4) if ended else None
 
     def exit_code(self, if_stopped: int) -> int:
         """0 without failures, 1 with one, `if_stopped` when some were not run."""
-        return if_stopped if self.count(NOT_RUN) else int(self.count(Status.FAILED) > 0)
+        return if_stopped if self.count(NOT_RUN) else int(self.count(MemberStatus.FAILED) > 0)
 
     def groups(self, if_stopped: int) -> list[GroupReport]:
         """Every group, in the order they were planned."""
@@ -80,9 +80,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             status=next(status for status in _WORST_FIRST if own.count(status)),
             exit_code=own.exit_code(if_stopped),
             total=len(own.members),
-            success=own.count(Status.SUCCESS),
-            warnings=own.count(Status.WARNING),
-            failed=own.count(Status.FAILED),
+            success=own.count(MemberStatus.SUCCESS),
+            warnings=own.count(MemberStatus.WARNING),
+            failed=own.count(MemberStatus.FAILED),
             not_run=own.count(NOT_RUN),
             success_rate=own.success_rate,
             seconds=round(sum(member.seconds or 0.0 for member in own.members), 1),
@@ -117,7 +117,7 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
     return MemberReport(
         member=key,
         group=group,
-        status=Status.FAILED.value if failed else NOT_RUN,
+        status=MemberStatus.FAILED.value if failed else NOT_RUN,
         reason=item.error or ("" if failed else item.state.value),
         run_id=None if own is None else own.id,
         done=counts.done,

@@ -21,30 +21,30 @@ from shoal.errors import LedgerError
 from shoal.ledger.protocols import Ledger, Locks
 from shoal.model.views import LockView
 
-WRITING_SECONDS = 10.0
+LOCK_SECONDS = 10.0
 _STAMP = "%Y-%m-%dT%H:%M:%SZ"
-_BY_HAND = "+now"
-MOST_LISTED = 50
+_MANUAL = "+now"
+MAX_LISTED = 50
 
 
-async def known_sight(ledger: Ledger, name: str, config: ScheduleConfig) -> dt.datetime | None:
+async def read_first_seen(ledger: Ledger, name: str, config: ScheduleConfig) -> dt.datetime | None:
     """None when nobody has seen this schedule as it is now."""
     found = await ledger.settings.get(_scope(name))
     return None if found is None or found[1].get("rule") != config.rule else _moment(found[1])
 
 
-async def first_sight(
+async def record_first_seen(
     ledger: Ledger, name: str, config: ScheduleConfig, now: dt.datetime, *, by: str
 ) -> dt.datetime | None:
     """When it was first seen: by somebody before, or by us now. None while another node is writing it down.
 
     Only one node writes at a time, or two that see a new schedule together would count its intervals differently.
     """
-    lock = f"schedule-sight:{name}"
-    if not await ledger.locks.acquire(lock, by, WRITING_SECONDS):
+    lock = f"schedule-first-seen:{name}"
+    if not await ledger.locks.acquire(lock, by, LOCK_SECONDS):
         return None
     try:
-        seen = await known_sight(ledger, name, config)
+        seen = await read_first_seen(ledger, name, config)
         if seen is None:
             seen = now.replace(microsecond=0)
             await ledger.settings.put(_scope(name), {"rule": config.rule, "since": seen.isoformat()}, by=by)
@@ -63,19 +63,19 @@ def _scope(name: str) -> str:
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One moment of a schedule. `by_hand`: somebody asked for it, the schedule did not."""
+    """One moment of a schedule. `manual`: somebody asked for it, the schedule did not."""
 
     schedule: str
     at: dt.datetime
-    by_hand: bool = False
+    manual: bool = False
 
     @property
     def name(self) -> str:
-        return self.at.astimezone(dt.UTC).strftime(_STAMP) + (_BY_HAND if self.by_hand else "")
+        return self.at.astimezone(dt.UTC).strftime(_STAMP) + (_MANUAL if self.manual else "")
 
     @property
     def lock_name(self) -> str:
-        return prefix_of(self.schedule) + self.name
+        return lock_prefix(self.schedule) + self.name
 
     @property
     def idempotency_key(self) -> str:
@@ -87,68 +87,68 @@ class Slot(msgspec.Struct, frozen=True):
         return self.at.astimezone(dt.UTC).strftime("%Y%m%d_%H%M%S") + ".log"
 
 
-def prefix_of(schedule: str) -> str:
+def lock_prefix(schedule: str) -> str:
     """How the names of a schedule's locks begin; in the order of their names they are in the order of time."""
     return f"schedule:{schedule}:"
 
 
-def slot_of(schedule: str, lock: str) -> Slot:
-    name = lock.removeprefix(prefix_of(schedule))
-    at = dt.datetime.strptime(name.removesuffix(_BY_HAND), _STAMP).replace(tzinfo=dt.UTC)
-    return Slot(schedule, at, name.endswith(_BY_HAND))
+def parse_slot(schedule: str, lock: str) -> Slot:
+    name = lock.removeprefix(lock_prefix(schedule))
+    at = dt.datetime.strptime(name.removesuffix(_MANUAL), _STAMP).replace(tzinfo=dt.UTC)
+    return Slot(schedule, at, name.endswith(_MANUAL))
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownSlots(msgspec.Struct, frozen=True):
     """What the ledger knows of a schedule's slots, the last one first."""
 
     slots: tuple[tuple[Slot, LockView], ...] = ()
 
     @property
-    def behind(self) -> dt.datetime | None:
+    def last_taken(self) -> dt.datetime | None:
         """The last slot that was taken, whatever became of it."""
-        return next((slot.at for slot, _ in self.slots if not slot.by_hand), None)
+        return next((slot.at for slot, _ in self.slots if not slot.manual), None)
 
     @property
-    def going(self) -> list[tuple[Slot, LockView]]:
+    def unfinished(self) -> list[tuple[Slot, LockView]]:
         """Those that have not ended, the oldest first."""
         return [(slot, lock) for slot, lock in reversed(self.slots) if lock.finished_at is None]
 
 
-async def look_up(locks: Locks, schedule: str) -> Known:
+async def read_slots(locks: Locks, schedule: str) -> KnownSlots:
     """The newest slots, and the one that they were skipped for if that lies further back."""
-    found = await locks.list(prefix_of(schedule), limit=MOST_LISTED)
+    found = await locks.list(lock_prefix(schedule), limit=MAX_LISTED)
     behind = found[0].value.get("behind") if found else None
     if behind is not None and all(lock.name != behind for lock in found):
         earlier = await locks.get(behind)
         found += [earlier] if earlier is not None else []
-    return Known(tuple((slot_of(schedule, lock.name), lock) for lock in found))
+    return KnownSlots(tuple((parse_slot(schedule, lock.name), lock) for lock in found))
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class SlotDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What to try, in this order.
 
     `resume`: somebody had this slot and has it no longer. `begin`: the first of these that can be taken. `skip`: these
-    come while another is going, `behind` that one.
+    come while another is going, `blocked_by` that one.
     """
 
     resume: Slot | None = None
     begin: tuple[Slot, ...] = ()
     skip: tuple[Slot, ...] = ()
-    behind: Slot | None = None
+    blocked_by: Slot | None = None
 
 
 def decide(
-    schedule: str, known: Known, due: Sequence[dt.datetime], overlap: Overlap, now: dt.datetime
-) -> Decision | None:
+    schedule: str, known: KnownSlots, due: Sequence[dt.datetime], overlap: Overlap, now: dt.datetime
+) -> SlotDecision | None:
     """None when there is nothing to do."""
-    going = known.going
+    going = known.unfinished
     left = next((slot for slot, lock in going if lock.until <= now), None)
     if left is not None:
-        return Decision(resume=left)
+        return SlotDecision(resume=left)
     new = tuple(_slots(schedule, due))
     if not new or (going and overlap == "wait"):
         return None
-    return Decision(skip=new, behind=going[0][0]) if going else Decision(begin=new)
+    return SlotDecision(skip=new, blocked_by=going[0][0]) if going else SlotDecision(begin=new)
 
 
 def _slots(schedule: str, moments: Iterable[dt.datetime]) -> Iterable[Slot]:

@@ -19,15 +19,15 @@ from shoal.config.schedules import ScheduleConfig
 
 # A slot is on time when somebody sees it within so many seconds.
 GRACE = dt.timedelta(seconds=60)
-MOST_MADE_UP = 100
+MAX_BACKFILL = 100
 _FIRST_WINDOW = dt.timedelta(minutes=1)
 
 
-class Due(msgspec.Struct, frozen=True):
-    """The slots to be run, the oldest first. `lapsed`: there were more, which nobody will run."""
+class DueSlots(msgspec.Struct, frozen=True):
+    """The slots to be run, the oldest first. `has_dropped`: there were more, which nobody will run."""
 
     slots: tuple[dt.datetime, ...] = ()
-    lapsed: bool = False
+    has_dropped: bool = False
 
 
 class Timetable:
@@ -35,22 +35,22 @@ class Timetable:
 
     def __init__(self, config: ScheduleConfig, since: dt.datetime) -> None:
         self._config = config
-        self._since = _whole(since)
+        self._since = _to_second(since)
 
     def after(self, moment: dt.datetime) -> Iterator[dt.datetime]:
         """All slots behind a moment, without end."""
-        start = max(_whole(moment), self._since)
-        return self._steps(start) if self._config.every is not None else self._ticks(start)
+        start = max(_to_second(moment), self._since)
+        return self._interval_times(start) if self._config.every is not None else self._cron_times(start)
 
-    def due(self, behind: dt.datetime | None, now: dt.datetime) -> Due:
-        """What is to be run now, when `behind` is the last slot that was taken (None: none ever was)."""
-        start = self._since if behind is None else max(behind, self._since)
-        most = MOST_MADE_UP if self._config.missed == "all" else 1
+    def due(self, last_taken: dt.datetime | None, now: dt.datetime) -> DueSlots:
+        """What is to be run now, when `last_taken` is the last slot that was taken (None: none ever was)."""
+        start = self._since if last_taken is None else max(last_taken, self._since)
+        most = MAX_BACKFILL if self._config.missed == "all" else 1
         slots = self._latest(start, now, most + 1)
         kept = slots[-most:]
         if self._config.missed == "skip":
             kept = [slot for slot in kept if now - slot <= GRACE]
-        return Due(tuple(kept), lapsed=len(kept) < len(slots))
+        return DueSlots(tuple(kept), has_dropped=len(kept) < len(slots))
 
     def _latest(self, start: dt.datetime, now: dt.datetime, most: int) -> list[dt.datetime]:
         """The last slots behind `start` up to now, at most so many.
@@ -65,14 +65,14 @@ class Timetable:
                 return found[-most:]
             window *= 8
 
-    def _steps(self, start: dt.datetime) -> Iterator[dt.datetime]:
+    def _interval_times(self, start: dt.datetime) -> Iterator[dt.datetime]:
         step = dt.timedelta(seconds=self._config.every or 1)
         number = (start - self._since) // step + 1
         while True:
             yield self._since + number * step
             number += 1
 
-    def _ticks(self, start: dt.datetime) -> Iterator[dt.datetime]:
+    def _cron_times(self, start: dt.datetime) -> Iterator[dt.datetime]:
         local = start.astimezone(ZoneInfo(self._config.timezone))
         for tick in CronSim(self._config.cron or "", local):
             moment = tick.astimezone(dt.UTC)
@@ -92,5 +92,5 @@ def _until(slots: Iterator[dt.datetime], end: dt.datetime) -> Iterator[dt.dateti
         yield slot
 
 
-def _whole(moment: dt.datetime) -> dt.datetime:
+def _to_second(moment: dt.datetime) -> dt.datetime:
     return moment.astimezone(dt.UTC).replace(microsecond=0)

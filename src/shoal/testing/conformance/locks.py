@@ -1,4 +1,4 @@
-"""Errands: one of many does it, once, and another one does it when that one dies."""
+"""Locks: one of many does it, once, and another one does it when that one dies."""
 
 from __future__ import annotations
 

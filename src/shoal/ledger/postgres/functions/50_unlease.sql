@@ -3,7 +3,7 @@
 --
 -- A first crash makes every lease of the worker a suspect (rescues = 1) because nobody knows which item killed it;
 -- after that only items that had been reported as started are counted on, so a buffered neighbour of a poison item is
--- not buried with it. Past the run's max_rescues an item is quarantined: dead, outcome 'poison'.
+-- not buried with it. ScalingHistory the run's max_rescues an item is quarantined: dead, outcome 'poison'.
 create or replace function shoal.unlease(
     items bigint[], epochs int[], how text, reason text, out back int, out quarantined int)
 language plpgsql

@@ -1,4 +1,4 @@
--- functions: 078955c67ee4a840
+-- functions: 62746f2302701fa8
 -- The ledger, version 1. An item's facts never change; its state is the table it stands in:
 -- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
 -- the only rows a claim ever reads, and finished rows are only ever appended.

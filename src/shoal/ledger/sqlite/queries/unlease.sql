@@ -1,7 +1,7 @@
 -- name: unlease_pick
 -- Leases to take away, as [item, epoch]; ?2 says how: returned, released or crashed.
 -- A first crash makes every lease of the worker a suspect (rescues = 1) because nobody knows which item killed it;
--- after that only items that had been reported as started are counted on. Past the run's max_rescues: poison.
+-- after that only items that had been reported as started are counted on. ScalingHistory the run's max_rescues: poison.
 -- straight: it keeps its slot and goes straight back, because it has surely not been started. But a paused or idle
 -- run keeps no slot in a lane that other runs share.
 insert or ignore into temp.unleased (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
