@@ -149,7 +149,7 @@ def test_it_shrinks_slowly_when_there_is_nothing_to_take() -> None:
     assert decided(8, but(idle, at=AT + 29), history).target == 8
     less = decided(8, but(idle, at=AT + 30), history)
     assert (less.target, less.kind) == (6, ScalingReason.IDLE)
-    assert less.why == "for 30 s there was nothing to take, 6 of 8 had nothing to do"
+    assert less.why == "for 30 s there was nothing to take; 6 of 8 were idle"
     assert decided(6, but(idle, idle=4, at=AT + 31), less.history).target == 6
     # New work does not have to wait.
     assert decided(6, but(BUSY, at=AT + 32), less.history).target == 10
