@@ -18,8 +18,8 @@ import msgspec
 
 from shoal import Scraper
 from shoal.cli.helping import check_stages
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import load
-from shoal.cli.session import Session
 from shoal.config import Settings
 from shoal.errors import NotFound, UsageError
 from shoal.ledger.protocols import Ledger

@@ -13,9 +13,9 @@ import msgspec
 from shoal.cli.children import environment_of_children, giving_up_on_signals
 from shoal.cli.collection_shown import print_members, print_plan, tell_plan
 from shoal.cli.idempotency_key import RunAlreadyEnded
+from shoal.cli.render.session import Session
 from shoal.cli.running import Wish, begin_run, beginning, planned, work_off
 from shoal.cli.scrapers import command_line, overrule
-from shoal.cli.session import Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper

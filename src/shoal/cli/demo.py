@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line
-from shoal.cli.session import BOLD, Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings

@@ -9,7 +9,8 @@ import msgspec
 import typer
 
 from shoal.cli.idempotency_key import IdempotencyKey, RunAlreadyEnded, check_alone, plan_by_idempotency_key
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     Fresh,
     Resume,
@@ -24,7 +25,6 @@ from shoal.cli.scrapers import (
     tell_paused,
     url_file,
 )
-from shoal.cli.session import Session
 from shoal.errors import ShoalError
 from shoal.model.ledger_url import secrets_of
 

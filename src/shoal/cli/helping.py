@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from shoal.cli.finding import naming_the_ledger
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, end_when_hung, obeying_signals, open_logs_for, settle_memory
 from shoal.config import Settings

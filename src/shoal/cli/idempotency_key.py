@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.errors import NotAllowed
 
 if TYPE_CHECKING:

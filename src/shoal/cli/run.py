@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.idempotency_key import IdempotencyKey, check_alone
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     KEPT_OPTIONS,
     Concurrency,
@@ -26,7 +27,6 @@ from shoal.cli.scrapers import (
     load,
     url_file,
 )
-from shoal.cli.session import Session
 
 if TYPE_CHECKING:
     from shoal.cli.running import Wish

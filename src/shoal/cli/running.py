@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from shoal.cli.idempotency_key import RunAlreadyEnded, plan_by_idempotency_key, refused_for
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import command_line, ledger_flag, tell_complaints, tell_paused
-from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
 from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import Signals, beside, end_when_hung, make_room, obeying_signals, open_logs_for, settle_memory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import Concurrency, Least, Most, check_bounds, load
-from shoal.cli.session import Session
 
 
 @with_options
