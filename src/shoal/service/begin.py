@@ -254,7 +254,7 @@ async def begin_lock(ledger: Ledger, settings: Settings, scraper: str) -> AsyncI
         yield
         return
     lock, owner = f"begin:{scraper}", new_worker_id()
-    while not await ledger.locks.acquire(lock, owner, BEGIN_LOCK_SECONDS):
+    while not await ledger.locks.acquire(lock, owner, BEGIN_LOCK_SECONDS):  # noqa: ASYNC110
         await asyncio.sleep(BEGIN_POLL_SECONDS)
     try:
         yield

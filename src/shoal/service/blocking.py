@@ -69,7 +69,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], *, on_interrupt: Callable[[], None] | None = None) -> T:
-        """Wait for the coroutine's result. A KeyboardInterrupt calls `on_interrupt`, and is raised when it has ended."""
+        """Wait for the result. A KeyboardInterrupt calls `on_interrupt`, and is raised when the work has ended."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         interrupted = False
         while True:

@@ -30,7 +30,7 @@ from shoal.observe.progress import follow_run
 from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
-from shoal.worker.claim import explain_idleness, open_runs, runs_in_scope
+from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
 from shoal.worker.options import StopReason, WorkSummary
 from shoal.worker.single_lock import was_abandoned
@@ -55,7 +55,7 @@ async def work(
     scope: Scope,
     host: Host,
     *,
-    timeout: float | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 - it drains instead of cancelling
     shows_progress: bool = False,
     **options: Any,
 ) -> WorkSummary:
@@ -236,7 +236,7 @@ async def _work_and_report(
         async with progress_events(ledger, scope.run_ids[0], host, every=FOLLOW_SECONDS):
             with stop_signals(host):
                 return await worker.work()
-    explaining = asyncio.create_task(explain_idleness(ledger, scope, lambda: worker.idle, host.notice))
+    explaining = asyncio.create_task(report_idle_reason(ledger, scope, lambda: worker.idle, host.notice))
     try:
         with stop_signals(host):
             return await worker.work()
