@@ -1,7 +1,7 @@
 """Runs a scraper from its beginning to its end in this process, and enqueues runs for workers elsewhere.
 
 `run_scraper` begins or resumes a run, stores its items while a worker works on them, and returns a `RunReport`.
-`run_blocking` is the same for code without an event loop: it is `Scraper.run()`.
+`run_from_code` is the same for callers without an event loop: it is `Scraper.run()`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ import msgspec
 
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.export import ExportReport, check_target, export_run
-from shoal.feeds.url_file import UrlFile
 from shoal.ledger.protocols import Ledger
+from shoal.model.item import NewItem
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts
 from shoal.model.worker import Scope
@@ -33,6 +33,7 @@ from shoal.service.begin import (
     RunAlreadyEnded,
     RunChoice,
     RunPlan,
+    UrlSource,
     begin_lock,
     check_has_start_items,
     check_list_is_complete,
@@ -46,7 +47,7 @@ from shoal.service.begin import (
 from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
 from shoal.service.console import Console
 from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStarted
-from shoal.service.scrapers import configure
+from shoal.service.scrapers import configure, url_source
 from shoal.service.work import (
     alerts,
     free_local_ledger,
@@ -77,7 +78,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     choice: RunChoice = RunChoice.AUTO
     idempotency_key: str | None = None
-    urls: UrlFile | None = None
+    urls: UrlSource | None = None
     min_concurrency: int | None = None
     limit: int | None = None
     timeout: float | None = None
@@ -241,7 +242,7 @@ async def enqueue(
     *,
     choice: RunChoice = RunChoice.AUTO,
     idempotency_key: str | None = None,
-    urls: UrlFile | None = None,
+    urls: UrlSource | None = None,
     seal: bool = True,
     by: str = "shoal enqueue",
 ) -> EnqueueReport:
@@ -283,7 +284,7 @@ def report_paused(plan: RunPlan, on_event: OnEvent) -> None:
         on_event(RunPaused(run_id=paused.id, scraper=paused.scraper, why=why))
 
 
-def report_refused(urls: UrlFile | None, progress: FillProgress, on_event: OnEvent) -> None:
+def report_refused(urls: UrlSource | None, progress: FillProgress, on_event: OnEvent) -> None:
     """Which lines and which starting items were refused, the first few of them."""
     if progress.nothing_was_valid and progress.invalid == 1:
         return  # the error that follows says it
@@ -346,19 +347,40 @@ async def _with_export(ledger: Ledger, report: RunReport, output: str) -> RunRep
     return msgspec.structs.replace(report, export=exported)
 
 
-def run_blocking(
-    scraper: Scraper, request: RunRequest, *, settings: Mapping[str, object], quiet: bool = False
+def run_from_code(  # noqa: PLR0913 - all by keyword
+    scraper: Scraper,
+    *,
+    fresh: bool,
+    resume: bool,
+    urls: str | Path | Iterable[str | NewItem] | AsyncIterable[str | NewItem] | None,
+    stage: str | None,
+    limit: int | None,
+    timeout: float | None,
+    output: str | Path | None,
+    idempotency_key: str | None,
+    quiet: bool,
+    settings: Mapping[str, object],
 ) -> RunReport:
-    """`Scraper.run()`: run to the end, show progress on stderr, return the report.
+    """`Scraper.run()`: see there.
 
-    `settings` overrule those of the environment and the configuration files. In the main thread of a program that has
-    not installed handlers of its own, SIGINT and SIGTERM drain; KeyboardInterrupt or SystemExit is raised afterwards.
+    In the main thread of a program that has no signal handlers of its own, SIGINT and SIGTERM drain.
     """
+    if fresh and resume:
+        raise UsageError("fresh and resume exclude each other.", remedy="Give one of them.")
     scraper.check()
     flags = {name: _flag_text(value) for name, value in settings.items()}
     own = configure(scraper, load_settings(flags, environ=os.environ, folder=Path.cwd()))
-    if request.output is not None:
-        check_target(request.output)
+    if output is not None:
+        check_target(str(output))
+    request = RunRequest(
+        choice=RunChoice.FRESH if fresh else RunChoice.RESUME if resume else RunChoice.AUTO,
+        idempotency_key=idempotency_key,
+        urls=None if urls is None else url_source(scraper, urls, stage),
+        limit=limit,
+        timeout=timeout,
+        output=None if output is None else str(output),
+        by=f"{scraper.name}.run()",
+    )
     with Console(quiet=quiet) as console:
         host = console.host(handles_signals=_may_handle_signals(), ends_hung_process=False)
         report = run_to_end(lambda: run_scraper(scraper, own, request, host), host.stop)
