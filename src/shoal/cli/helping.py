@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from shoal.cli.finding import naming_the_ledger
 from shoal.cli.render.session import Session
 from shoal.cli.watching import tell_end, watched
 from shoal.cli.working import INTERRUPTED, TIMED_OUT, end_when_hung, obeying_signals, open_logs_for, settle_memory
@@ -25,6 +24,7 @@ from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import pluralize
 from shoal.observe.progress import follow_run, open_display
 from shoal.service.begin import mark_local_dead_workers
+from shoal.service.lookup import ledger_named_in_errors
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
@@ -52,7 +52,7 @@ async def help_out(
 ) -> WorkSummary:
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=session.note) as ledger:
-        with naming_the_ledger(settings):
+        with ledger_named_in_errors(settings):
             for run_id in scope.run_ids:
                 await ledger.runs.get(run_id)
         if sqlite_path(settings.ledger) is not None:
