@@ -137,8 +137,8 @@ def scale(
 
 async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
     """Returns how many workers of the scraper are present."""
-    from shoal.cli.finding import operator
     from shoal.fleet.autoscale import set_desired_size
+    from shoal.service.lookup import operator
     from shoal.wiring import ledger_context
 
     async with ledger_context(settings, migrate=False) as ledger:
