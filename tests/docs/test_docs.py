@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import shoal
-from shoal import Follow, Http, Item, Page, Scraper, Stage
+from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
 from shoal.cli.main import app
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
@@ -156,11 +156,24 @@ def members(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
+@pytest.mark.parametrize(("kind", "title"), [(Fleet, "Operate a fleet"), (RunReport, "Run a scraper")])
+def test_every_member_is_in_the_python_page(kind: type, title: str) -> None:
+    text = section(text_of("python.md"), title)
+    for name in members(kind) - {"list_is_stored", "export_error"}:
+        assert re.search(rf"`{name}\b", text), f"{kind.__name__}.{name}"
+
+
+def test_every_argument_of_run_is_in_the_python_page() -> None:
+    text = section(text_of("python.md"), "Run a scraper")
+    for name in inspect.signature(Scraper.run).parameters:
+        assert name in ("self", "settings") or f"| `{name}=" in text, name
+
+
 def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
-    assert arguments | {"stage", "start", "on_start", "on_finish"} == scraper
+    assert arguments | {"stage", "start", "on_start", "on_finish", "run"} == scraper
     assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
