@@ -21,10 +21,12 @@ from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
-from shoal.fleet.collection.member_runner import MemberDefaults, MemberLimits, MemberRunner
+from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
 from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
 from shoal.fleet.collection.scraper import collection_scraper
 from shoal.fleet.collection.summary import PAGE, summarize
+from shoal.fleet.process import EXIT_SECONDS
+from shoal.fleet.process_limits import ProcessLimits
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
@@ -36,7 +38,6 @@ from shoal.service.begin import RunPlan as Beginning
 from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.options import StopReason
 
-EXIT_SECONDS = 10.0
 NO_DEAD = DeadLimit(Decimal(0), False)
 
 
@@ -92,7 +93,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
                 run = await begin_run(session, scraper, ledger, begun, wanted.wish)
             # Who is told to stop hands the order on to its members at once; they have the time to finish. And one that
             # failed is one too many, while a member itself may have a few dead items.
-            wish = msgspec.structs.replace(wanted.wish, ahead=False)
+            wish = msgspec.structs.replace(wanted.wish, prefetch=False)
             own = msgspec.structs.replace(settings, drain=0.0, max_dead=NO_DEAD)
             with _leaving_the_terminal(session, wanted.sequential):
                 report = await work_off(session, scraper, own, ledger, begun, run, wish)
@@ -167,12 +168,10 @@ def _checked(member: Member) -> Member:
 
 def _terms(wanted: CollectionWish, settings: Settings) -> MemberDefaults:
     return MemberDefaults(
-        limits=MemberLimits(
-            timeout=settings.member_timeout,
-            stale=settings.member_stale,
-            memory=settings.member_memory,
-            stop_timeout=settings.drain + EXIT_SECONDS,
+        limits=ProcessLimits(
+            timeout=settings.member_timeout, stale=settings.member_stale, memory=settings.member_memory
         ),
+        stop_timeout=settings.drain + EXIT_SECONDS,
         max_dead=settings.max_dead,
         logs=wanted.logs,
         pause=settings.member_pause,

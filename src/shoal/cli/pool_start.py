@@ -117,7 +117,7 @@ async def run_pool(session: Session, wish: PoolWish) -> int:
             target=wish.target,
             assignment=assignment,
             logs=wish.logs,
-            options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, drain=settings.drain, only=only),
+            options=PoolOptions(stagger=wish.stagger, max_restarts=wish.max_restarts, only=only),
             bounds=wish.bounds,
             kept=wish.kept,
         )

@@ -28,9 +28,9 @@ from shoal.errors import LedgerError, NotFound, ShoalError
 from shoal.fleet.autoscale import AUTO, DELAYS, UNIT, PoolAutoscaler, read_desired_size, watch_desired_size
 from shoal.fleet.partitions import PartitionAssignment
 from shoal.fleet.plan import PartitionAssigner, PartitionTotals, read_partition_totals
-from shoal.fleet.pool import EXIT_SECONDS, Pool, PoolOptions
-from shoal.fleet.pool_workers import PoolWorkers, SlotState
-from shoal.fleet.process import Launcher
+from shoal.fleet.pool import Pool, PoolOptions
+from shoal.fleet.pool_workers import PoolWorkers, SlotState, WorkerLauncher
+from shoal.fleet.process import EXIT_SECONDS
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
@@ -72,7 +72,7 @@ async def work_off(
     pool_workers = PoolWorkers(ledger, run.id, since=(await ledger.health.check()).clock)
     # It is the pool that tells people of alerts: it is there from the first worker to after the last.
     environment = {**environment_of_children(session, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
-    launcher = Launcher(
+    launcher = WorkerLauncher(
         *(start.target, run.id, environment, start.logs, scraper.name),
         stop_timeout=settings.drain + EXIT_SECONDS,
         only=start.options.only,

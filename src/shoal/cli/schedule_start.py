@@ -15,7 +15,7 @@ from shoal.config import Settings
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import NotAllowed, ShoalError
 from shoal.fleet.schedule.scheduler import Scheduler
-from shoal.fleet.schedule.slot_runner import STOPPED, SlotOptions, SlotRunner
+from shoal.fleet.schedule.slot_runner import SlotOptions, SlotRunner
 from shoal.fleet.schedule.slots import Slot, read_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
@@ -85,7 +85,7 @@ async def run_slot_now(session: Session, name: str, config: ScheduleConfig, *, l
     why = f": {value['why']}" if value.get("why") else ""
     session.note(f"{name}: the slot of {slot.name} is {value['state']}{run}{why}.")
     _record(session, slot, value)
-    return {"skipped": NotAllowed.exit_code, "lost": STOPPED}.get(value["state"], int(value.get("exit_code", 1)))
+    return {"skipped": NotAllowed.exit_code, "lost": INTERRUPTED}.get(value["state"], int(value.get("exit_code", 1)))
 
 
 async def _taken(ledger: Ledger, name: str, options: SlotOptions) -> Slot:
