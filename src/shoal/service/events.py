@@ -1,7 +1,7 @@
 """Events that operations emit while they work, for whoever shows or stores them.
 
-An operation takes `on_event`, a function that gets each event as it happens; it must be quick and may be called from any
-thread. Every event has a `text`, one sentence for a person; its fields are for programs.
+An operation takes `on_event`, a function that gets each event as it happens; it must be quick and may be called from
+any thread. Every event has a `text`, one sentence for a person; its fields are for programs.
 """
 
 from __future__ import annotations
