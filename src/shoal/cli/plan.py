@@ -9,8 +9,7 @@ from shoal.cli.render.session import Session
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
-    from shoal.feeds.url_file import UrlFile
-    from shoal.service.begin import RunPlan
+    from shoal.service.begin import RunPlan, UrlSource
 
 COUNTED = 100_000
 
@@ -20,7 +19,7 @@ def print_plan(
     scraper: Scraper,
     settings: Settings,
     choice: str,
-    urls: UrlFile | None,
+    urls: UrlSource | None,
     *,
     least: int | None = None,
 ) -> None:
@@ -72,7 +71,9 @@ def _delay(low: float, high: float) -> str:
     return f"{low:.3g} s" if low == high else f"{low:.3g}-{high:.3g} s"
 
 
-async def _look(scraper: Scraper, settings: Settings, choice: str, urls: UrlFile | None) -> tuple[RunPlan | None, int]:
+async def _look(
+    scraper: Scraper, settings: Settings, choice: str, urls: UrlSource | None
+) -> tuple[RunPlan | None, int]:
     from shoal.errors import LedgerNotMigrated
     from shoal.service.begin import RunChoice, plan_run
     from shoal.wiring import ledger_context, sqlite_path

@@ -7,11 +7,11 @@ import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import msgspec
 
-from shoal.define.author_code import error_summary
+from shoal.define.author_code import error_summary, is_loading
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
 from shoal.define.providers import HOOK_INJECTS, read_signature
 from shoal.define.stage import AnyStage, Stage, StageOptions
@@ -19,6 +19,9 @@ from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
 from shoal.model.redaction import MIN_SECRET_LENGTH, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
+
+if TYPE_CHECKING:
+    from shoal.service.run import RunReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,6 +131,50 @@ class Scraper:
         """Called once when a run has finished, by one of the processes that worked on it."""
         self.finish_hooks.append(function)
         return function
+
+    def run(  # noqa: PLR0913 - all by keyword
+        self,
+        *,
+        fresh: bool = False,
+        resume: bool = False,
+        urls: str | Path | Iterable[Seed] | AsyncIterable[Seed] | None = None,
+        stage: str | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        output: str | Path | None = None,
+        idempotency_key: str | None = None,
+        quiet: bool = False,
+        **settings: Any,
+    ) -> RunReport:
+        """Run to the end in this process, and return what became of it: `shoal run` as a function call.
+
+        It blocks, also inside a running event loop (a notebook). An unfinished run is resumed; `fresh` starts a new
+        one, `resume` resumes the last one though it has ended. `urls`: the path of a file, or URLs and items; `stage`:
+        which stage they are for. `limit`: stop after so many items; `timeout`: after so many seconds. `output`: export
+        the records to this file. `idempotency_key`: one run for this key, however often it is called. `settings`: by
+        the names of the configuration (`ledger=`, `concurrency=`, `log_level=` ...); they overrule all other sources.
+        Progress is shown on stderr unless `quiet`. Ctrl-C drains, then KeyboardInterrupt is raised.
+        """
+        if is_loading():
+            raise InvalidScraper(
+                f"{self.name}.run() was called while its file is imported.",
+                remedy='Put the call below `if __name__ == "__main__":`.',
+            )
+        from shoal.service.run import run_from_code
+
+        return run_from_code(
+            self,
+            fresh=fresh,
+            resume=resume,
+            urls=urls,
+            stage=stage,
+            limit=limit,
+            timeout=timeout,
+            output=output,
+            idempotency_key=idempotency_key,
+            quiet=quiet,
+            settings=settings,
+        )
 
     def obeys_robots(self, configured: bool) -> bool:
         """Whether robots.txt is obeyed: as the code says, else as is configured."""
