@@ -28,6 +28,7 @@ from shoal.cli.scrapers import (
     folder_meant,
     ledger_flag,
     load,
+    overrule,
     url_file,
 )
 from shoal.observe.formatting import pluralize
@@ -101,23 +102,24 @@ def run(
         _refuse(for_one, f"{target} is a folder of scrapers.")
         import msgspec
 
-        from shoal.cli.collection import CollectionWish, run_collection
+        from shoal.cli.collection import run_folder
         from shoal.fleet.collection.members import MemberFilter
+        from shoal.service.collection import CollectionRequest
 
-        wanted = CollectionWish(
+        overrule(session, {**overrides, "member_output": output})
+        folder = CollectionRequest(
             name=collection.name,
+            target=target,
             folder=collection.path,
+            logs=log_dir.expanduser(),
             all=everything or resume or collection.registered,
             members=MemberFilter(countries=country, include=include, exclude=exclude),
             failed=failed,
             sequential=sequential,
-            dry_run=dry_run,
-            logs=log_dir.expanduser(),
-            target=target,
-            request=msgspec.structs.replace(request, output=None),
+            overrides=session.flags,
+            run=msgspec.structs.replace(request, output=None),
         )
-        overrides["member_output"] = output
-        code = session.wait(run_collection(session, wanted, overrides), fast=True)
+        code = run_folder(session, folder, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
 

@@ -25,8 +25,9 @@ EXIT_SECONDS = 10.0
 # Exit codes: stopped by a signal; the system could not start the process (named so in sysexits.h).
 EXIT_INTERRUPTED = 130
 EX_OSERR = 71
-STOPPING = "Stopping: what runs is finished, the rest goes back. Press Ctrl-C again to give up at once."
-GIVING_BACK = "Giving back what runs."
+# What an operator is told at the first and at the second signal.
+DRAINING = "Stopping: running items are finished, the rest is returned. Press Ctrl-C again to stop at once."
+STOPPING_NOW = "Returning the running items."
 _STDERR = 2
 
 
@@ -189,7 +190,7 @@ def stop_on_signals(
 
     SIGHUP calls `reload`, or `stop` when there is none or the terminal is gone. `notify` gets a sentence for each.
     """
-    on_stop = _escalating((STOPPING, GIVING_BACK), stop, notify)
+    on_stop = _escalating((DRAINING, STOPPING_NOW), stop, notify)
     had_terminal = os.isatty(_STDERR)
 
     def on_hangup() -> None:
@@ -205,7 +206,7 @@ def stop_on_signals(
 @contextmanager
 def give_up_on_signals(give_up: Callable[[], None], notify: Callable[[str], None]) -> Iterator[None]:
     """While children that were stopped are waited for: one more SIGINT or SIGTERM calls `give_up`, the next exits."""
-    on_stop = _escalating((GIVING_BACK,), give_up, notify)
+    on_stop = _escalating((STOPPING_NOW,), give_up, notify)
     with _signal_handlers({signal.SIGINT: on_stop, signal.SIGTERM: on_stop}):
         yield
 

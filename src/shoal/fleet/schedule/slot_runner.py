@@ -15,7 +15,7 @@ import msgspec
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerError, NotAllowed
 from shoal.fleet.process import EX_OSERR, EXIT_INTERRUPTED, EXIT_SECONDS, ChildCommand, ChildProcess
-from shoal.fleet.schedule.slots import Slot
+from shoal.fleet.schedule.slots import Slot, SlotReport
 from shoal.ledger.protocols import Locks
 
 RENEWALS_PER_LEASE = 4
@@ -136,8 +136,8 @@ class SlotRunner:
     def stop(self) -> None:
         self._process.stop()
 
-    async def run_to_end(self) -> dict[str, Any]:
-        """Until it has ended or its lock is lost. Returns what was stored with the lock; `state` says how it ended."""
+    async def run_to_end(self) -> SlotReport:
+        """Until it has ended or its lock is lost."""
         renewing = asyncio.create_task(
             renew_until_lost(self._locks, self.slot.lock_name, self._options.owner, self._options.lease)
         )
@@ -148,8 +148,8 @@ class SlotRunner:
                 self._process.stop()
                 await asyncio.wait((running,))
                 renewing.result()  # an unexpected error there is not a lost lock
-                return {"state": "lost", "node": socket.gethostname()}
-            return await self._complete(running.result(), renewing)
+                return SlotReport(self.slot, {"state": "lost", "node": socket.gethostname()})
+            return SlotReport(self.slot, await self._complete(running.result(), renewing))
         finally:
             for task in (renewing, running):
                 task.cancel()
