@@ -163,7 +163,7 @@ def _discover(request: CollectionRequest) -> list[Member]:
     if not (request.all or request.failed or request.members.is_set):
         raise UsageError(
             f"{request.folder} is a folder of scrapers.",
-            remedy="Add --all to run them all, or choose with --country, --include and --exclude.",
+            remedy="Add --all to run them all, or choose with --where, --include and --exclude.",
         )
     return discover(request.folder)
 

@@ -159,7 +159,7 @@ class MemberRunner:
     ) -> dict[str, Any]:
         """The report of a member that did not fail; its records are exported first."""
         if self._defaults.output is not None and run is not None and outcome.counts.results:
-            path = self._defaults.output / member.country / member.newspaper / f"{run.id}.jsonl"
+            path = self._defaults.output / member.section / member.title / f"{run.id}.jsonl"
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 await export_run(self._ledger, run.id, path)
@@ -247,7 +247,7 @@ class MemberRunner:
         )
 
     def _log_file(self, member: Member, began: dt.datetime) -> Path:
-        folder = self._defaults.logs / member.country / member.newspaper
+        folder = self._defaults.logs / member.section / member.title
         stamp = f"{began:%Y%m%d_%H%M%S}"
         file, tried = folder / f"{stamp}.log", 1
         while file.exists():
