@@ -127,7 +127,8 @@ async def _start(
     from shoal.cli.render.confirm import says_yes
     from shoal.cli.render.pool import format_size, pool_exit_code, print_end, print_plan, print_workers
     from shoal.cli.render.summary import print_summary
-    from shoal.service.pool import prepare_pool, preview_pool, run_check, run_pool
+    from shoal.service.pool import prepare_pool, preview_pool, run_check
+    from shoal.service.pool_run import run_pool
 
     host = console.host(ends_hung_process=False)
     with run_check("settings", host) as passed:
@@ -166,7 +167,7 @@ def scale(
 
     A pool with --min and --max then no longer chooses by itself; `auto` lets it choose again.
     """
-    from shoal.cli.finding import operator
+    from shoal.service.lookup import operator
     from shoal.service.pool import scale_pools
 
     number = None if workers == AUTO else _workers(workers)

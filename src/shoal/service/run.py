@@ -250,29 +250,52 @@ async def enqueue(
 
     `seal`: no more items will follow. Raises RunAlreadyEnded when the run of the idempotency key has ended.
     """
-    async with ledger_context(settings) as ledger:
-        if idempotency_key is None:
-            plan = await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
-        else:
-            plan = await plan_by_idempotency_key(ledger, scraper, idempotency_key, for_workers=True)
-        check_has_start_items(scraper, urls, plan)
-        await check_list_is_complete(ledger, plan, urls)
-        spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
-        run = await open_run(ledger, scraper, plan, spec, by=by)
-        report_paused(plan, host.on_event)
-        logs = open_run_logs(settings, run.id, host)
-        try:
-            await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
-        finally:
-            logs.close()
-        progress = FillProgress()
-        try:
-            await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
-        except ShoalError:
-            await remove_empty(ledger, plan, run, progress, by=by)
-            raise
-        finally:
-            report_refused(urls, progress, host.on_event)
+    async with ledger_context(settings, on_waiting=host.notice) as ledger:
+        return await enqueue_on(
+            *(ledger, scraper, settings, host),
+            choice=choice,
+            idempotency_key=idempotency_key,
+            urls=urls,
+            seal=seal,
+            by=by,
+        )
+
+
+async def enqueue_on(  # noqa: PLR0913 - most by keyword
+    ledger: Ledger,
+    scraper: Scraper,
+    settings: Settings,
+    host: Host,
+    *,
+    choice: RunChoice,
+    idempotency_key: str | None,
+    urls: UrlSource | None,
+    seal: bool,
+    by: str,
+) -> EnqueueReport:
+    """`enqueue` on a ledger that is open already."""
+    if idempotency_key is None:
+        plan = await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
+    else:
+        plan = await plan_by_idempotency_key(ledger, scraper, idempotency_key, for_workers=True)
+    check_has_start_items(scraper, urls, plan)
+    await check_list_is_complete(ledger, plan, urls)
+    spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
+    run = await open_run(ledger, scraper, plan, spec, by=by)
+    report_paused(plan, host.on_event)
+    logs = open_run_logs(settings, run.id, host)
+    try:
+        await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+    finally:
+        logs.close()
+    progress = FillProgress()
+    try:
+        await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
+    except ShoalError:
+        await remove_empty(ledger, plan, run, progress, by=by)
+        raise
+    finally:
+        report_refused(urls, progress, host.on_event)
     return EnqueueReport(run=run, enqueued=progress.enqueued, duplicates=progress.duplicates, invalid=progress.invalid)
 
 
@@ -368,7 +391,7 @@ def run_from_code(  # noqa: PLR0913 - all by keyword
     if fresh and resume:
         raise UsageError("fresh and resume exclude each other.", remedy="Give one of them.")
     scraper.check()
-    flags = {name: _flag_text(value) for name, value in settings.items()}
+    flags = {name: flag_text(value) for name, value in settings.items()}
     own = configure(scraper, load_settings(flags, environ=os.environ, folder=Path.cwd()))
     if output is not None:
         check_target(str(output))
@@ -391,7 +414,8 @@ def run_from_code(  # noqa: PLR0913 - all by keyword
     return report
 
 
-def _flag_text(value: object) -> str | None:
+def flag_text(value: object) -> str | None:
+    """A setting given by a program, as the command line would give it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Commands that are loaded when one of them is asked for: `shoal --help` pays for none of them."""
+"""A command group that imports a command when it is used; `shoal --help` imports none of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typer.core import TyperGroup
 
 
 class Verb:
-    """Where a command is and what the list of commands says about it.
+    """The module of a command and its line in the list of commands.
 
-    The module holds `app`, a group of commands, or a function that has the module's own name.
+    The module has `app`, a group of commands, or a function named like the module.
     """
 
     def __init__(self, module: str, help: str) -> None:
@@ -21,31 +21,31 @@ class Verb:
         self.help = help
 
     def load(self, name: str) -> Any:
-        """The command itself, with all of its options."""
+        """Import the module and return the command with all of its options."""
         module = import_module(self.module)
         group = getattr(module, "app", None)
         if group is None:
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(name)(getattr(module, self.module.rpartition(".")[2]))
-            return typer.main.get_command(alone)
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command(name)(getattr(module, self.module.rpartition(".")[2]))
+            return typer.main.get_command(single)
         group.info.help, group.info.no_args_is_help = self.help, True
-        group._add_completion, group.rich_markup_mode = False, None  # as for all of Shoal's help
+        group._add_completion, group.rich_markup_mode = False, None  # plain help, without rich
         return typer.main.get_group(group)
 
 
 def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
-    """The class of a group whose commands are these."""
+    """Return the class of a group with these commands."""
 
     class LazyCommands(TyperGroup):
-        _loading = _Commands(verbs)
+        _lazy = _Commands(verbs)
 
         @property
         def commands(self) -> MutableMapping[str, Any]:
-            return self._loading
+            return self._lazy
 
         @commands.setter
         def commands(self, _: MutableMapping[str, Any]) -> None:
-            """Typer sets what it found at once, which is nothing."""
+            """Typer sets the commands it registered itself: none."""
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             with formatter.section("Commands"):
@@ -55,7 +55,7 @@ def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
 
 
 class _Commands(MutableMapping[str, Any]):
-    """Knows all names at once and each command from its first use on."""
+    """Names of all commands; a command is loaded on its first use."""
 
     def __init__(self, verbs: Mapping[str, Verb]) -> None:
         self._verbs = verbs

@@ -14,7 +14,8 @@ from shoal.observe.doctor import Check
 from shoal.observe.formatting import format_duration, pluralize
 from shoal.service.console import Console
 from shoal.service.events import CheckFinished, Event
-from shoal.service.pool import PoolPlan, PoolReport, PoolWorkerReport
+from shoal.service.pool import PoolPlan
+from shoal.service.pool_run import PoolReport, PoolWorkerReport
 
 MAX_NAMED = 8
 

@@ -1,6 +1,6 @@
-"""`python -m shoal.cli.bench_site`: the site that `shoal bench` visits, in a process of its own.
+"""`python -m shoal.service.bench_site`: the site that `shoal bench` visits.
 
-It answers every request with the same small page, prints its port, and ends when its stdin does.
+It answers every request with the same small page, prints its port, and exits when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ANSWER = (
 _END_OF_REQUEST = b"\r\n\r\n"
 
 
-class _Answering(asyncio.Protocol):
-    """As little work as a server can do, so that the visitor is what is measured."""
+class _PageProtocol(asyncio.Protocol):
+    """Does as little work as a server can: the client is what is measured."""
 
     _transport: asyncio.WriteTransport
     _received = b""
@@ -29,13 +29,13 @@ class _Answering(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        *whole, self._received = (self._received + data).split(_END_OF_REQUEST)
-        self._transport.write(_ANSWER * len(whole))
+        *requests, self._received = (self._received + data).split(_END_OF_REQUEST)
+        self._transport.write(_ANSWER * len(requests))
 
 
 async def serve() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(_Answering, "127.0.0.1", 0)
+    server = await loop.create_server(_PageProtocol, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()
@@ -44,7 +44,7 @@ async def serve() -> None:
 if __name__ == "__main__":
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # not available on Windows
         asyncio.run(serve())
     else:
         uvloop.run(serve())

@@ -1,13 +1,16 @@
-"""What `shoal bench` measures: the same pages by a bare loop and by Shoal, and a ledger without any pages."""
+"""Measures pages per second of a bare loop and of Shoal, and claims and commits per second of the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,12 +28,83 @@ from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
+from shoal.service.events import Notice, OnEvent, ignore
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path
 from shoal.worker.options import WorkerOptions
 
 BY = "shoal bench"
 NAME = "shoal-bench"
-CLAIMED_AT_ONCE = 200
+BATCH = 200
+
+
+ROUNDS = 3
+LEDGER_ITEMS = 10_000
+
+
+class BenchFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured, best of the rounds. `ratio`: Shoal's pages per second as a share of the bare loop's."""
+
+    pages: int
+    concurrency: int
+    bare_pages_per_second: float
+    shoal_pages_per_second: float
+    ratio: float
+    ledger: str
+    ledger_items_per_second: float
+    cores: int | None
+    python: str
+
+
+async def measure(settings: Settings, *, pages: int, on_event: OnEvent = ignore) -> BenchFigures:
+    """Fetch `pages` pages of a local site in three rounds by a bare loop and by Shoal; then measure the ledger.
+
+    The ledger is a new file beside the SQLite one of the settings, or their PostgreSQL with a run that is removed.
+    """
+    _warn_when_busy(on_event)
+    bare, shoal = [], []
+    with _local_site() as site, TemporaryDirectory(prefix="shoal-bench-") as place:
+        await bare_seconds(site, pages // 10, settings.concurrency, Path(place) / "warm-up.jsonl")
+        # In turns, so that a short load on the machine does not fall on one of them alone.
+        for number in range(ROUNDS):
+            folder = Path(place) / str(number)
+            folder.mkdir()
+            bare.append(await bare_seconds(site, pages, settings.concurrency, folder / "records.jsonl"))
+            on_event(Notice(message=f"bare loop   {pages / bare[-1]:>8.0f} pages/s"))
+            shoal.append(await shoal_seconds(site, pages, settings, folder))
+            on_event(Notice(message=f"Shoal       {pages / shoal[-1]:>8.0f} pages/s"))
+    ledger = await ledger_seconds(settings, LEDGER_ITEMS)
+    return BenchFigures(
+        pages=pages,
+        concurrency=settings.concurrency,
+        bare_pages_per_second=round(pages / min(bare), 1),
+        shoal_pages_per_second=round(pages / min(shoal), 1),
+        ratio=round(min(bare) / min(shoal), 3),
+        ledger=str(settings.shown()["ledger"]),
+        ledger_items_per_second=round(LEDGER_ITEMS / ledger, 1),
+        cores=os.cpu_count(),
+        python=platform.python_version(),
+    )
+
+
+@contextmanager
+def _local_site() -> Iterator[str]:
+    """The address of the site, served by a process of its own; it ends when its stdin is closed."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "shoal.service.bench_site"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.stdin.close()
+
+
+def _warn_when_busy(on_event: OnEvent) -> None:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        text = f"The machine is busy (load {load:.1f} on {cores} cores): the figures will be too low."
+        on_event(Notice(message=text))
 
 
 def urls_of(site: str, pages: int) -> Iterator[str]:
@@ -38,7 +112,7 @@ def urls_of(site: str, pages: int) -> Iterator[str]:
 
 
 async def bare_seconds(site: str, pages: int, concurrency: int, file: Path) -> float:
-    """The limit: aiohttp in a loop, titles by parsel, records into a file at the end. Nothing survives a crash."""
+    """The upper bound: aiohttp in a loop, titles by parsel, records written to a file at the end."""
     waiting = urls_of(site, pages)
     records: list[bytes] = []
 
@@ -56,7 +130,7 @@ async def bare_seconds(site: str, pages: int, concurrency: int, file: Path) -> f
 
 
 def title_scraper() -> Scraper:
-    """The same work as an author would write it; the site is our own, so no lane spares it."""
+    """The same work as a scraper, without a lane: the site is local."""
     scraper = Scraper(NAME, robots=False)
 
     @scraper.stage(lane=None)
@@ -94,8 +168,8 @@ async def shoal_seconds(site: str, pages: int, settings: Settings, folder: Path)
 
 
 async def ledger_seconds(settings: Settings, items: int) -> float:
-    """Claims and commits of items that take no time, one record each. What was made for it is removed."""
-    async with _ledger_like(settings) as ledger:
+    """Claims and commits of items without work, one record each; the run is removed afterwards."""
+    async with _scratch_ledger(settings) as ledger:
         run = await ledger.runs.create(RunSpec(scraper=NAME, stages=(StageSpec("nothing"),)))
         try:
             await ledger.intake.enqueue(run.id, (NewItem(key=f"item {number}") for number in range(items)))
@@ -105,17 +179,17 @@ async def ledger_seconds(settings: Settings, items: int) -> float:
             await ledger.workers.register(
                 WorkerSpec(id=worker, node=socket.gethostname(), pid=os.getpid(), scope=scope)
             )
-            seconds = await _through(ledger, worker, scope)
+            seconds = await _claim_and_commit(ledger, worker, scope)
             await ledger.workers.stop(worker)
             return seconds
         finally:
             await ledger.runs.remove(run.id, by=BY)
 
 
-async def _through(ledger: Ledger, worker: str, scope: Scope) -> float:
+async def _claim_and_commit(ledger: Ledger, worker: str, scope: Scope) -> float:
     record = record_text({"title": "A small page"})
     began = time.perf_counter()
-    while claimed := await ledger.claims.claim(worker, scope, CLAIMED_AT_ONCE):
+    while claimed := await ledger.claims.claim(worker, scope, BATCH):
         await ledger.commits.commit(
             worker, [FinishedAttempt(lease=item.lease, decision=DONE, records=(record,)) for item in claimed]
         )
@@ -123,7 +197,7 @@ async def _through(ledger: Ledger, worker: str, scope: Scope) -> float:
 
 
 @asynccontextmanager
-async def _ledger_like(settings: Settings) -> AsyncIterator[Ledger]:
+async def _scratch_ledger(settings: Settings) -> AsyncIterator[Ledger]:
     """The PostgreSQL itself; for a SQLite file a new one beside it, on the same disk."""
     file = sqlite_path(settings.ledger)
     if file is None:
