@@ -79,7 +79,7 @@ def test_a_person_outranks_the_rule_until_it_may_decide_again(fleet: Project) ->
     fleet.shoal("pool", "scale", "gated.py", "1")
     busy(fleet, 1)
     assert steps(fleet)[2:] == [(3, 1)]
-    assert "a person asked for it" in fleet.shoal("status", "latest").stdout
+    assert "an operator asked for it" in fleet.shoal("status", "latest").stdout
     said = fleet.shoal("pool", "scale", "gated.py", "auto", "--json").stdout
     assert json.loads(said) == {"scraper": "gated", "workers": "auto", "present": 1}
     busy(fleet, 3)

@@ -53,7 +53,9 @@ class Scene:
         self.slots = Places()
         machine = Machine(proc=nothing, cgroups=nothing)
         scaler = Autoscaler(Bounds(1, 10), AT_ONCE, LoadLimits(), what="workers", log=LOG, machine=machine)
-        self.elastic = PoolAutoscaler(ledger, run, cast("Pool", self.slots), pool_workers, scaler, each=EACH)
+        self.elastic = PoolAutoscaler(
+            ledger, run, cast("Pool", self.slots), pool_workers, scaler, items_per_worker=EACH
+        )
 
     async def put(self, count: int, lane: str | None = None) -> None:
         items = [NewItem(key=f"{lane}-{number}", lane=lane) for number in range(count)]

@@ -40,7 +40,7 @@ def test_two_workers_for_a_test(either: Project) -> None:
         "gated_worker_0.log",
         "gated_worker_1.log",
     ]
-    assert "the worker leaves" in (either.folder / "logs" / "gated_worker_0.log").read_text()
+    assert "worker stopped" in (either.folder / "logs" / "gated_worker_0.log").read_text()
     assert all_done_once(either)
 
 

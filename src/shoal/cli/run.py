@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +28,7 @@ from shoal.cli.scrapers import (
     folder_meant,
     ledger_flag,
     load,
+    overrule,
     url_file,
 )
 from shoal.observe.formatting import pluralize
@@ -59,7 +60,12 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     name: Annotated[str | None, typer.Option(help="Run under this name instead of the scraper's own.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of a folder: run all that is in it.")] = False,
-    country: Annotated[list[str], typer.Option(help="Of a folder: this country; may be repeated.")] = [],  # noqa: B006
+    where: Annotated[
+        list[str], typer.Option(metavar="LABEL=VALUE", help="Of a folder: only with this label; may be repeated.")
+    ] = [],  # noqa: B006
+    country: Annotated[
+        list[str], typer.Option(help="Of a folder: the same as --where country=...; may be repeated.")
+    ] = [],  # noqa: B006
     include: Annotated[
         list[str], typer.Option(metavar="PATTERN", help="Of a folder: only such as fiji/*; may be repeated.")
     ] = [],  # noqa: B006
@@ -79,7 +85,7 @@ def run(
     overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
     for_one |= {"--from-store": from_store}
-    for_many = {"--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
+    for_many = {"--where": where, "--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
     choice = choice_of(resume or failed, fresh)
     at_first = None if most is None else least or 1
     from shoal.service.begin import RunChoice
@@ -101,23 +107,26 @@ def run(
         _refuse(for_one, f"{target} is a folder of scrapers.")
         import msgspec
 
-        from shoal.cli.collection import CollectionWish, run_collection
+        from shoal.cli.collection import run_folder
         from shoal.fleet.collection.members import MemberFilter
+        from shoal.service.collection import CollectionRequest
 
-        wanted = CollectionWish(
+        overrule(session, {**overrides, "member_output": output})
+        folder = CollectionRequest(
             name=collection.name,
+            target=target,
             folder=collection.path,
+            logs=log_dir.expanduser(),
             all=everything or resume or collection.registered,
-            members=MemberFilter(countries=country, include=include, exclude=exclude),
+            members=MemberFilter(
+                where=_labels([*where, *(f"country={name}" for name in country)]), include=include, exclude=exclude
+            ),
             failed=failed,
             sequential=sequential,
-            dry_run=dry_run,
-            logs=log_dir.expanduser(),
-            target=target,
-            request=msgspec.structs.replace(request, output=None),
+            overrides=session.flags,
+            run=msgspec.structs.replace(request, output=None),
         )
-        overrides["member_output"] = output
-        code = session.wait(run_collection(session, wanted, overrides), fast=True)
+        code = run_folder(session, folder, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
 
@@ -184,6 +193,17 @@ def _with_remedy(report: RunReport, error: ShoalError, output: str) -> ShoalErro
     again = f"{command_line()} export {report.run_id} -o {shlex.quote(output)}{ledger_flag(report.settings)}"
     error.remedy = f"The run is {done}; export it with: {again}"
     return error
+
+
+def _labels(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`country=fiji` and so on: the values that each label may have."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        label, equals, value = text.partition("=")
+        if not (label and equals and value):
+            raise typer.BadParameter(f"{text!r} is not LABEL=VALUE, such as country=fiji.", param_hint="--where")
+        found.setdefault(label, []).append(value)
+    return found
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import UnknownStage
+from shoal.fleet.process import DRAINING, EXIT_INTERRUPTED, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
@@ -40,10 +41,6 @@ T = TypeVar("T")
 # Every worker of a fleet polls the ledger for its progress: rarely enough for many, often enough for a person.
 FOLLOW_SECONDS = 2.0
 MAX_NAMED_RUNS = 5
-# A third signal ends the process at once, with the exit code of an interrupted command.
-EXIT_INTERRUPTED = 130
-DRAINING = "Stopping: running items are finished, the rest is returned. Press Ctrl-C again to stop at once."
-STOPPING_NOW = "Returning the running items."
 
 # The operator asked the process to end: its unfinished runs are no alert.
 _ON_REQUEST = (StopReason.STOPPED, StopReason.ORDERED, StopReason.TIMED_OUT)

@@ -547,6 +547,8 @@ def test_a_collection_may_have_a_schedule(project: Project) -> None:
         (("configs/",), "configs is a folder of scrapers. Add --all to run them all"),
         (("configs/", "--all", "--urls-file", "x"), "configs/ is a folder of scrapers."),
         (("configs/", "--all", "--country", "tonga"), "No scraper of the folder is chosen."),
+        (("configs/", "--where", "country=tonga"), "No scraper of the folder is chosen."),
+        (("configs/", "--where", "tonga"), "'tonga' is not LABEL=VALUE"),
         (("nowhere/", "--all"), "There is no folder nowhere."),
         (("template.py", "--all"), "template.py is no folder of scrapers."),
     ],

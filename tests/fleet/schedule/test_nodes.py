@@ -51,7 +51,7 @@ def test_when_a_node_is_killed_another_goes_on_with_its_run(either: Project) -> 
     wait_for_begin(either)
     states_until(either, "gated", lambda found: "skipped" in found)
     nodes.pop(taker).kill()
-    next(iter(nodes.values())).wait_until_it_says("is taken over, its node has left it")
+    next(iter(nodes.values())).wait_until_it_says("is resumed here, its node has lost it")
     first, second = (found for found in reversed(slots(either, "gated").slots[-2:]))
     assert second[1].value["why"] == f"the slot of {first[0].name} is still going"
     open_gate(either)
@@ -69,7 +69,7 @@ def test_a_node_that_was_away_too_long_leaves_the_run_to_others(fleet: Project) 
     away = nodes.pop(_taker(fleet))
     wait_for_begin(fleet)
     away.tell(signal.SIGSTOP)
-    next(iter(nodes.values())).wait_until_it_says("is taken over, its node has left it")
+    next(iter(nodes.values())).wait_until_it_says("is resumed here, its node has lost it")
     away.tell(signal.SIGCONT)
     away.wait_until_it_says("is lost")
     open_gate(fleet)
@@ -86,7 +86,7 @@ def test_a_node_that_is_stopped_leaves_its_slot_to_the_next(project: Project) ->
     assert first.wait() == 130
     assert '"state":"left"' in first.stdout
     second = node(project)
-    second.wait_until_it_says("is taken over, its node has left it")
+    second.wait_until_it_says("is resumed here, its node has lost it")
     open_gate(project)
     states_until(project, "gated", lambda found: found == ["done"])
     (run,) = runs(project)

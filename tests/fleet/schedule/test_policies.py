@@ -105,7 +105,7 @@ def test_schedules_are_read_anew_on_sighup(project: Project) -> None:
     keeper.wait_until_it_says("Nothing was changed: shoal.toml is not valid TOML")
     write_schedules(project, stays='{every = "1s"}')
     keeper.tell(signal.SIGHUP)
-    keeper.wait_until_it_says("Keeping 1 schedule from now on.")
+    keeper.wait_until_it_says("Running 1 schedule from now on.")
     states_until(project, "goes", lambda found: "going" not in found)
     before, others = len(states(project, "goes")), len(states(project, "stays"))
     states_until(project, "stays", lambda found: len(found) > others + 1)

@@ -1,28 +1,20 @@
-"""What `shoal run FOLDER` prints: the plan, and what became of every member."""
+"""What `shoal run FOLDER` prints: the plan, and how every member ended."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.cli.render.session import BOLD, RED, Session
+from shoal.cli.render.summary import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
 from shoal.fleet.collection.member_runner import MemberStatus, member_command
 from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.fleet.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary
 from shoal.observe.formatting import format_duration, format_time, pluralize, printable
-
-if TYPE_CHECKING:
-    from shoal.config import Settings
-    from shoal.model.run import Run
+from shoal.service.collection import CollectionPlanned, CollectionReport
 
 ICONS = {MemberStatus.SUCCESS.value: "+", MemberStatus.WARNING.value: "!", MemberStatus.FAILED.value: "x", NOT_RUN: "-"}
-
-
-def tell_plan(session: Session, plan: CollectionPlan, at_once: int) -> None:
-    """S2.14: what was found, in a line."""
-    session.note(_counts(plan, at_once))
 
 
 def print_plan(session: Session, plan: CollectionPlan, folder: Path, at_once: int) -> None:
@@ -31,58 +23,52 @@ def print_plan(session: Session, plan: CollectionPlan, folder: Path, at_once: in
         for member in plan.members:
             session.record({"member": member.key, "group": member.group, "command": _command(member)})
         return
-    session.data(f"{folder}: {_counts(plan, at_once)}")
+    session.data(f"{folder}: {CollectionPlanned.of(plan, at_once).text}")
     _list(session, "Singles, side by side", plan.singles)
     for name, members in plan.groups.items():
         _list(session, f"Group {name}, one after another", members, numbered=True)
     session.data("\nNothing was started.")
 
 
-def print_members(
-    session: Session, run: Run, summary: Summary, settings: Settings, target: str, *, if_stopped: int, seconds: float
-) -> None:
+def stopped_exit_code(report: CollectionReport) -> int:
+    """The exit code when members were not run."""
+    return EXIT_TIMED_OUT if report.timed_out else EXIT_INTERRUPTED
+
+
+def print_members(session: Session, report: CollectionReport, target: str) -> None:
     """S2.13, S2.11, S2.24: a line for every member, for every group, and the totals with what to do next.
 
-    `if_stopped`: the exit code of what was not run to its end. `seconds`: how long this command took. With --json the
-    lines go to stderr, so that the log of a schedule has them.
+    With --json the lines go to stderr, so that the log of a schedule has them.
     """
-    groups, totals = summary.groups(if_stopped), _totals(summary)
+    run, summary, seconds = report.run, report.summary, report.seconds
+    groups, totals = summary.groups(stopped_exit_code(report)), _totals(summary)
     if session.json:
         for member in summary.members:
             session.record(member)
         session.record({"run_id": run.id, "at": summary.at, **totals, "seconds": round(seconds, 1), "groups": groups})
-    say = session.note if session.json else session.data
-    say(session.styled(f"Collection run {run.id}, {format_time(summary.at)}", BOLD))
+    print_line = session.note if session.json else session.data
+    print_line(session.styled(f"Collection run {run.id}, {format_time(summary.at)}", BOLD))
     width = max(len(member.member) for member in summary.members)
     for member in summary.members:
         line = f"{ICONS[member.status]} {member.member.replace('/', ' / ').ljust(width + 2)}  {_text(member)}"
-        say(session.styled(line, RED) if member.status == MemberStatus.FAILED else line)
+        print_line(session.styled(line, RED) if member.status == MemberStatus.FAILED else line)
     for group in groups:
         line = f"{ICONS[group.status]} {f'group {group.group}'.ljust(width + 2)}  {_group_text(group)}"
-        say(session.styled(line, RED) if group.status == MemberStatus.FAILED else line)
+        print_line(session.styled(line, RED) if group.status == MemberStatus.FAILED else line)
     rate = "" if summary.success_rate is None else f" | Success rate {summary.success_rate:.1%}"
-    say(
+    print_line(
         f"Total {totals['total']} | Success {totals['success']} | Warnings {totals['warnings']} | "
         f"Failed {totals['failed']}"
         + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
         + f"{rate} | {format_duration(seconds)}"
     )
-    # What was typed for this run holds for its rest too: without -o nothing of it would be exported.
+    # The options of this run hold for its rest too: without -o nothing of it would be exported.
     again = f"{command_line()} run {shlex.quote(target)}"
-    same = f"{session.typed(*KEPT_OPTIONS)}{ledger_flag(settings)}"
+    same = f"{session.typed(*KEPT_OPTIONS)}{ledger_flag(report.settings)}"
     if totals["not_run"]:
         session.note(f"Go on with: {again} --resume{same}")
     if totals["failed"]:
         session.note(f"Try those that failed again: {again} --failed{same}")
-
-
-def _counts(plan: CollectionPlan, at_once: int) -> str:
-    sizes = [len(members) for members in plan.groups.values()]
-    groups = f"{pluralize(len(sizes), 'group')} ({', '.join(map(str, sizes))} members)" if sizes else "no groups"
-    return (
-        f"{pluralize(len(plan.members), 'configuration')}: {pluralize(len(plan.singles), 'single')}, {groups}; at most "
-        f"{at_once} at once."
-    )
 
 
 def _list(session: Session, title: str, members: tuple[Member, ...], *, numbered: bool = False) -> None:
@@ -116,9 +102,9 @@ def _text(member: MemberReport) -> str:
 
 def _group_text(group: GroupReport) -> str:
     parts = {"success": group.success, "warnings": group.warnings, "failed": group.failed, "not run": group.not_run}
-    told = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
-    took = format_duration(group.seconds)
-    return f"{group.status}; {pluralize(group.total, 'member')}: {told}; {took}; exit code {group.exit_code}"
+    counts = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+    seconds = format_duration(group.seconds)
+    return f"{group.status}; {pluralize(group.total, 'member')}: {counts}; {seconds}; exit code {group.exit_code}"
 
 
 def _totals(summary: Summary) -> dict[str, object]:
