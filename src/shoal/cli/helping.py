@@ -60,8 +60,8 @@ async def help_out(
         fetcher = build_fetcher(settings)
         logs = open_logs_for(session, settings, f"{scraper.name}-worker", session.note)
         options = worker_options(scraper, settings, scope, **chosen)
-        worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log)
-        end_when_hung(worker, logs, session)
+        end = end_when_hung(logs, session)
+        worker = build_worker(scraper, settings, ledger, fetcher, options, log=logs.log, end_process=end)
         if timeout is not None:
             asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
         settle_memory()

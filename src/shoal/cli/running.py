@@ -168,8 +168,10 @@ async def work_off(
             options = worker_options(
                 scraper, settings, scope, limit=wish.limit, min_concurrency=wish.least, prefetch=wish.prefetch
             )
-            worker = build_worker(scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store)
-            end_when_hung(worker, logs, session)
+            end = end_when_hung(logs, session)
+            worker = build_worker(
+                scraper, settings, ledger, fetcher, options, log=log, from_store=wish.from_store, end_process=end
+            )
             if wish.timeout is not None:
                 asyncio.get_running_loop().call_later(wish.timeout, worker.drain, StopReason.TIMED_OUT)
             settle_memory()
