@@ -20,7 +20,7 @@ from shoal.fetch.page import Page
 from shoal.fetch.protocols import Fetcher, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
-from shoal.threads import Threads
+from shoal.threads import ThreadRunner
 from shoal.worker.politeness import Politeness
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
@@ -52,7 +52,7 @@ class AttemptResources:
         self.log = log
         self.in_lanes = in_lanes
         self.memory = memory or MemoryBudget()
-        self.threads = Threads()
+        self.threads = ThreadRunner("shoal-handler")
         self.parsing_stages: set[str] = set()
 
     async def close(self) -> None:
