@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.define.context import Http, Item
 from shoal.define.follow import Follow
-from shoal.define.providers import FunctionKind, Inject
+from shoal.define.providers import FunctionKind
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
@@ -22,6 +22,7 @@ from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.threads import ThreadRunner
 from shoal.worker.politeness import Politeness
+from shoal.worker.providers import AttemptProviders, WorkerProviders
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -34,7 +35,17 @@ class AttemptResources:
     whose handlers have parsed a page.
     """
 
-    __slots__ = ("fetcher", "in_lanes", "log", "memory", "parsing_stages", "politeness", "scraper", "threads")
+    __slots__ = (
+        "fetcher",
+        "in_lanes",
+        "log",
+        "memory",
+        "parsing_stages",
+        "politeness",
+        "providers",
+        "scraper",
+        "threads",
+    )
 
     def __init__(
         self,
@@ -53,17 +64,35 @@ class AttemptResources:
         self.in_lanes = in_lanes
         self.memory = memory or MemoryBudget()
         self.threads = ThreadRunner("shoal-handler")
+        self.providers = WorkerProviders(scraper, self.threads, log)
         self.parsing_stages: set[str] = set()
 
     async def close(self) -> None:
+        await self.providers.close()
         self.threads.close()
         await self.politeness.close()
 
 
 class Attempt:
-    """The state of one attempt while it runs. `page`: the fetched page, which the report of a failure describes."""
+    """The state of one attempt while it runs.
 
-    __slots__ = ("_deadline", "_gate", "_resources", "_stage", "began", "claimed", "page")
+    Built-in providers read its public attributes. `page`: the fetched page, which the report of a failure describes.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_deadline",
+        "_gate",
+        "_http",
+        "_providers",
+        "_resources",
+        "_stage",
+        "_step",
+        "began",
+        "claimed",
+        "item",
+        "page",
+    )
 
     def __init__(self, resources: AttemptResources, stage: AnyStage, claimed: ClaimedItem, claimed_at: float) -> None:
         self._resources = resources
@@ -72,17 +101,37 @@ class Attempt:
         self._gate = resources.politeness.gate(
             claimed, claimed_at, lane_run_id=lane_run_id(stage, claimed), deadline=self._deadline
         )
+        self._http: Http | None = None
+        self._providers: AttemptProviders | None = None
+        self._step = "its page was fetched"
+        self._closing = False
         self.claimed = claimed
+        self.item = Item.from_claimed(claimed)
         self.began = time.monotonic()
         self.page: Page | None = None
 
+    @property
+    def http(self) -> Http:
+        """One for the attempt, so that its requests go one after another."""
+        if self._http is None:
+            headers = {**self._resources.scraper.headers, **self._stage.headers}
+            self._http = Http(self._resources.fetcher, gate=self._gate, jar=self._jar(), headers=headers)
+        return self._http
+
+    @property
+    def log(self) -> Log:
+        return self._resources.log.bind(stage=self._stage.name, item=self.item.key)
+
+    @property
+    def settings(self) -> Any:
+        return self._resources.scraper.settings
+
     def ends_at(self) -> float | None:
-        """When its timeout expires, on the loop's clock."""
-        return self._deadline.when()
+        """When its timeout expires, on the loop's clock; None once only its providers are torn down."""
+        return None if self._closing else self._deadline.when()
 
     def timeout_error(self) -> Transient:
-        doing = "its page was fetched" if self._stage.fetches and self.page is None else "its handler ran"
-        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {doing}")
+        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self._step}")
 
     async def run(self) -> Output:
         share = self._resources.memory.open_share(self._deadline)
@@ -95,28 +144,40 @@ class Attempt:
             raise self.timeout_error() from None
         finally:
             share.close()
+            if self._providers is not None:
+                self._closing = True
+                await self._providers.close()
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
         output = Output(stage.name, resources.scraper.stages, stage.record, in_lanes=resources.in_lanes)
-        item = Item.from_claimed(claimed)
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
-        elif claimed.paced and self._gate is not None and not stage.signature.injects(Inject.HTTP):
+        elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
-        await self._call(output, item)
+        arguments = await self._arguments()
+        self._step = "its handler ran"
+        await self._call(output, arguments)
         if self.page is not None:
             if self.page.parsed:
                 resources.parsing_stages.add(stage.name)
             if stage.follow is not None:
-                await self._follow(self.page, stage.follow, output, item)
+                await self._follow(self.page, stage.follow, output)
         return output
 
-    async def _follow(self, page: Page, follow: Follow, output: Output, item: Item) -> None:
+    async def _arguments(self) -> dict[str, Any]:
+        signature, resources = self._stage.signature, self._resources
+        if signature.readers is not None:
+            return {name: read(self) for name, read in signature.readers}
+        self._step = "its providers were set up"
+        self._providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
+        return await self._providers.arguments(signature, self)
+
+    async def _follow(self, page: Page, follow: Follow, output: Output) -> None:
         def find() -> list[NewItem]:
-            return follow.items(page, item, self._stage)
+            return follow.items(page, self.item, self._stage)
 
         large = len(page.body) > PARSE_IN_THREAD_BYTES
         for new in await self._resources.threads.run(find) if large else find():
@@ -142,9 +203,8 @@ class Attempt:
             )
         return page
 
-    async def _call(self, output: Output, item: Item) -> None:
+    async def _call(self, output: Output, arguments: dict[str, Any]) -> None:
         function = self._stage.function
-        arguments = {name: self._injected_value(inject, item) for name, inject in self._stage.signature.injected}
         match self._stage.signature.kind:
             case FunctionKind.ASYNC_GENERATOR:
                 values: AsyncGenerator[Any, None] = function(**arguments)
@@ -158,21 +218,6 @@ class Attempt:
                 await _add_all(output, await function(**arguments))
             case FunctionKind.PLAIN:
                 await self._resources.threads.run(lambda: _add_returned(output, function(**arguments)))
-
-    def _injected_value(self, inject: Inject, item: Item) -> Any:
-        resources = self._resources
-        match inject:
-            case Inject.PAGE:
-                return self.page
-            case Inject.ITEM:
-                return item
-            case Inject.LOG:
-                return resources.log.bind(stage=self._stage.name, item=item.key)
-            case Inject.HTTP:
-                headers = {**resources.scraper.headers, **self._stage.headers}
-                return Http(resources.fetcher, gate=self._gate, jar=self._jar(), headers=headers)
-            case _:
-                return resources.scraper.settings
 
     def _jar(self) -> str | None:
         return (self.claimed.lane or self._stage.name) if self._resources.scraper.cookies else None

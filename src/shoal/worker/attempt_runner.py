@@ -20,6 +20,7 @@ from shoal.model.url_key import host_or_none
 from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
+from shoal.worker.providers import ProviderFailed
 
 _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
@@ -64,6 +65,9 @@ class AttemptRunner:
             return self._finish_failed(claimed, ended, attempt.page, began), 0
         except InvalidRecord as error:
             return self._finish_failed(claimed, Permanent(str(error)), attempt.page, began), 0
+        except ProviderFailed as failed:
+            self.failure_log.log_provider_error(claimed, failed)
+            return self._finish_failed(claimed, Transient(str(failed)), attempt.page, began), 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
                 raise
