@@ -19,7 +19,7 @@ from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
 from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
 from shoal.config.values import BoolSetting, ChoiceSetting, DeadLimitSetting, NumberSetting, SettingType
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
-from shoal.define.providers import HOOK_INJECTS, STAGE_INJECTS, Inject
+from shoal.define.providers import BUILT_IN_PROVIDERS
 from shoal.define.stage import StageOptions
 from shoal.errors import AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
@@ -198,10 +198,11 @@ def test_every_rule_of_following_is_in_the_reference() -> None:
 
 def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
     text = rows(text_of("reference.md"), "What functions may ask for")
-    for inject in Inject:
-        offered = text[inject.value].split(" | ")[1]
-        assert ("stages" in offered) == (inject in (*STAGE_INJECTS, Inject.SETTINGS)), inject
-        assert ("hooks" in offered) == (inject in (*HOOK_INJECTS, Inject.SETTINGS)), inject
+    scopes = {provider.name: provider.scope for provider in BUILT_IN_PROVIDERS} | {"settings": "worker"}
+    for name, scope in scopes.items():
+        offered = text[name].split(" | ")[1]
+        assert ("stages" in offered) == (scope in ("attempt", "worker")), name
+        assert ("hooks" in offered) == (scope in ("run", "worker")), name
 
 
 def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:

@@ -22,9 +22,9 @@ import msgspec
 from shoal.errors import BadLedgerUrl, LedgerCorrupt, LedgerReadOnly, LedgerUnreachable, UsageError
 from shoal.ledger.schema import load_scripts
 from shoal.ledger.sqlite.errors import APPLICATION_ID, busy_error, corrupt_error, is_busy, to_shoal_error
-from shoal.ledger.sqlite.hand import DatabaseThread
 from shoal.ledger.sqlite.integrity import find_damage
 from shoal.ledger.sqlite.transaction import SqliteClock, Transaction, to_datetime
+from shoal.threads import ThreadRunner
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.05
@@ -84,8 +84,8 @@ class SqliteDatabase:
             raise BadLedgerUrl(f"{self.path.parent} is not a folder.") from None
         except OSError as error:
             raise LedgerReadOnly(f"The folder {self.path.parent} cannot be made: {error.strerror}.") from None
-        await self._writer.thread.run(lambda _: self._translate_errors(self._open_writer))
-        await self._reader.thread.run(lambda _: self._translate_errors(lambda: self._open(self._reader)))
+        await self._writer.thread.run(lambda: self._translate_errors(self._open_writer))
+        await self._reader.thread.run(lambda: self._translate_errors(lambda: self._open(self._reader)))
         self._inode = self.path.stat().st_ino
 
     def check_still_there(self) -> None:
@@ -104,8 +104,8 @@ class SqliteDatabase:
         if not self._closed:
             self._closed = True
             for connection in (self._reader, self._writer):
-                await connection.thread.run(lambda _, c=connection: c.close())  # type: ignore[misc]
-                connection.thread.stop()
+                await connection.thread.run(connection.close)
+                connection.thread.close()
 
     async def fetch(self, sql: str, *args: object) -> list[sqlite3.Row]:
         """Rows of one statement. Lists go as JSON text."""
@@ -129,9 +129,7 @@ class SqliteDatabase:
         """Ask the reading connection. Does not need the schema."""
         self._check_open()
         return await self._reader.thread.run(
-            lambda _: self._translate_errors(
-                lambda: self._retry_while_busy(lambda: query(self._reader.for_statement()))
-            )
+            lambda: self._translate_errors(lambda: self._retry_while_busy(lambda: query(self._reader.for_statement())))
         )
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
@@ -179,7 +177,9 @@ class SqliteDatabase:
 
     async def _do(self, job: Callable[[Callable[[], bool]], T]) -> T:
         self._check_open()
-        return await self._writer.thread.run(lambda cancelled: self._translate_errors(lambda: job(cancelled)))
+        return await self._writer.thread.run_cancellable(
+            lambda cancelled: self._translate_errors(lambda: job(cancelled))
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -266,7 +266,7 @@ class _Connection:
     """
 
     def __init__(self, path: Path, name: str, clock: SqliteClock) -> None:
-        self.thread = DatabaseThread(name)
+        self.thread = ThreadRunner(name, max_threads=1)
         self._path = path
         self._clock = clock
         self._sqlite: sqlite3.Connection | None = None
