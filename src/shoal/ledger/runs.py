@@ -158,7 +158,7 @@ class BaseRuns(ABC):
     ) -> None:
         no = (await self._catalog.run(run_id)).no
         text = json_text(detail, "detail", PAYLOAD_BYTES, InvalidSetting)
-        await self._queryable.fetch(self._sql["note_event"], no, by, action, subject, text)
+        await self._queryable.fetch(self._sql["insert_event"], no, by, action, subject, text)
 
     async def put_note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
         text = json_text(value, "note", PAYLOAD_BYTES, InvalidSetting)

@@ -36,7 +36,7 @@ class BaseWorkers:
 
     async def heartbeat(self, worker: str, report: WorkerReport | None = None) -> HeartbeatReply:
         report_json = None if report is None else msgspec.json.encode(report).decode()
-        rows = await self._queryable.fetch(self._sql["beat"], worker, report_json)
+        rows = await self._queryable.fetch(self._sql["heartbeat"], worker, report_json)
         if not rows:
             self._forget(worker)
             raise WorkerLost(f"The worker {worker} was declared dead, or never registered.")

@@ -62,7 +62,7 @@ class PostgresLedger:
 
 @cache
 def named_queries() -> dict[str, str]:
-    return load_queries(f"{__package__}.queries")
+    return load_queries(__package__)
 
 
 async def open_postgres(

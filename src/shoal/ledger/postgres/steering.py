@@ -42,4 +42,4 @@ class PostgresSteering(BaseSteering):
         self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
     ) -> None:
         text = msgspec.json.encode(detail).decode()
-        await self._db.fetch(self._sql["note_event"], run_no, by, action, subject, text)
+        await self._db.fetch(self._sql["insert_event"], run_no, by, action, subject, text)

@@ -103,4 +103,4 @@ class PostgresUpkeep(BaseUpkeep):
         while (row := await self._db.try_row(self._sql["tidy"], TIDY_BATCH)) is not None and row[0] == TIDY_BATCH:
             if not round_.has_time_for("tidy"):
                 return
-        await self._db.fetch(self._sql["look_for_places"])
+        await self._db.fetch(self._sql["recheck_lane_slots"])

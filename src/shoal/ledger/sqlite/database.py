@@ -24,7 +24,7 @@ from shoal.ledger.schema import load_scripts
 from shoal.ledger.sqlite.errors import APPLICATION_ID, busy_error, corrupt_error, is_busy, to_shoal_error
 from shoal.ledger.sqlite.hand import DatabaseThread
 from shoal.ledger.sqlite.integrity import find_damage
-from shoal.ledger.sqlite.transaction import SqliteClock, Transaction, to_datetime
+from shoal.ledger.sqlite.transaction import SqliteClock, Transaction, micros, to_datetime
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.05
@@ -254,7 +254,7 @@ class SqliteDatabase:
                 raise corrupt_error(self.path, "the number in its header that says whose it is was changed")
             raise BadLedgerUrl(f"{self.path} is another program's database.", remedy="Choose another file.")
         self._retry_while_busy(lambda: connection.execute("pragma journal_mode = wal").fetchall())
-        for _, text in load_scripts(f"{__package__}.scratch"):
+        for _, text in load_scripts(__package__, "scratch"):
             connection.executescript(text)
 
 
@@ -300,7 +300,8 @@ class _Connection:
         )
         self._sqlite = connection
         connection.row_factory = sqlite3.Row
-        connection.create_function("shoal_now", 0, self._clock.now)
+        connection.create_function("clock", 0, self._clock.now)
+        connection.create_function("seconds", 1, micros)
         connection.set_progress_handler(self._should_interrupt, PROGRESS_STEPS)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from shoal.ledger.upkeep import SqlHealth
 from shoal.model.views import HealthReport
 
 DEFAULT_BUSY_TIMEOUT = 30.0
+_PARAMETER = re.compile(r"\$(\d+)")
 
 
 class SqliteHealth(SqlHealth):
@@ -69,8 +71,9 @@ class SqliteLedger:
 
 @cache
 def named_queries() -> dict[str, str]:
-    """Without the comments before them: Python's sqlite3 tells a write by its first word."""
-    return {name: _without_comments(text) for name, text in load_queries(f"{__package__}.queries").items()}
+    """Without leading comments: Python's sqlite3 recognises a write by its first word."""
+    queries = load_queries(__package__, translate=_to_sqlite)
+    return {name: _without_comments(text) for name, text in queries.items()}
 
 
 async def open_sqlite(
@@ -88,6 +91,14 @@ async def open_sqlite(
         await db.close()
         raise
     return SqliteLedger(db)
+
+
+def _to_sqlite(shared: str) -> str:
+    """A query in PostgreSQL's form for SQLite: tables without a schema, and `?1` instead of `$1`.
+
+    SQLite accepts `$1` as well, but as a name: the numbers would then mean the order of first use.
+    """
+    return _PARAMETER.sub(r"?\1", shared.replace("shoal.", ""))
 
 
 def _without_comments(text: str) -> str:

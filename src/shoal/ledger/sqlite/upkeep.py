@@ -139,7 +139,7 @@ def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
 def _tidy(tx: Transaction) -> bool:
     """Delete some of what nobody asks for any more; False when nothing is left of it."""
     tx.run("tidy_locks", tx.now - LOCK_RETENTION_DAYS * 24 * 3_600 * MICRO)
-    tx.run("look_for_places")
+    tx.run("recheck_lane_slots")
     return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
 
 
