@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from shoal.ledger.runs import BaseBulk
+from shoal.ledger.bulk import BaseBulk
 from shoal.ledger.sqlite.bulk import update_idle_runs
 from shoal.ledger.sqlite.claims import PROMOTE_BATCH, promote_due
 from shoal.ledger.sqlite.database import SqliteDatabase
