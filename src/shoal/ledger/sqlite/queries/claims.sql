@@ -104,7 +104,7 @@ select json_group_array(s.item)
 from json_each(?1) j cross join lease s on s.item = j.value ->> 0 and s.epoch = j.value ->> 1
 
 -- name: anything_due
-select exists (select 1 from delayed d where d.due_at <= shoal_now())
+select exists (select 1 from delayed d where d.due_at <= clock())
 
 -- name: promote_pick
 -- What has come due: with its slot, or without a lane, it goes to ready; the rest to its place behind the lane. A
