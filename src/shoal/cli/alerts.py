@@ -13,7 +13,7 @@ from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.config import Settings
-    from shoal.config.alerts import Addresses
+    from shoal.config.values import Addresses
     from shoal.ledger.protocols import Ledger
     from shoal.notify.watch import RaisedAlert
 
@@ -108,7 +108,7 @@ async def _raised(ledger: Ledger, name: str | None, limit: int) -> list[RaisedAl
 
 def _all_addresses(settings: Settings) -> Addresses:
     """Those of the process and those of scrapers' tables, each once."""
-    from shoal.config.alerts import Addresses
+    from shoal.config.values import Addresses
 
     tables = [table.values.get("notify", Addresses()) for table in settings.scrapers.values()]
     return Addresses(tuple(dict.fromkeys(url for one in (settings.notify, *tables) for url in one.urls)))
