@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,13 +18,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {"dotenv": "python-dotenv", "yaml": "pyyaml"}
 # Stubs that only type checkers read.
 TYPING_ONLY = {"_typeshed"}
+MAX_MODULES = 260
+MAX_CLI_FILES = 40
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
+@cache
+def modules() -> tuple[tuple[Path, ast.Module], ...]:
     """Every module of Shoal itself; what `shoal init` copies belongs to the user's project."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        if not path.is_relative_to(SOURCE / "recipes" / "files"):
-            yield path.relative_to(SOURCE), ast.parse(path.read_text())
+    names = (path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py")))
+    return tuple(
+        (name, ast.parse((SOURCE / name).read_text()))
+        for name in names
+        if not (name.parts[0] == "templates" and len(name.parts) > 2)
+    )
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -53,3 +60,25 @@ def test_direct_imports_are_declared_and_declared_dependencies_are_imported() ->
     undeclared = {name: paths for name, paths in users.items() if name not in required.union(*extras.values())}
     assert not undeclared
     assert not required - users.keys()
+
+
+def test_a_public_class_name_is_defined_once() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_every_package_has_a_docstring() -> None:
+    missing = [str(path) for path, tree in modules() if path.name == "__init__.py" and not ast.get_docstring(tree)]
+    assert missing == []
+
+
+def test_the_tree_stays_small() -> None:
+    """Files that are read together are one file; a package's docstring alone does not count as a module."""
+    counted = [path for path, tree in modules() if path.name != "__init__.py" or len(tree.body) > 1]
+    assert len(counted) <= MAX_MODULES
+    commands = [path for path in counted if path.parts[0] == "cli"]
+    assert len(commands) <= MAX_CLI_FILES

@@ -1,0 +1,1 @@
+"""Server-side functions of the PostgreSQL ledger, one file per part."""

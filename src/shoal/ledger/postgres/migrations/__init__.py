@@ -1,0 +1,1 @@
+"""Migrations of the PostgreSQL schema, in the order of their numbers."""

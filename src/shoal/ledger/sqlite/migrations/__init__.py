@@ -1,0 +1,1 @@
+"""Migrations of the SQLite schema, in the order of their numbers."""

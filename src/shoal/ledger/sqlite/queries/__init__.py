@@ -1,0 +1,1 @@
+"""Named statements of the SQLite ledger."""

@@ -1,0 +1,1 @@
+"""Temporary tables of the SQLite ledger's writing connection."""
