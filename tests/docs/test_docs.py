@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
@@ -15,9 +16,15 @@ import shoal
 from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
 from shoal.cli.main import app
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
-from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
-from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
-from shoal.config.values import BoolSetting, ChoiceSetting, DeadLimitSetting, NumberSetting, SettingType
+from shoal.config.settings import (
+    ENV_PREFIX,
+    NAMES,
+    SCRAPER_OWN_TYPES,
+    SCRAPER_TYPES,
+    SETTING_TYPES,
+    STAGE_TYPES,
+    Settings,
+)
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
 from shoal.define.providers import BUILT_IN_PROVIDERS
 from shoal.define.stage import StageOptions
@@ -100,7 +107,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert row, f"{name} has no row"
         default, meaning = row.groups()
         assert default == written(getattr(defaults, name)), name
-        for word in words_of(VALUES[name]):
+        for word in words_of(name):
             assert word in meaning, f"the row of {name} does not say {word}"
     assert {*NAMES, "scrapers", "mode", "origins", "hidden"} == set(Settings.__struct_fields__)
 
@@ -114,24 +121,25 @@ def written(default: object) -> str:
     return f"`{default}`" if str(default) else "empty"
 
 
-def words_of(value: SettingType) -> list[str]:
+def words_of(name: str) -> list[str]:
     """What a reader must be told about the values that are allowed."""
-    match value:
-        case NumberSetting():
-            return [f"{value.low:.10g} to {value.high:.10g}"]
-        case ChoiceSetting():
-            return [f"`{option}`" for option in value.options]
-        case BoolSetting():
+    if name == "max_dead":
+        return ["`1%`", "`25`", "`100%`"]
+    info = msgspec.inspect.type_info(SETTING_TYPES[name])
+    match info.type if isinstance(info, msgspec.inspect.Metadata) else info:
+        case msgspec.inspect.IntType(ge=low, le=high) | msgspec.inspect.FloatType(ge=low, le=high):
+            return [f"{low:.10g} to {high:.10g}"]
+        case msgspec.inspect.LiteralType(values=options):
+            return [f"`{option}`" for option in options]
+        case msgspec.inspect.BoolType():
             return ["`true`", "`false`"]
-        case DeadLimitSetting():
-            return ["`1%`", "`25`", "`100%`"]
         case _:
             return []
 
 
 def test_every_setting_of_scrapers_and_stages_is_documented() -> None:
     text = text_of("configuration.md")
-    for name in [*OWN_VALUES, *SCRAPER_VALUES, *STAGE_VALUES]:
+    for name in [*SCRAPER_OWN_TYPES, *SCRAPER_TYPES, *STAGE_TYPES]:
         assert f"`{name}`" in text.partition("## Settings of one scraper")[2], name
 
 

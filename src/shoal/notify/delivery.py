@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.config.alerts import Addresses
 from shoal.config.settings import Settings
+from shoal.config.values import Addresses
 from shoal.errors import InvalidSetting, LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log

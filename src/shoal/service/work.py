@@ -166,7 +166,7 @@ def stop_signals(host: Host) -> Iterator[None]:
 
 def open_run_logs(settings: Settings, name: str, host: Host) -> Logs:
     """The log of a run or a worker: JSON lines in its file under `log_dir`, and what the host's stream gets."""
-    level = settings.log_level
+    level: str = settings.log_level
     if host.log_level is not None and settings.origins["log_level"].kind == "default":
         level = host.log_level
     file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None

@@ -1,4 +1,4 @@
-"""Which recipes there are, and the files that each one makes."""
+"""The projects that `shoal init` creates: their catalogue. The files of each are in the folder of its name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from shoal.errors import UsageError
 
 DEFAULT = "shop"
 SHOP = "python -m shoal.demo.shop --port 8001"
-# A file that began with a dot here would rule this folder too, or be left out of the package.
+# With their leading dot these files would apply to this folder too, or be left out of the package.
 _DOTTED = {"gitignore": ".gitignore", "env.example": ".env.example"}
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class ProjectTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """A project to start from.
 
-    `scraper` names the scraper, `file` where it is (a Python file of its name unless given), `stage` its first stage.
-    `site_command` is the command that serves a local site for it. `try_arguments` is what to give `shoal try` after the
-    file, `run_arguments` what to give `shoal run`.
+    `scraper` is the scraper's name, `file` its path (by default a Python file of that name), `stage` its first stage.
+    `site_command` serves a local site for it. `try_arguments` are the arguments of `shoal try` behind the file,
+    `run_arguments` those of `shoal run`.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return self.file or f"{self.scraper}.py"
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Path in the project and text of every file: those that all projects have, then its own."""
-        root = files("shoal.recipes") / "files"
+        """Path in the project and text of every file: first those common to all projects, then its own."""
+        root = files("shoal.templates")
         own = dict(_texts(root / self.name))
         own_settings = own.pop("settings.toml", "")
         for path, text in _texts(root / "common"):
@@ -55,21 +55,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         yield from own.items()
 
     def next_commands(self, folder: str) -> list[tuple[str, str]]:
-        """What to type now, each with what it does."""
+        """The next commands to run, each with its effect."""
         return [
             *([(f"cd {folder}", "")] if folder != "." else []),
             (f"{self.site_command} &", "a local site to try it on"),
             (f"shoal try {self.target} {self.try_arguments}", "one item, nothing stored"),
-            (f"shoal run {self.run_arguments}", "all of it; Ctrl-C stops, the same command goes on"),
+            (f"shoal run {self.run_arguments}", "all of it; Ctrl-C stops it, the same command continues it"),
             ("shoal export latest -o out.jsonl", "the records as a file"),
             ("pytest", "the test, on a saved page"),
         ]
 
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
+TEMPLATES = {
+    template.name: template
+    for template in (
+        ProjectTemplate(
             name="shop",
             about="listing pages that lead to product pages: two stages",
             scraper="shop",
@@ -78,7 +78,7 @@ RECIPES = {
             try_arguments="http://127.0.0.1:8001/category/garden",
             run_arguments="shop",
         ),
-        Recipe(
+        ProjectTemplate(
             name="pages",
             about="a list of URLs in a file, one record for each",
             scraper="pages",
@@ -87,7 +87,7 @@ RECIPES = {
             try_arguments="http://127.0.0.1:8001/about",
             run_arguments="pages --urls-file urls.txt",
         ),
-        Recipe(
+        ProjectTemplate(
             name="crawl",
             about="a whole site by its links, to a depth",
             scraper="crawl",
@@ -96,7 +96,7 @@ RECIPES = {
             try_arguments="http://127.0.0.1:8001/",
             run_arguments="crawl",
         ),
-        Recipe(
+        ProjectTemplate(
             name="api",
             about="a JSON API: items without URLs, requests of your own, settings",
             scraper="rivers",
@@ -105,7 +105,7 @@ RECIPES = {
             try_arguments="--stage river --key danube",
             run_arguments="rivers",
         ),
-        Recipe(
+        ProjectTemplate(
             name="newspaper",
             about="a newspaper in YAML: listing pages that lead to articles, without Python",
             scraper="fiji.times",
@@ -119,11 +119,11 @@ RECIPES = {
 }
 
 
-def find_recipe(name: str) -> Recipe:
-    if name not in RECIPES:
-        known = "; ".join(f"{recipe.name} ({recipe.about})" for recipe in RECIPES.values())
+def find_template(name: str) -> ProjectTemplate:
+    if name not in TEMPLATES:
+        known = "; ".join(f"{template.name} ({template.about})" for template in TEMPLATES.values())
         raise UsageError(f"There is no recipe {name!r}.", remedy=f"Choose one of: {known}.")
-    return RECIPES[name]
+    return TEMPLATES[name]
 
 
 def _texts(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:

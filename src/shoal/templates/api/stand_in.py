@@ -44,7 +44,7 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Quiet: the scraper tells what happens."""
+        """No access log: the scraper logs its requests."""
 
 
 if __name__ == "__main__":

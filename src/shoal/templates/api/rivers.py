@@ -7,7 +7,7 @@ from shoal import Http, Item, Permanent, Scraper
 
 @dataclass
 class Api:
-    """What [scrapers.rivers.settings] of shoal.toml says."""
+    """[scrapers.rivers.settings] of shoal.toml."""
 
     base: str
     per_page: int = 50
@@ -21,7 +21,7 @@ async def index(item: Item, http: Http, api: Api):
     number = item.payload.get("page", 1)
     answer = (await http.get(f"{api.base}/rivers", params={"page": number, "per_page": api.per_page})).json()
     for name in answer["rivers"]:
-        yield river.item(key=name)  # no URL: the key alone says what is to be done
+        yield river.item(key=name)  # no URL: the key identifies the work
     if answer["more"]:
         yield index.item(key=f"page {number + 1}", payload={"page": number + 1})
 
