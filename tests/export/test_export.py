@@ -31,7 +31,7 @@ async def test_two_exports_of_a_finished_run_are_the_same_bytes(
     report = await export_run(either_harness.ledger, run.id, first)
     # How the ledger is read must not show in the file.
     monkeypatch.setattr("shoal.export.records.FIRST_PAGE", 7)
-    monkeypatch.setattr("shoal.export.records.LARGEST_PAGE", 11)
+    monkeypatch.setattr("shoal.export.records.MAX_PAGE", 11)
     again = await export_run(either_harness.ledger, run.id, second)
     assert first.read_bytes() == second.read_bytes()
     assert report == again
@@ -222,7 +222,7 @@ async def test_what_is_refused(either_harness: LedgerHarness, tmp_path: Path) ->
         await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", stage="nope")
     with pytest.raises(UsageError, match="does not say which format"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.xlsx")
-    with pytest.raises(UsageError, match="'xlsx' is no format"):
+    with pytest.raises(UsageError, match="'xlsx' is not a format"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", format="xlsx")
     with pytest.raises(UsageError, match="are for CSV"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(bom=True))

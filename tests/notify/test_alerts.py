@@ -105,7 +105,7 @@ def test_a_site_that_fails_is_told_of_while_the_run_goes(either: Project, webhoo
     run_id = either.run().id
     (text,) = [text for title, text in webhook.messages if "keeps failing" in title]
     assert "attempts in the last 5 minutes failed." in text
-    assert "Most that failed" in text
+    assert "Most common failure" in text
     assert "500" in text
     assert f"Shoal: shop failed (run {run_id})" in webhook.titles
     assert set(kinds_and_told(either)) >= {("errors", "delivered"), ("failure", "delivered")}
@@ -142,7 +142,7 @@ def test_a_run_that_nobody_works_on_is_told_of_once_somebody_can_be_reached(eith
     either.write(KEYS)
     either.shoal("enqueue", "shop.py")
     watch = either.start("alerts", "watch", *QUICK, SHOAL_NOTIFY=webhook.address)
-    watch.wait_until_it_says("alert not delivered")
+    watch.wait_until_it_says("delivery failed")
     assert webhook.messages == []
     webhook.down = False
     webhook.wait_for(lambda titles: len(titles) == 1)
@@ -176,7 +176,7 @@ def test_code_that_fails_every_time_is_a_failure(project: Project, webhook: Webh
     project.write(KEYS.replace('yield {"key": item.key}', "item.no_such_thing"))
     project.shoal("run", "shop.py", "-j", "1", code=1, SHOAL_NOTIFY=webhook.address)
     assert [title.split()[2] for title in webhook.titles] == ["failed"]
-    assert "broke off: the scraper's code fails every time" in webhook.messages[0][1]
+    assert "stopped: the scraper's code fails every time" in webhook.messages[0][1]
 
 
 def test_a_pool_tells_of_its_run_once(project: Project, webhook: Webhook) -> None:
@@ -214,8 +214,12 @@ def test_a_scraper_has_its_own_people(project: Project, webhook: Webhook) -> Non
 @pytest.mark.parametrize(
     ("command", "addresses", "says"),
     [
-        ("run", f"bogus://{TOKEN}", "Address 1 of notify (from SHOAL_NOTIFY), bogus://***, is none that apprise"),
-        ("worker", f"json://127.0.0.1/x tgram://{TOKEN}", "Address 2 of notify (from SHOAL_NOTIFY), tgram://***, is"),
+        ("run", f"bogus://{TOKEN}", "Address 1 of notify (from SHOAL_NOTIFY), bogus://***, cannot be parsed by"),
+        (
+            "worker",
+            f"json://127.0.0.1/x tgram://{TOKEN}",
+            "Address 2 of notify (from SHOAL_NOTIFY), tgram://***, cannot",
+        ),
         ("run", TOKEN, "Address 1 of notify (from SHOAL_NOTIFY) is no address; it must be "),
     ],
 )
@@ -245,7 +249,7 @@ def test_without_apprise_one_sentence_says_so(project: Project) -> None:
     project.write(KEYS)
     said = project.shoal("run", "shop.py", code=2, SHOAL_NOTIFY="json://127.0.0.1/x", PYTHONPATH=str(missing))
     (line,) = said.stderr.splitlines()
-    assert line.startswith("Error: notify names addresses, but apprise, which sends to them, is not installed.")
+    assert line.startswith("Error: notify has addresses, but apprise, which sends to them, is not installed.")
     assert "pip install 'shoal[notify]'" in line
 
 

@@ -128,7 +128,7 @@ async def test_a_run_that_fails_is_told_of_while_it_goes(either_harness: LedgerH
     (raised,) = await list_alerts(harness.ledger, run.id)
     assert raised.alert.kind == "errors"
     assert raised.alert.body.startswith("98% of 100 attempts in the last 5 minutes failed.\n")
-    assert "Most that failed (98): transient, 500 Internal Server Error" in raised.alert.body
+    assert "Most common failure (98): transient, 500 Internal Server Error" in raised.alert.body
 
 
 async def test_how_a_run_ended_is_told_after_each_end(either_harness: LedgerHarness) -> None:
@@ -234,7 +234,7 @@ async def test_a_process_that_leaves_hands_over_at_once(either_harness: LedgerHa
     await first.start_pending(harness.ledger)
     await stuck.tried.wait()
     await first.drain(0)
-    assert [raised.delivery for raised in await list_alerts(harness.ledger, run_id)] == ["waits for somebody who sends"]
+    assert [raised.delivery for raised in await list_alerts(harness.ledger, run_id)] == ["interrupted"]
     second = Deliveries(settings(), courier, by="two", log=Diary())
     await second.start_pending(harness.ledger)
     await second.drain(10)
@@ -243,14 +243,14 @@ async def test_a_process_that_leaves_hands_over_at_once(either_harness: LedgerHa
 
 async def test_it_is_given_up_after_some_tries(either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = await _stalled(either_harness)
-    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(delivery, "MIN_PAUSE_SECONDS", 0.0)
     diary = Diary()
     secret = "json://user:sesame@one.example/hook"
     deliveries = Deliveries(settings(notify=secret), Courier(f"{secret} refused sesame"), by="one", log=diary)
     await deliveries.start_pending(either_harness.ledger)
     await deliveries.drain(20)
     assert [raised.delivery for raised in await list_alerts(either_harness.ledger, run_id)] == ["undelivered"]
-    assert len([line for line in diary.lines if line.startswith("alert not delivered")]) == delivery.MAX_TRIES
+    assert len([line for line in diary.lines if line.startswith("delivery failed")]) == delivery.MAX_TRIES
     assert "sesame" not in "".join(diary.lines)
     await deliveries.start_pending(either_harness.ledger)
     assert not deliveries

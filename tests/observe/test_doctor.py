@@ -70,7 +70,7 @@ def test_a_server_that_is_too_small_for_its_workers() -> None:
     assert connections.ok
     (connections, *_) = check_server([health(sessions=60)], 50)
     assert not connections.ok
-    assert "50 workers, 3 each, make 150" in connections.text
+    assert "50 workers, 3 each, need 150" in connections.text
     assert "max_connections" in connections.fix
 
 
@@ -81,7 +81,10 @@ def test_workers() -> None:
     assert check_heartbeats([worker()]).ok
     check = check_heartbeats([worker(), worker(silent=31.0, leased=3)])
     assert not check.ok
-    assert "1 of 2 are dead or cut off; w: no heartbeat for 31 s (its lease is 30 s); its 3 items return" in check.text
+    assert (
+        "1 of 2 are dead or disconnected; w: no heartbeat for 31 s (its lease is 30 s); its 3 items return"
+        in check.text
+    )
     assert check_trouble([worker(), worker(report=WorkerReport())]).ok
     check = check_trouble([worker(), worker(report=WorkerReport(trouble="There is no space left for x.db."))])
     assert (check.ok, "w: There is no space left for x.db." in check.text) == (False, True)
@@ -92,13 +95,13 @@ def test_code_that_differs() -> None:
     assert check_code([worker(), worker(code=None), worker(code="def", scraper="books")]).ok
     check = check_code([worker(), worker(), worker(code="def")])
     assert not check.ok
-    assert "shop has abc (2 workers), def (1 worker)" in check.text
+    assert "shop: abc (2 workers), def (1 worker)" in check.text
     assert "shoal workers stop" in check.fix
 
 
 def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_disk(tmp_path / "ledger.db").ok
-    monkeypatch.setattr("shoal.observe.doctor.MIN_DISK", 1 << 60)
+    monkeypatch.setattr("shoal.observe.doctor.MIN_FREE_BYTES", 1 << 60)
     assert not check_disk(tmp_path / "ledger.db").ok
     assert not check_disk(tmp_path / "gone" / "ledger.db").ok
 
@@ -115,7 +118,7 @@ async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypa
         checks = {check.name: check for check in await check_ledger(ledger, version="1.0")}
         assert [check for check in checks.values() if not check.ok] == []
         assert ("connections" in checks) == (kind == "postgres")
-        monkeypatch.setattr("shoal.observe.doctor.STALE_SECONDS", 0.0)
+        monkeypatch.setattr("shoal.observe.doctor.STALE_LEASE_SECONDS", 0.0)
         found = {check.name for check in await check_ledger(ledger, version="2.0") if not check.ok}
         assert found == {"versions", "leases"}
 

@@ -62,7 +62,7 @@ async def test_a_moment_is_what_the_ledger_says(ledger: Ledger, scene: Scene) ->
     assert reading.bottleneck.text == "The lane shop.example is full: 2 of 2 places are taken."
 
 
-async def test_the_rate_of_a_run_that_is_looked_at_once(ledger: Ledger, scene: Scene) -> None:
+async def test_the_rate_of_a_run_that_is_items_read_once(ledger: Ledger, scene: Scene) -> None:
     ended = await take_snapshot(ledger, scene.finished)
     assert ended.run.finished_at is not None
     assert await recent_rate(ledger, ended) is None  # over within a moment: no rate worth the name
@@ -76,9 +76,9 @@ async def test_failures_are_grouped_and_bounded(ledger: Ledger, scene: Scene) ->
     assert [(group.outcome, group.message, group.items) for group in found.groups] == [
         ("permanent", "404 Not Found at URL", 2)
     ]
-    assert (found.looked_at, found.complete) == (2, True)
+    assert (found.items_read, found.complete) == (2, True)
     few = await read_failures(ledger, scene.finished, limit=1)
-    assert (few.looked_at, few.complete) == (1, False)
+    assert (few.items_read, few.complete) == (1, False)
 
 
 async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
@@ -115,7 +115,7 @@ async def test_an_outage_is_told_once_and_waited_out(
         await show.next()
     following.cancel()
     assert show.told == [
-        "postgresql://me:***@h/db does not answer. Looking again until it answers.",
+        "postgresql://me:***@h/db does not answer. Retrying until the ledger answers.",
         "The ledger answers again.",
     ]
 

@@ -163,7 +163,7 @@ def _show_run(
         )
         _rest(session, len(workers) - MOST_WORKERS, "workers")
     if failures.groups:
-        _title(session, "Failures" if failures.complete else f"Failures (of the first {failures.looked_at})")
+        _title(session, "Failures" if failures.complete else f"Failures (of the first {failures.items_read})")
         session.table(
             ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
             [
@@ -188,10 +188,10 @@ def _print_head(session: Session, reading: Reading) -> None:
 
 
 def _print_skew(session: Session, reading: Reading, skew: VersionSkew) -> None:
-    from shoal.observe.snapshot import REMEDY
+    from shoal.observe.snapshot import VERSION_SKEW_REMEDY
 
     for line in skew.lines if not reading.ended else ():
-        session.data(f"{line} {REMEDY}")
+        session.data(f"{line} {VERSION_SKEW_REMEDY}")
 
 
 def _print_parts(session: Session, reading: Reading) -> None:
