@@ -184,7 +184,7 @@ def test_every_rule_of_following_is_in_the_reference() -> None:
 
 
 def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
-    text = rows(text_of("reference.md"), "What functions may ask for")
+    text = rows(text_of("reference.md"), "Injected parameters")
     for inject in Inject:
         offered = text[inject.value].split(" | ")[1]
         assert ("stages" in offered) == (inject in (*STAGE_INJECTS, Inject.SETTINGS)), inject
