@@ -205,7 +205,7 @@ def test_every_rule_of_following_is_in_the_reference() -> None:
 
 
 def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
-    text = rows(text_of("reference.md"), "What functions may ask for")
+    text = rows(text_of("reference.md"), "Injected parameters")
     scopes = {provider.name: provider.scope for provider in BUILT_IN_PROVIDERS} | {"settings": "worker"}
     for name, scope in scopes.items():
         offered = text[name].split(" | ")[1]

@@ -221,7 +221,7 @@ async def make_report(
 ) -> RunReport:
     """The report on a run as it stands now."""
     counts = await ledger.reads.stats(run_id)
-    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), looked_at=0, complete=True)
+    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), items_read=0, complete=True)
     run = await ledger.runs.get(run_id)
     return RunReport(run=run, counts=counts, failures=failures, settings=settings, work=work, resumed=resumed)
 
