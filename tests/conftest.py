@@ -1,7 +1,6 @@
 """Fixtures for all tests: real databases, started on first use, once per test process; projects; the command line."""
 
 import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,10 +8,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.support import MissingPartError, missing
+from tests.support import MissingPartError, fork_server, missing
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
-from tests.support.project import COMMAND, Finished, Project, Shoal, clean_environment
+from tests.support.project import Finished, Project, Shoal, clean_environment
 
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
@@ -25,6 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.postgres)
+
+
+def pytest_unconfigure() -> None:
+    fork_server.stop()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -107,19 +110,10 @@ def sqlite_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shoal(tmp_path: Path) -> Shoal:
-    """Run `shoal` with these arguments in `tmp_path`; keywords are environment variables."""
+    """Run `shoal` with these arguments in `tmp_path`; keywords are environment variables. `fresh`: by exec."""
 
-    def run(*arguments: str, **variables: str) -> Finished:
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=clean_environment(tmp_path, **variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments: str, fresh: bool = False, **variables: str) -> Finished:
+        return fork_server.run(arguments, tmp_path, clean_environment(tmp_path, **variables), fresh=fresh)
 
     return run
 
@@ -129,7 +123,7 @@ def migrated_template(postgres_server: PostgresDatabases) -> Iterator[str]:
     """A database with Shoal's schema, to be copied."""
     name = unique_name()
     postgres_server.create_database(name)
-    subprocess.run([*COMMAND, "db", "migrate", "-q", "--ledger", postgres_server.url(name)], check=True)
+    fork_server.run(("db", "migrate", "-q", "--ledger", postgres_server.url(name)), Path.cwd(), {}).check_returncode()
     yield name
     postgres_server.drop_database(name)
 

@@ -18,7 +18,8 @@ from shoal.config.settings import Settings
 from shoal.demo.shop import Shop
 from shoal.demo.shop.serving import RunningShop
 from shoal.recipes.catalogue import RECIPES
-from tests.support.project import COMMAND, Finished, Shoal, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Finished, Shoal, clean_environment
 from tests.support.site import Site
 
 Told = Callable[..., tuple[int, str, str]]

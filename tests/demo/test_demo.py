@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.project import COMMAND, Shoal, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Shoal, clean_environment
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from tests.support.fork_server import COMMAND
 from tests.support.node_lab import Fleet
 from tests.support.node_runs import PATIENCE, pages_of, prove, visits_from
-from tests.support.project import COMMAND, Project, clean_environment
+from tests.support.project import Project, clean_environment
 
 PAGES = 40
 INDIA = """

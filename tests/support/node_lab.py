@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.account import Account
+from tests.support.fork_server import COMMAND
 from tests.support.nodes import Node, Switch
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer, unique_name
-from tests.support.project import COMMAND, Project
+from tests.support.project import Project
 from tests.support.site import Site
 
 WORKING_NODES = 3

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -19,8 +18,9 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.views import AttemptView, Counts, ItemFilter, ItemView
 from shoal.wiring import ledger_context
+from tests.support import fork_server
+from tests.support.fork_server import COMMAND, Process
 
-COMMAND = [str(Path(sys.executable).with_name("shoal"))]
 _PATIENCE = 30.0
 T = TypeVar("T")
 Finished = subprocess.CompletedProcess[str]
@@ -40,20 +40,28 @@ class Command:
         arguments: tuple[str, ...],
         environment: dict[str, str],
         number: int,
+        *,
         entry: tuple[str, ...] = (),
+        fresh: bool = False,
     ) -> None:
-        """`entry` is put before the command: it leads to another node."""
+        """`entry` is put before the command: it leads to another node. `fresh` starts a new interpreter."""
         self._said = (folder / f"command-{number}.out", folder / f"command-{number}.err")
+        self._process: Process
         with self._said[0].open("wb") as out, self._said[1].open("wb") as err:
-            self._process = subprocess.Popen(
-                [*entry, *COMMAND, *arguments],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+            if entry:
+                self._process = subprocess.Popen(
+                    [*entry, *COMMAND, *arguments],
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+            else:
+                self._process = fork_server.start(
+                    arguments, folder, environment, stdout=out.fileno(), stderr=err.fileno(), fresh=fresh
+                )
 
     @property
     def stdout(self) -> str:
@@ -132,10 +140,10 @@ class Project:
         (self.folder / name).write_text("".join(f"{url}\n" for url in urls))
         return name
 
-    def start(self, *arguments: str, **variables: str) -> Command:
-        """Start `shoal` with these arguments; keywords are environment variables."""
+    def start(self, *arguments: str, fresh: bool = False, **variables: str) -> Command:
+        """Start `shoal` with these arguments; keywords are environment variables. `fresh`: in a new interpreter."""
         environment = clean_environment(self.folder, SHOAL_LEDGER=self.ledger, **variables)
-        command = Command(self.folder, arguments, environment, len(self._commands), self.entry)
+        command = Command(self.folder, arguments, environment, len(self._commands), entry=self.entry, fresh=fresh)
         self._commands.append(command)
         return command
 
