@@ -12,20 +12,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from shoal import Scraper
-from shoal.cli.helping import check_stages
-from shoal.cli.scrapers import load
-from shoal.cli.session import Session
-from shoal.config import Settings
+from shoal.config import Settings, load_settings
 from shoal.errors import NotFound, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
+from shoal.service.blocking import run_to_end
+from shoal.service.events import StopRequest
+from shoal.service.scrapers import load_configured
+from shoal.service.work import check_stages
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import has_open_runs
 from shoal.worker.hooks import call_finish_hooks
@@ -79,7 +81,7 @@ def work(event: Any, *, seconds: float) -> dict[str, Any]:
     usable = seconds - RESERVE_SECONDS
     scraper, settings = _load(usable)
     check_stages(scraper, list(order.stages))
-    return Session().wait(_work(scraper, settings, order, usable))
+    return run_to_end(lambda: _work(scraper, settings, order, usable), StopRequest())
 
 
 def _order(event: Any) -> Order:
@@ -96,7 +98,7 @@ def _load(usable: float) -> tuple[Scraper, Settings]:
     target = os.environ.get("SCRAPER")
     if not target:
         raise UsageError("No scraper is named.", remedy="Set SCRAPER to its file, to module:scraper or to its name.")
-    scraper, settings = load(Session(), target)
+    scraper, settings = load_configured(target, load_settings({}, environ=os.environ, folder=Path.cwd()))
     if sqlite_path(settings.ledger) is not None:
         raise UsageError(
             f"The ledger {settings.ledger} would be gone with the function.",

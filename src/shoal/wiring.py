@@ -86,6 +86,15 @@ async def ledger_context(
         await ledger.close()
 
 
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the faster event loop; None where there is none, as on Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
 def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     """What gets pages: from the network, through the store if there is one, or from the store alone."""
     store = None

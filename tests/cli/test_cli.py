@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.main import main
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.config import NAMES
 from tests.support.fork_server import COMMAND
 from tests.support.project import Shoal, clean_environment

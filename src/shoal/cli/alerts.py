@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.finding import ask, find_run
-from shoal.cli.options import with_options
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.cli.watching import watched
 from shoal.cli.working import open_logs_for
 from shoal.config import Settings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.cli.session import Session
+    from shoal.cli.render.session import Session
 
 NOTE_SECONDS = 2.0
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.options import with_options
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 
 ROUNDS = 3
 LEDGER_ITEMS = 10_000

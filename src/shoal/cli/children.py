@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.cli.working import INTERRUPTED
 from shoal.config.settings import ENV_PREFIX, NAMES
 

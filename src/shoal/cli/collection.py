@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,11 +12,10 @@ import msgspec
 
 from shoal.cli.children import environment_of_children, giving_up_on_signals
 from shoal.cli.collection_shown import print_members, print_plan, tell_plan
-from shoal.cli.idempotency_key import RunAlreadyEnded
-from shoal.cli.running import Wish, begin_run, beginning, planned, work_off
+from shoal.cli.idempotency_key import print_already_ended, print_busy
+from shoal.cli.render.session import Session
+from shoal.cli.render.summary import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.cli.scrapers import command_line, overrule
-from shoal.cli.session import Session
-from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
@@ -31,8 +30,10 @@ from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import pluralize
-from shoal.service.begin import RunChoice as Which
-from shoal.service.begin import RunPlan as Beginning
+from shoal.service.begin import FillProgress, RunAlreadyEnded, RunBusy, RunChoice, RunPlan, begin_lock, plan_owned_run
+from shoal.service.console import Console
+from shoal.service.events import Host, OnEvent
+from shoal.service.run import RunRequest, begin_run, execute_run
 from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.options import StopReason
 
@@ -51,7 +52,8 @@ class CollectionWish(msgspec.Struct, frozen=True, kw_only=True):
     sequential: bool
     dry_run: bool
     logs: Path
-    wish: Wish
+    target: str
+    request: RunRequest
 
 
 async def run_collection(session: Session, wanted: CollectionWish, overrides: Mapping[str, object | None]) -> int:
@@ -67,7 +69,7 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         checked = plan_members(
             [_checked(member) if matches(member) else member for member in all_members], wanted.members
         )
-        if wanted.wish.choice is Which.RESUME:
+        if wanted.request.choice is RunChoice.RESUME:
             checked = checked.only(await _keys_to_run(wanted, settings))
         print_plan(session, checked, wanted.folder, settings.concurrency)
         return 1 if any(member.broken for member in checked.members) else 0
@@ -77,11 +79,25 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
         member_runner = MemberRunner(ledger, environment, _terms(wanted, settings))
         scraper = collection_scraper(wanted.name, all_members, chosen, member_runner, retries=settings.member_retries)
         async with AsyncExitStack() as held:
-            async with beginning(ledger, settings, scraper.name):
+            console = held.enter_context(
+                Console(quiet=session.quiet or wanted.sequential, print_note=session.note, print_error=session.complain)
+            )
+            host = console.host()
+            async with begin_lock(ledger, settings, scraper.name):
                 try:
-                    begun = await planned(session, scraper, settings, ledger, wanted.wish, held)
-                except RunAlreadyEnded:
+                    begun = await plan_owned_run(
+                        *(ledger, scraper, settings),
+                        choice=wanted.request.choice,
+                        idempotency_key=wanted.request.idempotency_key,
+                        held=held,
+                        on_waiting=session.note,
+                    )
+                except RunAlreadyEnded as ended:
+                    print_already_ended(session, ended.run)
                     return 0
+                except RunBusy as busy:
+                    print_busy(session, busy)
+                    raise
                 except NotFound as error:
                     error.remedy = _run_it_first(wanted)
                     raise
@@ -89,22 +105,20 @@ async def run_collection(session: Session, wanted: CollectionWish, overrides: Ma
                     begun = await _taken_up(session, ledger, begun, begun.run, chosen, wanted)
                 if not wanted.failed:
                     tell_plan(session, chosen, settings.concurrency)
-                run = await begin_run(session, scraper, ledger, begun, wanted.wish)
+                run = await begin_run(ledger, scraper, begun, wanted.request, Host(on_event=_notes(session)))
             # Who is told to stop hands the order on to its members at once; they have the time to finish. And one that
             # failed is one too many, while a member itself may have a few dead items.
-            wish = msgspec.structs.replace(wanted.wish, ahead=False)
+            request = msgspec.structs.replace(wanted.request, prefetch=False)
             own = msgspec.structs.replace(settings, drain=0.0, max_dead=NO_DEAD)
-            with _leaving_the_terminal(session, wanted.sequential):
-                report = await work_off(session, scraper, own, ledger, begun, run, wish)
+            progress = FillProgress()
+            report = await execute_run(ledger, scraper, own, begun, run, request, progress, host)
             await _wait_for(session, member_runner)
             run = await ledger.runs.get(run.id)
             summary = await summarize(ledger, run)
-        if_stopped = TIMED_OUT if report.stop_reason is StopReason.TIMED_OUT else INTERRUPTED
-        print_members(
-            *(session, run, summary, settings, wanted.wish.target), if_stopped=if_stopped, seconds=report.seconds
-        )
+        if_stopped = EXIT_TIMED_OUT if report.stop_reason is StopReason.TIMED_OUT else EXIT_INTERRUPTED
+        print_members(*(session, run, summary, settings, wanted.target), if_stopped=if_stopped, seconds=report.seconds)
         # A member that the ledger refused is in no summary.
-        return summary.exit_code(if_stopped) or int(wanted.wish.progress.invalid > 0)
+        return summary.exit_code(if_stopped) or int(progress.invalid > 0)
 
 
 async def _keys_to_run(wanted: CollectionWish, settings: Settings) -> set[str]:
@@ -124,7 +138,7 @@ async def _keys_to_run(wanted: CollectionWish, settings: Settings) -> set[str]:
 
 
 def _run_it_first(wanted: CollectionWish) -> str:
-    return f"Run it first: {command_line()} run {shlex.quote(wanted.wish.target)} --all"
+    return f"Run it first: {command_line()} run {shlex.quote(wanted.target)} --all"
 
 
 async def _items(ledger: Ledger, run: Run, states: tuple[ItemState, ...]) -> list[ItemView]:
@@ -182,13 +196,13 @@ def _terms(wanted: CollectionWish, settings: Settings) -> MemberDefaults:
 
 
 async def _taken_up(
-    session: Session, ledger: Ledger, begun: Beginning, run: Run, chosen: CollectionPlan, wanted: CollectionWish
-) -> Beginning:
+    session: Session, ledger: Ledger, begun: RunPlan, run: Run, chosen: CollectionPlan, wanted: CollectionWish
+) -> RunPlan:
     """With --failed another attempt for those that failed; the run comes back to life with them.
 
     An unfinished run with other members than those that are chosen now is not taken up by accident.
     """
-    if wanted.wish.choice is Which.AUTO and wanted.wish.idempotency_key is None:
+    if wanted.request.choice is RunChoice.AUTO and wanted.request.idempotency_key is None:
         has = {member.member for member in (await summarize(ledger, run)).members}
         if has and has != {member.key for member in chosen.members}:
             raise UsageError(
@@ -203,14 +217,8 @@ async def _taken_up(
     return msgspec.structs.replace(begun, remaining=(await ledger.reads.stats(run.id)).remaining)
 
 
-@contextmanager
-def _leaving_the_terminal(session: Session, sequential: bool) -> Iterator[None]:
-    """One by one, each member has the terminal for itself: nothing of ours comes between."""
-    before, session.quiet = session.quiet, session.quiet or sequential
-    try:
-        yield
-    finally:
-        session.quiet = before
+def _notes(session: Session) -> OnEvent:
+    return lambda event: session.note(event.text)
 
 
 async def _wait_for(session: Session, member_runner: MemberRunner) -> None:

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.cli.render.session import BOLD, RED, Session
 from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
-from shoal.cli.session import BOLD, RED, Session
 from shoal.fleet.collection.member_runner import MemberStatus, member_command
 from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.fleet.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary

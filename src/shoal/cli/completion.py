@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.options import with_options
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 
 # What the script of every shell sets when it asks; typer makes it from the program's name.
 VARIABLE = "_SHOAL_COMPLETE"

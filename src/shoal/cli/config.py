@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import with_options
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import with_options
-from shoal.cli.records import print_runs
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
+from shoal.cli.render.tables import print_runs
 from shoal.errors import LedgerCorrupt, LedgerError, LedgerNotMigrated, LedgerTooNew
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line
-from shoal.cli.session import BOLD, Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -50,36 +50,39 @@ def _demo_settings(settings: Settings) -> Settings:
 
 
 async def _demo(session: Session, settings: Settings) -> int:
-    from shoal.cli.running import Wish, begin_run, work_off
-    from shoal.cli.summary import exit_code, print_summary
+    from shoal.cli.render.summary import exit_code, print_summary
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
     from shoal.demo.verify import check_scrape
-    from shoal.service.begin import RunChoice, plan_run
+    from shoal.service.begin import FillProgress, RunChoice, plan_run
+    from shoal.service.console import Console
+    from shoal.service.run import RunRequest, begin_run, execute_run, make_report
     from shoal.wiring import ledger_context
 
     async with ledger_context(settings) as ledger:
-        with Shop(latency=LATENCY).serving() as shop:
+        with (
+            Shop(latency=LATENCY).serving() as shop,
+            Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console,
+        ):
             _introduce(session, settings, shop)
-            scraper = shop_scraper(shop.url)
+            scraper, request, host = shop_scraper(shop.url), RunRequest(by="shoal demo"), console.host()
             plan = await plan_run(ledger, scraper, RunChoice.FRESH)
-            wish = Wish(target="shop")
-            run = await begin_run(session, scraper, ledger, plan, wish)
-            report = await work_off(session, scraper, settings, ledger, plan, run, wish)
-            run = await ledger.runs.get(run.id)
-            counts = await ledger.reads.stats(run.id)
+            run = await begin_run(ledger, scraper, plan, request, host)
+            summary = await execute_run(ledger, scraper, settings, plan, run, request, FillProgress(), host)
+            report = await make_report(ledger, settings, run.id, work=summary)
             records = await _records(ledger, run.id)
-            testimony = check_scrape(shop, records)
+            check = check_scrape(shop, records)
         if session.json:
-            session.record({"run_id": run.id, "state": run.state, "counts": counts, "testimony": testimony})
+            state, counts = report.run.state, report.counts
+            session.record({"run_id": run.id, "state": state, "counts": counts, "testimony": check})
         else:
-            _title(session, f"{SAMPLE} of the {counts.results} records")
+            _title(session, f"{SAMPLE} of the {report.counts.results} records")
             shown = records[:SAMPLE]
             session.table([name.upper() for name in shown[0]] if shown else [], [list(r.values()) for r in shown])
             session.data("")
-            await print_summary(session, ledger, run, report, settings, None)
-            _print_check(session, testimony)
-        return exit_code(run, counts, report, settings) or (1 if testimony.problems else 0)
+            print_summary(session, report, None)
+            _print_check(session, check)
+        return exit_code(report) or (1 if check.problems else 0)
 
 
 def _introduce(session: Session, settings: Settings, shop: RunningShop) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from shoal.cli.options import with_options
-from shoal.cli.session import RED, Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import RED, Session
 
 if TYPE_CHECKING:
     from shoal.observe.doctor import Check

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.errors import NotFound
 from shoal.model.run import COLLECTION_KEY_PREFIX
 

@@ -1,4 +1,4 @@
-"""`--idempotency-key`: a run that is made once for something, such as a slot of a schedule."""
+"""`--idempotency-key`: a run that is created once for a key, such as a slot of a schedule."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.session import Session
-from shoal.errors import NotAllowed
+from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
-    from shoal.define.scraper import Scraper
-    from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
-    from shoal.service.begin import RunPlan
+    from shoal.service.begin import RunBusy
 
 IdempotencyKey = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="What the run is made for: made once, then taken up again.")
+    str | None,
+    typer.Option(metavar="TEXT", help="Create one run for this key; resume that run when it is given again."),
 ]
-
-
-class RunAlreadyEnded(Exception):
-    """The run of this idempotency key has ended: there is nothing to do."""
 
 
 def check_alone(idempotency_key: str | None, *, resume: bool, fresh: bool, dry_run: bool = False) -> None:
@@ -32,57 +26,16 @@ def check_alone(idempotency_key: str | None, *, resume: bool, fresh: bool, dry_r
         raise typer.BadParameter("it must not be empty.", param_hint="--idempotency-key")
 
 
-async def plan_by_idempotency_key(
-    session: Session,
-    ledger: Ledger,
-    scraper: Scraper,
-    idempotency_key: str,
-    *,
-    for_workers: bool = False,
-    owned: bool = False,
-) -> RunPlan:
-    """The plan, unless the idempotency key's run has ended: that is told, and RunAlreadyEnded raised.
-
-    Raises NotAllowed when another run of the scraper is still going.
-    """
-    from shoal.service.begin import find_keyed_runs, plan_keyed_run
-
-    found = await find_keyed_runs(ledger, scraper.name, idempotency_key, for_workers=for_workers, owned=owned)
-    if found.existing is not None and found.is_finished:
-        _tell_over(session, found.existing)
-        raise RunAlreadyEnded
-    if found.conflicting is not None:
-        raise _still_going(session, scraper.name, found.conflicting, own=False)
-    return await plan_keyed_run(ledger, scraper, found)
-
-
-async def refused_for(session: Session, ledger: Ledger, scraper: str, idempotency_key: str) -> NotAllowed:
-    """What to say when another process owns the scraper: perhaps it works on this very idempotency key.
-
-    Raises RunAlreadyEnded when that has ended already.
-    """
-    from shoal.service.begin import UNFINISHED
-
-    own = await ledger.runs.by_idempotency_key(idempotency_key)
-    if own is not None and own.state not in UNFINISHED:
-        _tell_over(session, own)
-        raise RunAlreadyEnded
-    return _still_going(session, scraper, own or await ledger.runs.latest(scraper), own=own is not None)
-
-
-def _tell_over(session: Session, run: Run) -> None:
+def print_already_ended(session: Session, run: Run) -> None:
     if session.json:
-        session.record(
-            {"run_id": run.id, "scraper": run.scraper, "state": run.state.value, "idempotency_key": run.idempotency_key}
-        )
+        key, state = run.idempotency_key, run.state.value
+        session.record({"run_id": run.id, "scraper": run.scraper, "state": state, "idempotency_key": key})
     else:
-        session.note(f"Run {run.id} of {run.scraper} was made for this idempotency key and is {run.state.value}.")
+        session.note(f"Run {run.id} of {run.scraper} was created for this idempotency key and is {run.state.value}.")
 
 
-def _still_going(session: Session, scraper: str, run: Run | None, *, own: bool) -> NotAllowed:
+def print_busy(session: Session, busy: RunBusy) -> None:
+    """For programs: which run is in the way. The error itself is printed as every error is."""
     if session.json:
-        session.record(
-            {"status": "busy", "scraper": scraper, "run_id": run.id if run is not None else None, "own": own}
-        )
-    what = f"Run {run.id} of {scraper} is still going" if run is not None else f"{scraper} is being run"
-    return NotAllowed(f"{what}, and must not be disturbed.", remedy="Wait until it has ended.")
+        run_id = busy.run.id if busy.run is not None else None
+        session.record({"status": "busy", "scraper": busy.scraper, "run_id": run_id, "own": busy.own})

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.options import with_options
-from shoal.cli.session import DIM, Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import DIM, Session
 from shoal.errors import UsageError
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.asking import Yes, confirm
 from shoal.cli.finding import ItemId, ItemKey, RunName, ask, find_item, find_run, operator
 from shoal.cli.items_choice import Choice, chosen, count_of, with_filter
 from shoal.cli.items_shown import gate_records, print_item, print_items
-from shoal.cli.options import with_options
-from shoal.cli.records import gate_text, item_name
+from shoal.cli.render.confirm import Yes, confirm
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
+from shoal.cli.render.tables import gate_text, item_name
 from shoal.cli.scrapers import command_line, ledger_flag
-from shoal.cli.session import Session
 from shoal.errors import WrongState
 from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
 from shoal.observe.formatting import pluralize

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.model.item import ItemState
 from shoal.model.views import ItemFilter
 

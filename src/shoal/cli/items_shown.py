@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli.records import gate_text, item_name
-from shoal.cli.session import BOLD, Session
+from shoal.cli.render.session import BOLD, Session
+from shoal.cli.render.tables import gate_text, item_name
 
 if TYPE_CHECKING:
     from shoal.model.views import AttemptView, ItemView, WaitReason

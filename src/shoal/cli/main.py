@@ -16,9 +16,9 @@ from typing import Annotated
 import typer
 
 from shoal.cli.completion import prepare_answers
-from shoal.cli.groups import Verb, lazy_commands
-from shoal.cli.session import RED, Session, stderr_as_asked
-from shoal.cli.streams import flush_output, prepare_streams
+from shoal.cli.render.lazy_group import Verb, lazy_commands
+from shoal.cli.render.session import RED, Session, stderr_as_asked
+from shoal.cli.render.streams import flush_output, prepare_streams
 from shoal.errors import OutputFailed, ShoalError, UsageError
 
 BUG = 70

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings

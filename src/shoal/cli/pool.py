@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from shoal.cli.asking import Yes
-from shoal.cli.options import with_options
+from shoal.cli.render.confirm import Yes
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load
-from shoal.cli.session import Session
 from shoal.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

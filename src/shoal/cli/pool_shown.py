@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shoal.autoscale.rules import Bounds
-from shoal.cli.session import RED, Session
+from shoal.cli.render.session import RED, Session
 from shoal.fleet.plan import PlannedWorker, Workload
 from shoal.fleet.pool_workers import PoolSlot, WorkerTotals
 from shoal.observe.doctor import Check

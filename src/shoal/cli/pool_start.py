@@ -12,11 +12,11 @@ import msgspec
 import typer
 
 from shoal.autoscale.rules import Bounds
-from shoal.cli.asking import says_yes
 from shoal.cli.pool_shown import how_many, print_check, print_plan
 from shoal.cli.pool_work import Start, work_off
+from shoal.cli.render.confirm import says_yes
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import load, tell_complaints, tell_paused, url_file
-from shoal.cli.session import Session
 from shoal.cli.working import make_room
 from shoal.config import Settings
 from shoal.define.scraper import Scraper

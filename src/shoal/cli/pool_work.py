@@ -16,8 +16,8 @@ from shoal.autoscale.rules import Bounds, LoadLimits
 from shoal.autoscale.scaler import Autoscaler
 from shoal.cli.children import environment_of_children, passing_signals_on
 from shoal.cli.pool_shown import print_work
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import command_line, ledger_flag
-from shoal.cli.session import Session
 from shoal.cli.summary import exit_code, print_summary
 from shoal.cli.watching import watched
 from shoal.cli.working import beside

@@ -10,8 +10,8 @@ import typer
 
 from shoal.cli.export import StageName, export
 from shoal.cli.finding import RunName, ask, find_run
-from shoal.cli.options import with_options
-from shoal.cli.session import DIM, Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import DIM, Session
 
 if TYPE_CHECKING:
     from shoal.export import Coverage

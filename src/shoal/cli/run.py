@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.idempotency_key import IdempotencyKey, check_alone
-from shoal.cli.options import with_options
+from shoal.cli.idempotency_key import IdempotencyKey, check_alone, print_already_ended, print_busy
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     KEPT_OPTIONS,
     Concurrency,
@@ -22,14 +24,17 @@ from shoal.cli.scrapers import (
     check_bounds,
     check_can_resume,
     choice_of,
+    command_line,
     folder_meant,
+    ledger_flag,
     load,
     url_file,
 )
-from shoal.cli.session import Session
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
-    from shoal.cli.running import Wish
+    from shoal.errors import ShoalError
+    from shoal.service.run import RunReport, RunRequest
 
 
 @with_options
@@ -68,46 +73,48 @@ def run(
 
     An unfinished run is taken up again; --fresh starts a new one instead.
     """
-    from shoal.cli.running import Wish
-    from shoal.service.begin import RunChoice
-
     check_alone(idempotency_key, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency
     check_bounds(least, most, jobs is not None, "-j or --sequential")
-    wish = Wish(
-        target=target,
-        choice=RunChoice(choice_of(resume or failed, fresh)),
-        idempotency_key=idempotency_key,
-        least=None if most is None else least or 1,
-        limit=limit,
-        timeout=timeout,
-        from_store=from_store,
-        output=output,
-        name=name,
-        kept=session.typed(*KEPT_OPTIONS),
-    )
     overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
     for_one |= {"--from-store": from_store}
     for_many = {"--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
+    choice = choice_of(resume or failed, fresh)
+    at_first = None if most is None else least or 1
+    from shoal.service.begin import RunChoice
+    from shoal.service.run import RunRequest
+
+    request = RunRequest(
+        choice=RunChoice(choice),
+        idempotency_key=idempotency_key,
+        min_concurrency=at_first,
+        limit=limit,
+        timeout=timeout,
+        from_store=from_store,
+        output=output,
+    )
     if (collection := folder_meant(session, target)) is None:
         _refuse({"--all": everything, **for_many}, f"{target} is no folder of scrapers.")
-        code = _run_one(session, wish, urls_file, stage, name, {**overrides, "store": store}, dry_run)
+        code = _run_one(session, target, request, urls_file, stage, name, {**overrides, "store": store}, dry_run)
     else:
         _refuse(for_one, f"{target} is a folder of scrapers.")
+        import msgspec
+
         from shoal.cli.collection import CollectionWish, run_collection
-        from shoal.fleet.collection.members import MemberFilter as Members
+        from shoal.fleet.collection.members import MemberFilter
 
         wanted = CollectionWish(
             name=collection.name,
             folder=collection.path,
             all=everything or resume or collection.registered,
-            members=Members(countries=country, include=include, exclude=exclude),
+            members=MemberFilter(countries=country, include=include, exclude=exclude),
             failed=failed,
             sequential=sequential,
             dry_run=dry_run,
             logs=log_dir.expanduser(),
-            wish=wish,
+            target=target,
+            request=msgspec.structs.replace(request, output=None),
         )
         overrides["member_output"] = output
         code = session.wait(run_collection(session, wanted, overrides), fast=True)
@@ -117,7 +124,8 @@ def run(
 
 def _run_one(
     session: Session,
-    wish: Wish,
+    target: str,
+    request: RunRequest,
     urls_file: str | None,
     stage: str | None,
     name: str | None,
@@ -126,21 +134,56 @@ def _run_one(
 ) -> int:
     import msgspec
 
-    from shoal.cli.running import run_scraper
+    from shoal.cli.render.summary import exit_code, print_summary
+    from shoal.service.begin import RunBusy
+    from shoal.service.console import Console
+    from shoal.service.run import run_scraper
 
-    if wish.output is not None:
+    if request.output is not None:
         from shoal.export import check_target
 
-        check_target(wish.output)
-    scraper, settings = load(session, wish.target, name=name, **overrides)
-    check_can_resume(scraper, settings, wish.choice)
-    wish = msgspec.structs.replace(wish, urls=url_file(scraper, urls_file, stage))
+        check_target(request.output)
+    scraper, settings = load(session, target, name=name, **overrides)
+    check_can_resume(scraper, settings, request.choice)
+    request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, stage))
     if dry_run:
         from shoal.cli.plan import print_plan
 
-        print_plan(session, scraper, settings, wish.choice, wish.urls, least=wish.least)
+        print_plan(session, scraper, settings, request.choice, request.urls, least=request.min_concurrency)
         return 0
-    return session.wait(run_scraper(session, scraper, settings, wish), fast=True)
+    with Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console:
+        try:
+            report = session.wait(run_scraper(scraper, settings, request, console.host()), fast=True)
+        except RunBusy as busy:
+            print_busy(session, busy)
+            raise
+    if report.work is None:
+        print_already_ended(session, report.run)
+        return 0
+    if report.export is not None:
+        session.note(f"Wrote {pluralize(report.export.records, 'record')} to {request.output}.")
+    resume_arguments = _resume_arguments(session, target, request, name, report)
+    print_summary(session, report, resume_arguments, exported=request.output is not None)
+    if report.export_error is not None:
+        raise _with_remedy(report, report.export_error, request.output or "")
+    return exit_code(report)
+
+
+def _resume_arguments(session: Session, target: str, request: RunRequest, name: str | None, report: RunReport) -> str:
+    """What `shoal run` needs to resume the run: a list that was not stored to its end is needed again."""
+    urls = request.urls
+    again = f" --urls-file {shlex.quote(urls.name)}" if urls is not None and not report.list_is_stored else ""
+    key = request.idempotency_key
+    which = "--resume" if key is None else f"--idempotency-key {shlex.quote(key)}"
+    named = "" if name is None else f" --name {shlex.quote(name)}"
+    return f"{shlex.quote(target)}{named} {which}{again}{session.typed(*KEPT_OPTIONS)}"
+
+
+def _with_remedy(report: RunReport, error: ShoalError, output: str) -> ShoalError:
+    done = "complete" if report.finished else "stored as far as it went"
+    again = f"{command_line()} export {report.run_id} -o {shlex.quote(output)}{ledger_flag(report.settings)}"
+    error.remedy = f"The run is {done}; export it with: {again}"
+    return error
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.asking import Yes, confirm
 from shoal.cli.finding import RunName, ask, find_run, operator
-from shoal.cli.options import with_options
-from shoal.cli.records import print_runs, run_record
+from shoal.cli.render.confirm import Yes, confirm
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import BOLD, Session
+from shoal.cli.render.tables import print_runs, run_record
 from shoal.cli.runs_compare import compare
-from shoal.cli.session import BOLD, Session
 from shoal.model.redaction import without_secret_settings
 from shoal.observe.formatting import pluralize
 

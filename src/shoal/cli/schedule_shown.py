@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerNotMigrated
 from shoal.fleet.schedule.slots import Slot, read_first_seen, read_slots

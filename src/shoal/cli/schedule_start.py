@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.children import environment_of_children, passing_signals_on
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.cli.watching import watched
 from shoal.cli.working import INTERRUPTED
 from shoal.config import Settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
-    from shoal.model.item import NewItem
     from shoal.model.views import IntakeReport
     from shoal.service.begin import FillProgress, RunPlan
 
@@ -72,22 +71,12 @@ def load(
     """
     import msgspec
 
-    from shoal.define.load import load_scraper
+    from shoal.service.scrapers import load_configured
 
     overrule(session, overrides)
-    known = {name: table.target for name, table in session.settings.scrapers.items() if table.target}
-    scraper = load_scraper(target, known, Path.cwd())
-    if name is not None:
-        scraper.rename(name)
-    settings = session.settings.for_scraper(scraper.name, mode=scraper.mode)
-    table = settings.scraper(scraper.name)
-    scraper.configure(
-        settings=table.settings,
-        stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
-        **settings.retry_options(scraper.name),
-    )
+    scraper, settings = load_configured(target, session.settings, name=name)
     session.settings = msgspec.structs.replace(session.settings, hidden=scraper.secrets)
-    return scraper, msgspec.structs.replace(settings, hidden=scraper.secrets)
+    return scraper, settings
 
 
 def check_bounds(least: int | None, most: int | None, fixed: bool, fixed_by: str) -> None:
@@ -144,30 +133,14 @@ def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile |
     """The file of URLs, its lines made items by the stage they are for."""
     if path is None:
         if stage is not None:
-            item_maker(scraper, stage)
+            from shoal.service.work import check_stages
+
+            check_stages(scraper, [stage])
             raise typer.BadParameter("it says which stage the URLs of --urls-file are for.", param_hint="--stage")
         return None
-    from shoal.feeds.url_file import UrlFile
+    from shoal.service.scrapers import url_file as make_url_file
 
-    return UrlFile(path, item_maker(scraper, stage))
-
-
-def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
-    from shoal.errors import UnknownStage
-
-    def stage_named(name: str | None) -> Callable[..., NewItem]:
-        if name is None:
-            return scraper.first_stage.item
-        if name not in scraper.stages:
-            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
-        return scraper.stages[name].item
-
-    default = stage_named(stage)
-
-    def make(url: str | None, *, stage: str | None = None, **fields: object) -> NewItem:
-        return (default if stage is None else stage_named(stage))(url, **fields)
-
-    return make
+    return make_url_file(scraper, path, stage)
 
 
 def tell_complaints(session: Session, urls: UrlFile | None, progress: FillProgress) -> None:

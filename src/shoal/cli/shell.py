@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
 from shoal.cli.scrapers import load
-from shoal.cli.session import Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings

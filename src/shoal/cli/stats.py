@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.finding import LATEST, RunName, ask, find_run
-from shoal.cli.options import with_options
-from shoal.cli.records import per_state
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
+from shoal.cli.render.tables import per_state
 from shoal.errors import NotFound
 
 if TYPE_CHECKING:

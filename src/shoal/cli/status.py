@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.finding import ask, find_run, is_member
-from shoal.cli.options import with_options
-from shoal.cli.records import STATES, gate_text, per_state, reading_record
-from shoal.cli.session import BOLD, Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import BOLD, Session
+from shoal.cli.render.tables import STATES, gate_text, per_state, reading_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings

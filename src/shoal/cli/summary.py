@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line, ledger_flag
-from shoal.cli.session import BOLD, Session
 from shoal.cli.working import INTERRUPTED, TIMED_OUT
 from shoal.model.run import Run, RunState
 from shoal.observe.formatting import pluralize, printable

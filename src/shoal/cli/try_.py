@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import DIM, Session
 from shoal.cli.scrapers import load
-from shoal.cli.session import DIM, Session
 from shoal.errors import NotFound, UnknownStage, UsageError
 
 if TYPE_CHECKING:

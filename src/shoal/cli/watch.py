@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.finding import LATEST, ask, find_run
-from shoal.cli.options import with_options
-from shoal.cli.records import reading_record
-from shoal.cli.session import Session
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
+from shoal.cli.render.tables import reading_record
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger

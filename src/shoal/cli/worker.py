@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import with_options
+from shoal.cli.render.options import with_options
+from shoal.cli.render.session import Session
+from shoal.observe.formatting import pluralize
+
+if TYPE_CHECKING:
+    from shoal.worker.options import WorkSummary
 from shoal.cli.scrapers import Concurrency, Least, Most, check_bounds, load
-from shoal.cli.session import Session
 
 
 @with_options
@@ -43,8 +48,11 @@ def worker(
     if only and not partition:
         raise typer.BadParameter("say with --partition which ones.", param_hint="--only")
     check_bounds(least, most, concurrency is not None, "-j")
-    from shoal.cli.helping import check_stages, exit_code_of, help_out
+    from shoal.cli.finding import naming_the_ledger
+    from shoal.cli.render.summary import exit_code_of_worker
     from shoal.model.worker import Scope
+    from shoal.service.console import Console
+    from shoal.service.work import check_stages, work
 
     found, settings = load(session, scraper or named or "", concurrency=most or concurrency, batch_size=batch_size)
     check_stages(found, stage)
@@ -58,8 +66,29 @@ def worker(
         steal=not only,
     )
     at_first = None if most is None else least or 1
-    chosen = {"min_concurrency": at_first, "limit": limit, "stop_when_idle": drain, "forever": forever}
-    report = session.wait(help_out(session, found, settings, scope, timeout, chosen), fast=True)
+    chosen: dict[str, Any] = {"min_concurrency": at_first, "limit": limit, "stop_when_idle": drain, "forever": forever}
+    with (
+        Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console,
+        naming_the_ledger(settings),
+    ):
+        shows_progress = sys.stderr.isatty()
+        summary = session.wait(
+            work(found, settings, scope, console.host(), timeout=timeout, shows_progress=shows_progress, **chosen),
+            fast=True,
+        )
+    _print_end(session, summary)
     if session.json:
-        session.record(report)
-    raise typer.Exit(exit_code_of(report))
+        session.record(summary)
+    raise typer.Exit(exit_code_of_worker(summary))
+
+
+def _print_end(session: Session, summary: WorkSummary) -> None:
+    from shoal.worker.options import StopReason
+
+    if summary.stop_reason is StopReason.NOTHING_LEFT:
+        session.note("No more records to claim.")  # S0.22
+    session.note(
+        f"{summary.worker} stops ({summary.stop_reason.value}): {summary.done} done, {summary.dead} dead, "
+        f"{summary.retried} to be retried, {summary.given_back} returned, {pluralize(summary.records, 'record')} "
+        f"in {summary.seconds:.1f} s."
+    )

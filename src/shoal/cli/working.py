@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
     from shoal.config import Settings

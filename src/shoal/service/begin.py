@@ -1,36 +1,41 @@
-"""Begins a run: a new one, an unfinished one, or the one of an idempotency key; then adds and seals its items.
+"""Begins a run: a new one, the unfinished one, or the one of an idempotency key; then stores and seals its items.
 
-Beginning a run: a new one, or the one that was left unfinished; then its items, then its seal.
-
-Runs that are made for an idempotency key, once: taken up again as long as they are unfinished, never made a second
-time.
+A run of an idempotency key is created once: while it is unfinished it is resumed, and once it has ended it is returned
+as it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
 import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
+from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import InvalidScraper, NotFound, UsageError
+from shoal.errors import InvalidScraper, NotAllowed, NotFound, UsageError
 from shoal.feeds.url_file import UrlFile
 from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.views import IntakeReport
-from shoal.model.worker import WorkerView
+from shoal.model.worker import WorkerView, new_worker_id
+from shoal.wiring import sqlite_path
+from shoal.worker.single_lock import hold_file_lock, hold_ledger_lock
 
 LIST_NOTE = "list"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 MAX_RUNS = 200
 RECENT = dt.timedelta(seconds=10)
+BEGIN_LOCK_SECONDS = 30.0
+BEGIN_POLL_SECONDS = 0.1
 
 
 class RunChoice(StrEnum):
@@ -240,6 +245,94 @@ async def _with_lanes(seeds: AsyncIterator[NewItem], *, in_lanes: bool) -> Async
 def _without_lane(entry: Entry) -> Entry:
     """Without a lane: nobody is visited, so nobody needs to be spared."""
     return msgspec.structs.replace(entry, lane=None) if isinstance(entry, NewItem) else entry
+
+
+@asynccontextmanager
+async def begin_lock(ledger: Ledger, settings: Settings, scraper: str) -> AsyncIterator[None]:
+    """Of several processes that begin a run of a scraper at the same time, one creates it and the others find it."""
+    if sqlite_path(settings.ledger) is not None:  # there one process owns the scraper
+        yield
+        return
+    lock, owner = f"begin:{scraper}", new_worker_id()
+    while not await ledger.locks.acquire(lock, owner, BEGIN_LOCK_SECONDS):  # noqa: ASYNC110
+        await asyncio.sleep(BEGIN_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        await ledger.locks.release(lock, owner)
+
+
+async def plan_owned_run(
+    ledger: Ledger,
+    scraper: Scraper,
+    settings: Settings,
+    *,
+    choice: RunChoice,
+    idempotency_key: str | None,
+    held: AsyncExitStack,
+    on_waiting: Callable[[str], None],
+) -> RunPlan:
+    """Which run it will be. In single mode this process owns the scraper from now on, as long as `held` is open.
+
+    Raises NotAllowed when another process owns it, RunAlreadyEnded when the run of the idempotency key has ended.
+    """
+    file = sqlite_path(settings.ledger)
+    is_single = file is not None or settings.mode == "single"
+    if is_single:
+        try:
+            if file is not None:
+                held.enter_context(hold_file_lock(scraper.name, file))
+            else:
+                await held.enter_async_context(hold_ledger_lock(scraper.name, ledger, on_waiting))
+        except NotAllowed as error:
+            if idempotency_key is None:
+                raise
+            raise await _owned_elsewhere(ledger, scraper.name, idempotency_key) from error
+    if idempotency_key is None:
+        return await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
+    if file is not None:
+        await mark_local_dead_workers(ledger)
+    return await plan_by_idempotency_key(ledger, scraper, idempotency_key, owned=is_single)
+
+
+class RunAlreadyEnded(Exception):
+    """The run of an idempotency key has ended: there is nothing to do."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.id)
+        self.run = run
+
+
+class RunBusy(NotAllowed):
+    """Another run of the scraper is active, or another process owns it. `own`: it is the idempotency key's own run."""
+
+    def __init__(self, scraper: str, run: Run | None, *, own: bool) -> None:
+        what = f"Run {run.id} of {scraper} is still active" if run is not None else f"{scraper} is being run"
+        super().__init__(f"{what}, and must not be disturbed.", remedy="Wait until it has ended.")
+        self.scraper, self.run, self.own = scraper, run, own
+
+
+async def plan_by_idempotency_key(
+    ledger: Ledger, scraper: Scraper, idempotency_key: str, *, for_workers: bool = False, owned: bool = False
+) -> RunPlan:
+    """The run of the key, or a new one. Raises RunAlreadyEnded when it has ended, RunBusy when another run is active.
+
+    `for_workers` and `owned` as in `find_keyed_runs`.
+    """
+    found = await find_keyed_runs(ledger, scraper.name, idempotency_key, for_workers=for_workers, owned=owned)
+    if found.existing is not None and found.is_finished:
+        raise RunAlreadyEnded(found.existing)
+    if found.conflicting is not None:
+        raise RunBusy(scraper.name, found.conflicting, own=False)
+    return await plan_keyed_run(ledger, scraper, found)
+
+
+async def _owned_elsewhere(ledger: Ledger, scraper: str, idempotency_key: str) -> RunBusy:
+    """The error when another process owns the scraper, which may be at work on this very idempotency key."""
+    own = await ledger.runs.by_idempotency_key(idempotency_key)
+    if own is not None and own.state not in UNFINISHED:
+        raise RunAlreadyEnded(own)
+    return RunBusy(scraper, own or await ledger.runs.latest(scraper), own=own is not None)
 
 
 class KeyedRuns(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
 """Events that operations emit while they work, for whoever shows or stores them.
 
-An operation takes `on_event`, a function that gets each event as it happens; it must be quick and may be called from any
-thread. Every event has a `text`, one sentence for a person; its fields are for programs.
+An operation takes `on_event`, a function that gets each event as it happens; it must be quick and may be called from
+any thread. Every event has a `text`, one sentence for a person; its fields are for programs.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ import msgspec
 
 from shoal.observe.doctor import Check
 from shoal.observe.formatting import pluralize
+from shoal.observe.logs import Stream
 from shoal.observe.meter import Reading
 
 
@@ -54,6 +56,35 @@ class RunStarted(Event, frozen=True, kw_only=True):
         return f"Run {self.run_id} of {self.scraper} goes on: {left}. --fresh starts a new one."
 
 
+class RunPaused(Event, frozen=True, kw_only=True):
+    """An unfinished run was paused, so that it holds no places in lanes that another run needs."""
+
+    run_id: str
+    scraper: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        return f"Run {self.run_id} of {self.scraper} is unfinished and was paused: {self.why}."
+
+
+class ItemsRefused(Event, frozen=True, kw_only=True):
+    """Items that could not be stored. `source` names where they came from; `errors` are the first few messages."""
+
+    source: str
+    unit: str
+    count: int
+    errors: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        if self.count == 1:
+            what = f"1 {self.unit} {self.source} is not a valid item and was"
+        else:
+            what = f"{self.count} {self.unit}s {self.source} were"
+        return "\n  ".join((f"{what} left out:", *self.errors))
+
+
 class RunProgress(Event, frozen=True, kw_only=True):
     """How far a run is; emitted every half second while it is followed."""
 
@@ -79,3 +110,45 @@ class CheckFinished(Event, frozen=True, kw_only=True):
 
 def ignore(event: Event) -> None:
     """The `on_event` of a caller who wants no events."""
+
+
+class StopRequest:
+    """A request to stop that may come from a signal handler, another thread, or another task.
+
+    The first `request` drains: running items finish, the rest is returned. The second returns running items too.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._steps: tuple[Callable[[], None], ...] = ()
+
+    def attach(self, drain: Callable[[], None], stop_now: Callable[[], None]) -> None:
+        """Connect it with the work to stop, which runs in the current event loop. Earlier requests are applied now."""
+        self._loop, self._steps = asyncio.get_running_loop(), (drain, stop_now)
+        for step in self._steps[: self.count]:
+            step()
+
+    def request(self) -> None:
+        self.count += 1
+        if self._loop is not None and self.count <= len(self._steps):
+            self._loop.call_soon_threadsafe(self._steps[self.count - 1])
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that an operation runs in.
+
+    `on_event` gets the events. `log_stream` gets the log besides its file; `log_level` replaces the default level.
+    `stop` lets the program stop the operation. `handles_signals`: SIGINT and SIGTERM are handled while it works.
+    `end_process(code, why)` ends the process when its event loop hangs; without it the process stays.
+    """
+
+    on_event: OnEvent = ignore
+    log_stream: Stream | None = None
+    log_level: str | None = None
+    stop: StopRequest = msgspec.field(default_factory=StopRequest)
+    handles_signals: bool = False
+    end_process: Callable[[int, str], None] | None = None
+
+    def notice(self, message: str) -> None:
+        self.on_event(Notice(message=message))

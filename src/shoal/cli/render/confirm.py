@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.errors import UsageError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.session import Session
+from shoal.cli.render.session import Session
 from shoal.errors import UsageError
 
 Text = str | None

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from shoal.cli.streams import takes_unicode
+from shoal.cli.render.streams import takes_unicode
 from shoal.errors import OutputFailed
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.cli.session import Session
+    from shoal.cli.render.session import Session
     from shoal.model.run import Run
     from shoal.model.views import Counts, ItemView, WaitReason
     from shoal.observe.meter import Reading

@@ -1,0 +1,1 @@
+"""What the commands share: session, streams, common options, tables, confirmation, lazy loading."""

@@ -1,0 +1,385 @@
+"""Runs a scraper from its beginning to its end in this process, and enqueues runs for workers elsewhere.
+
+`run_scraper` begins or resumes a run, stores its items while a worker works on them, and returns a `RunReport`.
+`run_blocking` is the same for code without an event loop: it is `Scraper.run()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.config import Settings, load_settings
+from shoal.define.scraper import Scraper
+from shoal.errors import ShoalError
+from shoal.export import ExportReport, check_target, export_run
+from shoal.feeds.url_file import UrlFile
+from shoal.ledger.protocols import Ledger
+from shoal.model.run import Run, RunState
+from shoal.model.views import Counts
+from shoal.model.worker import Scope
+from shoal.notify.delivery import check_addresses
+from shoal.observe.failures import Failures, read_failures
+from shoal.service.begin import (
+    FillProgress,
+    RunAlreadyEnded,
+    RunChoice,
+    RunPlan,
+    begin_lock,
+    check_has_start_items,
+    check_list_is_complete,
+    fill_run,
+    open_run,
+    plan_by_idempotency_key,
+    plan_owned_run,
+    plan_run,
+    remove_empty,
+)
+from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
+from shoal.service.console import Console
+from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStarted
+from shoal.service.scrapers import configure
+from shoal.service.work import (
+    alerts,
+    free_local_ledger,
+    open_run_logs,
+    prepare_process,
+    progress_events,
+    run_beside,
+    send_end_alerts,
+    stop_signals,
+)
+from shoal.wiring import build_fetcher, build_worker, ledger_context, worker_options
+from shoal.worker.hooks import call_finish_hooks, call_start_hooks
+from shoal.worker.options import WorkSummary
+from shoal.worker.worker import Worker
+
+FOLLOW_SECONDS = 0.5
+MAX_SHOWN_ERRORS = 5
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run to execute and how far.
+
+    `choice` and `idempotency_key`: which run is meant. `urls`: items besides those of the scraper. `limit`: stop after
+    so many items; `timeout`: after so many seconds. `min_concurrency`: adapt the number of items at once, from this up
+    to the setting. `prefetch`: claim more items than are worked on. `output`: export the records to this file at the
+    end. `by`: who changed the run, as its events say.
+    """
+
+    choice: RunChoice = RunChoice.AUTO
+    idempotency_key: str | None = None
+    urls: UrlFile | None = None
+    min_concurrency: int | None = None
+    limit: int | None = None
+    timeout: float | None = None
+    from_store: bool = False
+    output: str | None = None
+    prefetch: bool = True
+    by: str = "shoal run"
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended, or how far it came.
+
+    `work` is what this process did; None when the run of the idempotency key had ended before. `list_is_stored`: the
+    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed.
+    """
+
+    run: Run
+    counts: Counts
+    failures: Failures
+    settings: Settings
+    work: WorkSummary | None = None
+    resumed: bool = False
+    list_is_stored: bool = True
+    export: ExportReport | None = None
+    export_error: ShoalError | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.run.id
+
+    @property
+    def finished(self) -> bool:
+        return self.run.state is RunState.FINISHED
+
+    @property
+    def too_many_dead(self) -> bool:
+        """Whether more items are dead than the setting `max_dead` allows."""
+        return self.settings.max_dead.exceeded(self.counts.dead, self.counts.total)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run has finished with no more dead items than `max_dead` allows."""
+        return self.finished and not self.too_many_dead
+
+    def records(self, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
+        """The stored records of the run, one by one, in the order of their items. Works inside an event loop too."""
+        return iterate_records(self.settings, self.run.id, stage=stage)
+
+
+async def run_scraper(scraper: Scraper, settings: Settings, request: RunRequest, host: Host) -> RunReport:
+    """Begin or resume a run and work on it until it ends or is stopped.
+
+    Raises NotAllowed when another process owns the scraper in single mode, UsageError when there is nothing to start
+    from, LedgerError when the ledger is away for longer than its patience.
+    """
+    await check_addresses(settings)
+    async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
+        async with begin_lock(ledger, settings, scraper.name):
+            try:
+                plan = await plan_owned_run(
+                    *(ledger, scraper, settings),
+                    choice=request.choice,
+                    idempotency_key=request.idempotency_key,
+                    held=held,
+                    on_waiting=host.notice,
+                )
+            except RunAlreadyEnded as ended:
+                return await make_report(ledger, settings, ended.run.id, resumed=True)
+            check_has_start_items(scraper, request.urls, plan)
+            await check_list_is_complete(ledger, plan, request.urls)
+            run = await begin_run(ledger, scraper, plan, request, host)
+        progress = FillProgress()
+        summary = await execute_run(ledger, scraper, settings, plan, run, request, progress, host)
+        await ledger.health.check()  # a ledger file that is gone must not be a success
+        report = await make_report(ledger, settings, run.id, work=summary, resumed=plan.run is not None)
+        report = msgspec.structs.replace(report, list_is_stored=request.urls is None or progress.list_is_stored())
+        return report if request.output is None else await _with_export(ledger, report, request.output)
+
+
+async def begin_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, request: RunRequest, host: Host) -> Run:
+    """Create or resume the run of the plan, and report it."""
+    spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=request.idempotency_key)
+    run = await open_run(ledger, scraper, plan, spec, by=request.by)
+    resumed = plan.run is not None
+    host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
+    report_paused(plan, host.on_event)
+    if plan.run is not None and plan.run.code_version not in (None, scraper.code_version):
+        host.notice("The scraper's code has changed since this run began.")
+    return run
+
+
+async def execute_run(
+    ledger: Ledger,
+    scraper: Scraper,
+    settings: Settings,
+    plan: RunPlan,
+    run: Run,
+    request: RunRequest,
+    progress: FillProgress,
+    host: Host,
+) -> WorkSummary:
+    """Store the items of a run and work on it, until it ends or is stopped. `progress` says what was stored."""
+    fetcher = build_fetcher(settings, from_store=request.from_store)
+    await free_local_ledger(settings, ledger, run, host, by=request.by)
+    logs = open_run_logs(settings, run.id, host)
+    log = logs.log.bind(run=run.id)
+    try:
+        await call_start_hooks(scraper, ledger, run, log)
+        scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
+        options = worker_options(
+            *(scraper, settings, scope),
+            limit=request.limit,
+            min_concurrency=request.min_concurrency,
+            prefetch=request.prefetch,
+        )
+        worker = build_worker(*(scraper, settings, ledger, fetcher, options), log=log, from_store=request.from_store)
+        prepare_process(worker, logs, host, request.timeout)
+        async with alerts(settings, logs.log) as alert_thread:
+            log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
+            try:
+                summary = await _work_while_filling(ledger, scraper, run, request, progress, worker, host)
+            except ShoalError:
+                await remove_empty(ledger, plan, run, progress, by=request.by)
+                raise
+            log.info("worker stopped", **msgspec.to_builtins(summary))
+            await call_finish_hooks(scraper, ledger, run.id, log)
+            await send_end_alerts(alert_thread, (run.id,), summary)
+    finally:
+        await fetcher.close()
+        logs.close()
+    return summary
+
+
+async def make_report(
+    ledger: Ledger, settings: Settings, run_id: str, *, work: WorkSummary | None = None, resumed: bool = False
+) -> RunReport:
+    """The report on a run as it stands now."""
+    counts = await ledger.reads.stats(run_id)
+    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), looked_at=0, complete=True)
+    run = await ledger.runs.get(run_id)
+    return RunReport(run=run, counts=counts, failures=failures, settings=settings, work=work, resumed=resumed)
+
+
+class EnqueueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was stored, and in which run."""
+
+    run: Run
+    enqueued: int
+    duplicates: int
+    invalid: int
+
+    @property
+    def run_id(self) -> str:
+        return self.run.id
+
+
+async def enqueue(
+    scraper: Scraper,
+    settings: Settings,
+    host: Host,
+    *,
+    choice: RunChoice = RunChoice.AUTO,
+    idempotency_key: str | None = None,
+    urls: UrlFile | None = None,
+    seal: bool = True,
+    by: str = "shoal enqueue",
+) -> EnqueueReport:
+    """Create or resume a run and store its items, for workers in other processes.
+
+    `seal`: no more items will follow. Raises RunAlreadyEnded when the run of the idempotency key has ended.
+    """
+    async with ledger_context(settings) as ledger:
+        if idempotency_key is None:
+            plan = await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
+        else:
+            plan = await plan_by_idempotency_key(ledger, scraper, idempotency_key, for_workers=True)
+        check_has_start_items(scraper, urls, plan)
+        await check_list_is_complete(ledger, plan, urls)
+        spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
+        run = await open_run(ledger, scraper, plan, spec, by=by)
+        report_paused(plan, host.on_event)
+        logs = open_run_logs(settings, run.id, host)
+        try:
+            await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+        finally:
+            logs.close()
+        progress = FillProgress()
+        try:
+            await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
+        except ShoalError:
+            await remove_empty(ledger, plan, run, progress, by=by)
+            raise
+        finally:
+            report_refused(urls, progress, host.on_event)
+    return EnqueueReport(run=run, enqueued=progress.enqueued, duplicates=progress.duplicates, invalid=progress.invalid)
+
+
+def report_paused(plan: RunPlan, on_event: OnEvent) -> None:
+    """A new run pauses an unfinished one: whoever works on that one should know."""
+    if plan.run is None and plan.unfinished is not None:
+        paused = plan.unfinished
+        why = f"a new run replaces it; `shoal runs resume {paused.id}` resumes it"
+        on_event(RunPaused(run_id=paused.id, scraper=paused.scraper, why=why))
+
+
+def report_refused(urls: UrlFile | None, progress: FillProgress, on_event: OnEvent) -> None:
+    """Which lines and which starting items were refused, the first few of them."""
+    if progress.nothing_was_valid and progress.invalid == 1:
+        return  # the error that follows says it
+    listed, seeds = progress.listed, progress.seeds
+    if urls is not None and listed is not None and listed.invalid:
+        errors = tuple(urls.describe_error(*entry) for entry in listed.invalid_entries[:MAX_SHOWN_ERRORS])
+        on_event(ItemsRefused(source=f"of {urls.name}", unit="line", count=listed.invalid, errors=errors))
+    if seeds is not None and seeds.invalid:
+        errors = tuple(f"number {at + 1}: {text}" for at, text in seeds.invalid_entries[:MAX_SHOWN_ERRORS])
+        on_event(ItemsRefused(source="to start from", unit="item", count=seeds.invalid, errors=errors))
+
+
+async def _work_while_filling(
+    ledger: Ledger,
+    scraper: Scraper,
+    run: Run,
+    request: RunRequest,
+    progress: FillProgress,
+    worker: Worker,
+    host: Host,
+) -> WorkSummary:
+    async def fill() -> None:
+        try:
+            await fill_run(
+                *(ledger, run, scraper, request.urls, progress), in_lanes=not request.from_store, by=request.by
+            )
+        finally:
+            report_refused(request.urls, progress, host.on_event)
+
+    filling = asyncio.create_task(fill())
+    try:
+        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS) as following:
+            with stop_signals(host):
+                summary = await run_beside(worker.work(), filling, following)
+                if request.urls is not None:
+                    await _finish_list(filling, progress, host)
+        return summary
+    finally:
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+
+
+async def _finish_list(filling: asyncio.Task[None], progress: FillProgress, host: Host) -> None:
+    """Store a list of URLs to its end even when the work was stopped: it may not be readable a second time."""
+    if filling.done() or progress.list_is_stored():
+        return
+    host.notice("Storing the rest of the list of URLs; press Ctrl-C again to stop at once.")
+    while not filling.done() and not progress.list_is_stored() and host.stop.count < 2:
+        await asyncio.wait((filling,), timeout=0.1)
+    if filling.done():
+        filling.result()
+
+
+async def _with_export(ledger: Ledger, report: RunReport, output: str) -> RunReport:
+    """An export that fails does not fail the run: the report carries the error."""
+    try:
+        exported = await export_run(ledger, report.run_id, Path(output))
+    except ShoalError as error:
+        return msgspec.structs.replace(report, export_error=error)
+    return msgspec.structs.replace(report, export=exported)
+
+
+def run_blocking(
+    scraper: Scraper, request: RunRequest, *, settings: Mapping[str, object], quiet: bool = False
+) -> RunReport:
+    """`Scraper.run()`: run to the end, show progress on stderr, return the report.
+
+    `settings` overrule those of the environment and the configuration files. In the main thread of a program that has
+    not installed handlers of its own, SIGINT and SIGTERM drain; KeyboardInterrupt or SystemExit is raised afterwards.
+    """
+    scraper.check()
+    flags = {name: _flag_text(value) for name, value in settings.items()}
+    own = configure(scraper, load_settings(flags, environ=os.environ, folder=Path.cwd()))
+    if request.output is not None:
+        check_target(request.output)
+    with Console(quiet=quiet) as console:
+        host = console.host(handles_signals=_may_handle_signals(), ends_hung_process=False)
+        report = run_to_end(lambda: run_scraper(scraper, own, request, host), host.stop)
+    if host.handles_signals and host.stop.count:
+        raise KeyboardInterrupt
+    if report.export_error is not None:
+        raise report.export_error
+    return report
+
+
+def _flag_text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return None if value is None else str(value)
+
+
+def _may_handle_signals() -> bool:
+    """Only in the main thread, outside an event loop, and where the program has no handlers of its own."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and not inside_event_loop()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )

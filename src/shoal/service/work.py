@@ -1,0 +1,270 @@
+"""Runs a worker in this process: `work` for all runs in its scope; the parts are shared with `service/run.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import msgspec
+
+from shoal.config import Settings
+from shoal.define.scraper import Scraper
+from shoal.errors import UnknownStage
+from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
+from shoal.model.run import Run, RunState
+from shoal.model.worker import Scope
+from shoal.notify.alert_thread import AlertThread
+from shoal.notify.delivery import check_addresses
+from shoal.observe.logs import Logs, open_logs
+from shoal.observe.meter import Reading
+from shoal.observe.progress import follow_run
+from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
+from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
+from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
+from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
+from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
+from shoal.worker.options import StopReason, WorkSummary
+from shoal.worker.single_lock import was_abandoned
+from shoal.worker.worker import Worker
+
+T = TypeVar("T")
+# Every worker of a fleet polls the ledger for its progress: rarely enough for many, often enough for a person.
+FOLLOW_SECONDS = 2.0
+MAX_NAMED_RUNS = 5
+# A third signal ends the process at once, with the exit code of an interrupted command.
+EXIT_INTERRUPTED = 130
+DRAINING = "Stopping: running items are finished, the rest is returned. Press Ctrl-C again to stop at once."
+STOPPING_NOW = "Returning the running items."
+
+# The operator asked the process to end: its unfinished runs are no alert.
+_ON_REQUEST = (StopReason.STOPPED, StopReason.ORDERED, StopReason.TIMED_OUT)
+
+
+async def work(
+    scraper: Scraper,
+    settings: Settings,
+    scope: Scope,
+    host: Host,
+    *,
+    timeout: float | None = None,  # noqa: ASYNC109 - it drains instead of cancelling
+    shows_progress: bool = False,
+    **options: Any,
+) -> WorkSummary:
+    """Run one worker on the runs of `scope` until nothing is left, it is stopped, or `timeout` seconds have passed.
+
+    `options` are those of `WorkerOptions` that differ from the settings. With `shows_progress` and a single run in the
+    scope, `RunProgress` events are emitted; otherwise it says now and then why it is idle.
+    """
+    await check_addresses(settings)
+    async with ledger_context(settings, on_waiting=host.notice) as ledger:
+        for run_id in scope.run_ids:
+            await ledger.runs.get(run_id)
+        if sqlite_path(settings.ledger) is not None:
+            await mark_local_dead_workers(ledger)
+        fetcher = build_fetcher(settings)
+        logs = open_run_logs(settings, f"{scraper.name}-worker", host)
+        try:
+            worker = build_worker(
+                *(scraper, settings, ledger, fetcher, worker_options(scraper, settings, scope, **options)), log=logs.log
+            )
+            prepare_process(worker, logs, host, timeout)
+            async with alerts(settings, logs.log) as alert_thread:
+                async with _finish_hooks(scraper, ledger, scope, logs.log):
+                    host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
+                    summary = await _work_and_report(ledger, scope, worker, host, shows_progress)
+                    logs.log.info("worker stopped", **msgspec.to_builtins(summary))
+                runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
+                await send_end_alerts(alert_thread, [run.id for run in runs], summary)
+        finally:
+            await fetcher.close()
+            logs.close()
+    return summary
+
+
+def check_stages(scraper: Scraper, stages: Sequence[str]) -> None:
+    for name in stages:
+        if name not in scraper.stages:
+            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
+
+
+def prepare_process(worker: Worker, logs: Logs, host: Host, timeout: float | None) -> None:
+    """Before a worker starts: connect it with the host's stop request, its time-out and what ends a hung process."""
+    if host.end_process is not None:
+        end_process = host.end_process
+
+        def end(code: int, why: str) -> None:
+            logs.close()
+            end_process(code, why)
+
+        worker.watchdog.end_process = end
+    host.stop.attach(worker.drain, worker.stop_now)
+    if timeout is not None:
+        asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
+    tune_garbage_collector()
+
+
+def tune_garbage_collector() -> None:
+    """Exempt what is loaded from collection, and collect less often.
+
+    Parsed trees are many small objects and few cycles; collecting less often saves a tenth of the time of parsing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+@contextmanager
+def stop_signals(host: Host) -> Iterator[None]:
+    """SIGINT and SIGTERM request a stop: the first drains, the second returns running items, a third ends the process.
+
+    Python's own signal handlers are used, not the loop's: they run even while a handler blocks the loop. While it goes
+    on blocking, the worker's watchdog ends the process.
+    """
+    if not host.handles_signals:
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        host.stop.request()
+        if host.stop.count > 2:
+            os._exit(EXIT_INTERRUPTED)  # nothing is lost: what was not committed goes to others when the lease ends
+        # The signal may have interrupted this thread while it wrote to the terminal, so another thread writes.
+        text = DRAINING if host.stop.count == 1 else STOPPING_NOW
+        threading.Thread(target=host.notice, args=(text,), daemon=True).start()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def open_run_logs(settings: Settings, name: str, host: Host) -> Logs:
+    """The log of a run or a worker: JSON lines in its file under `log_dir`, and what the host's stream gets."""
+    level = settings.log_level
+    if host.log_level is not None and settings.origins["log_level"].kind == "default":
+        level = host.log_level
+    file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None
+    return open_logs(
+        format=settings.log_format, level=level, file=file, stream=host.log_stream, secrets=settings.secrets()
+    )
+
+
+@asynccontextmanager
+async def alerts(settings: Settings, log: Log) -> AsyncIterator[AlertThread]:
+    """Check all runs of the ledger for alert conditions for the length of a block, in a thread."""
+    alert_thread = build_alert_thread(settings, log)
+    alert_thread.start()
+    try:
+        yield alert_thread
+    finally:
+        await alert_thread.close(drain=0)
+
+
+async def send_end_alerts(alert_thread: AlertThread, run_ids: Sequence[str], summary: WorkSummary) -> None:
+    """Before the process ends: deliver the alerts about how its runs ended, for some seconds at most."""
+    if summary.stop_reason not in _ON_REQUEST:
+        await alert_thread.close(run_ids, broken=summary.worker if summary.stop_reason is StopReason.BROKEN else "")
+
+
+async def free_local_ledger(settings: Settings, ledger: Ledger, run: Run, host: Host, *, by: str) -> None:
+    """On a ledger of this machine: return what dead processes hold, and pause the runs that they left unfinished."""
+    file = sqlite_path(settings.ledger)
+    if file is None:
+        return
+    await mark_local_dead_workers(ledger)
+    for other in await pause_abandoned_runs(ledger, run.id, lambda name: was_abandoned(name, file), by=by):
+        host.on_event(RunPaused(run_id=other.id, scraper=other.scraper, why="nobody works on it"))
+
+
+async def run_beside(main: Coroutine[Any, Any, T], *others: asyncio.Task[Any]) -> T:
+    """Await `main`. When one of the others fails first, cancel it and raise that error."""
+    task = asyncio.create_task(main)
+    waiting: set[asyncio.Task[Any]] = {task, *others}
+    try:
+        while not task.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for other in done - {task}:
+                other.result()
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def progress_events(ledger: Ledger, run_id: str, host: Host, *, every: float) -> AsyncIterator[asyncio.Task[Any]]:
+    """Emit `RunProgress` for the length of a block. The task fails when the run is removed meanwhile."""
+
+    following = asyncio.create_task(follow_run(ledger, run_id, _EventDisplay(run_id, host), every=every))
+    try:
+        yield following
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        host.on_event(RunEnded(run_id=run_id))
+
+
+class _EventDisplay:
+    """Turns what would be displayed into events."""
+
+    def __init__(self, run_id: str, host: Host) -> None:
+        self._run_id = run_id
+        self._host = host
+
+    def update(self, reading: Reading) -> None:
+        self._host.on_event(RunProgress(run_id=self._run_id, reading=reading))
+
+    def print_line(self, text: str) -> None:
+        self._host.notice(text)
+
+
+async def _work_and_report(
+    ledger: Ledger, scope: Scope, worker: Worker, host: Host, shows_progress: bool
+) -> WorkSummary:
+    if shows_progress and len(scope.run_ids) == 1:
+        async with progress_events(ledger, scope.run_ids[0], host, every=FOLLOW_SECONDS):
+            with stop_signals(host):
+                return await worker.work()
+    explaining = asyncio.create_task(report_idle_reason(ledger, scope, lambda: worker.idle, host.notice))
+    try:
+        with stop_signals(host):
+            return await worker.work()
+    finally:
+        explaining.cancel()
+        await asyncio.gather(explaining, return_exceptions=True)
+
+
+async def _describe_runs(ledger: Ledger, scope: Scope) -> str:
+    """The runs that the worker will serve, each that is not active with its state."""
+    runs = await open_runs(ledger, scope)
+    if not runs:
+        return f"run {', '.join(scope.run_ids)}" if scope.run_ids else "the runs to come"
+    shown = runs[:MAX_NAMED_RUNS]
+    named = [run.id if run.state is RunState.ACTIVE else f"{run.id} ({run.state.value})" for run in shown]
+    more = f" and {len(runs) - MAX_NAMED_RUNS} more" if len(runs) > MAX_NAMED_RUNS else ""
+    return f"{'run' if len(runs) == 1 else 'runs'} {', '.join(named)}{more}"
+
+
+@asynccontextmanager
+async def _finish_hooks(scraper: Scraper, ledger: Ledger, scope: Scope, log: Log) -> AsyncIterator[None]:
+    """During the block and when it has ended, call the author's hooks for runs that finished."""
+    ended = asyncio.Event()
+    watching = asyncio.create_task(watch_finished_runs(scraper, ledger, scope, log, until=ended))
+    try:
+        yield
+        ended.set()
+        await watching
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
