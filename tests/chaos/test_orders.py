@@ -23,8 +23,8 @@ from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import ItemFilter
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 from shoal.testing.harness import dead, done, retry, throttled
+from tests.support import LONG
 from tests.support.chaos_worker import open_any
-from tests.support.kills import LONG
 
 SECONDS = 40.0 if LONG else 4.0
 STAGES = (

@@ -18,8 +18,10 @@ from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.harness import done
+from tests.support import LONG
 
 BATCH = 50
+CROWD = 100_000 if LONG else 25_000
 GROWING = "ready|waiting|delayed|outcome|item|result|attempt|lease"
 HOT = re.compile(
     r"^(claim|commit|admit|begun|promote|unlease|intake|store|reserve|touch|leases_held|results|lane_starts|take_turn"
@@ -115,11 +117,11 @@ async def test_a_batch_costs_the_same_whatever_stands_around(ledger: SqliteLedge
 
     crowd = await new_run(ledger)
     mine = Scope(run_ids=(crowd.id,))
-    await ledger.intake.enqueue(crowd.id, (f"https://example.com/done/{n}" for n in range(20_000)))
+    await ledger.intake.enqueue(crowd.id, (f"https://example.com/done/{n}" for n in range(CROWD // 5)))
     while claimed := await ledger.claims.claim("w", mine, 1_000):
         await ledger.commits.commit("w", [done(item) for item in claimed])
-    await ledger.intake.enqueue(crowd.id, (NewItem(key=f"busy{n}", lane="busy", priority=-5) for n in range(100_000)))
-    await ledger.intake.enqueue(crowd.id, (f"https://example.com/{n}" for n in range(100_000)))
+    await ledger.intake.enqueue(crowd.id, (NewItem(key=f"busy{n}", lane="busy", priority=-5) for n in range(CROWD)))
+    await ledger.intake.enqueue(crowd.id, (f"https://example.com/{n}" for n in range(CROWD)))
     for n in range(51):
         await ledger.intake.enqueue(crowd.id, [NewItem(key=f"p{n}-{m}", partition=f"p{n}") for m in range(100)])
     big = await steps_of_a_batch(ledger, mine)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import MissingPartError, missing
+from tests.support.fork_server import at
 from tests.support.nodes import Node, Switch
 from tests.support.site import Site
 
@@ -62,7 +63,10 @@ def test_a_node_has_a_name_and_a_disk_of_its_own(pair: tuple[Node, Node], tmp_pa
     assert shutil.disk_usage(disk).total == 1 << 20
     for node, found in ((here, "here"), (there, "there")):
         said = subprocess.run(
-            [*node.entry_at(tmp_path), "sh", "-c", "hostname; ls"], capture_output=True, text=True, check=True
+            [*at(node.entry_with_disks, tmp_path), "sh", "-c", "hostname; ls"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert said.stdout.split() == ([found, "file"] if node is here else [found])
     assert not (tmp_path / "file").exists()

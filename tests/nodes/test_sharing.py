@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from tests.support import LONG
 from tests.support.node_lab import Fleet
-from tests.support.node_runs import LONG, PATIENCE, pages_of, prove, start_workers, visits_from
+from tests.support.node_runs import PATIENCE, pages_of, prove, start_workers, visits_from
 from tests.support.site import most_at_once
 
 STEADY_PAGES, SLOW_PAGES = (300, 60) if LONG else (32, 9)

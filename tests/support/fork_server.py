@@ -13,6 +13,7 @@ the answer socket the server sends the pid with a pidfd, and later the exit code
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import select
@@ -23,7 +24,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from runpy import run_module
 from tempfile import TemporaryFile
@@ -35,6 +35,14 @@ EXEC_VARIABLES = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_")
 _MAX_REQUEST = 200_000
 _STREAMS = ("stdin", "stdout", "stderr")
 _CHILD_MODULE = "shoal.fleet.parent_watch"
+# Its first entry of sys.path is free for the path that commands expect there.
+_SERVER = """
+import sys
+sys.path.insert(1, sys.argv[1])
+from tests.support import fork_server
+del sys.path[1]
+fork_server.main()
+"""
 # What no command imports, or few and slowly.
 _NOT_IMPORTED = ("shoal.testing", "shoal.recipes.files", "shoal.notify.apprise_process")
 
@@ -58,12 +66,16 @@ def start(
     stdin: int = subprocess.DEVNULL,
     stdout: int,
     stderr: int,
+    entry: tuple[str, ...] = (),
     fresh: bool = False,
 ) -> Process:
-    """Start `shoal` with these arguments in a session of its own. `fresh` starts a new interpreter, by exec."""
+    """Start `shoal` with these arguments in a session of its own.
+
+    `entry` is a command that runs the one behind it on another node. `fresh` starts a new interpreter, by exec.
+    """
     if fresh or not hasattr(os, "pidfd_open") or any(name.startswith(EXEC_VARIABLES) for name in environment):
         return subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*at(entry, folder), *COMMAND, *arguments],
             cwd=folder,
             env=dict(environment),
             stdin=stdin,
@@ -71,7 +83,14 @@ def start(
             stderr=stderr,
             start_new_session=True,
         )
-    return _server().start(arguments, folder, environment, (stdin, stdout, stderr))
+    if entry not in _servers:
+        _servers[entry] = ForkServer(entry)
+    return _servers[entry].start(arguments, folder, environment, (stdin, stdout, stderr))
+
+
+def at(entry: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    """What is put before a command to run it on the node, in this folder as the node sees it."""
+    return (*entry, "env", f"--chdir={folder}") if entry else ()
 
 
 def run(
@@ -109,10 +128,9 @@ def run(
 
 
 def stop() -> None:
-    """End the server. Commands that still run are not affected."""
-    if _server.cache_info().currsize:
-        _server().close()
-        _server.cache_clear()
+    """End the servers. Commands that still run are not affected."""
+    while _servers:
+        _servers.popitem()[1].close()
 
 
 class ForkedProcess:
@@ -162,12 +180,12 @@ class ForkedProcess:
 class ForkServer:
     """The server, seen from the process that uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: tuple[str, ...]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                cwd=REPOSITORY,
+                [*entry, sys.executable, "-c", _SERVER, str(REPOSITORY), str(theirs.fileno())],
+                cwd="/",
                 env={"PATH": os.environ["PATH"]},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -185,10 +203,8 @@ class ForkServer:
         self._process.wait()
 
 
-@cache
-def _server() -> ForkServer:
-    """The server of this test process, started on first use."""
-    return ForkServer()
+# Of this test process, by the entry of their node; started on first use.
+_servers: dict[tuple[str, ...], ForkServer] = {}
 
 
 def _request(
@@ -225,7 +241,8 @@ def serve(requests: socket.socket) -> None:
     clients = [requests]  # the tests, and each command that runs: it may start others
     running: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([wake_out, *clients], [], [])
+        sources: list[Any] = [wake_out, *clients]
+        ready, _, _ = select.select(sources, [], [])
         if wake_out in ready:
             os.read(wake_out, 4096)
             _report_exits(running)
@@ -256,7 +273,7 @@ def _fork(request: list[Any], fds: list[int], running: dict[int, socket.socket])
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _become(*request, fds[1:], theirs.detach())
+        _become(request, fds[1:], theirs.detach())
     theirs.close()
     for descriptor in fds[1:]:
         os.close(descriptor)
@@ -268,15 +285,9 @@ def _fork(request: list[Any], fds: list[int], running: dict[int, socket.socket])
     return ours
 
 
-def _become(
-    module: str | None,
-    arguments: list[str],
-    folder: str,
-    environment: dict[str, str],
-    streams: list[int],
-    server: int,
-) -> NoReturn:
+def _become(request: list[Any], streams: list[int], server: int) -> NoReturn:
     """Turn the forked process into the command, and run it to its end."""
+    module, arguments, folder, environment = request
     os.setsid()
     # As exec leaves them, and as an interpreter sets them: the tests may run where SIGINT is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -378,11 +389,10 @@ def import_everything() -> None:
         import_module("typer._adapters")  # newer versions import it, and pydantic, when they parse an option
 
 
-if __name__ == "__main__":
-    import gc
-
+def main() -> None:
+    """Be the server."""
     import_everything()
-    assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread"
+    assert len(os.listdir("/proc/self/task")) == 1, "an import has started a thread"
     gc.collect()
     gc.freeze()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[2])))

@@ -19,7 +19,6 @@ from shoal.model.run import Run
 from shoal.model.views import AttemptView, Counts, ItemFilter, ItemView
 from shoal.wiring import ledger_context
 from tests.support import fork_server
-from tests.support.fork_server import COMMAND, Process
 
 _PATIENCE = 30.0
 T = TypeVar("T")
@@ -29,6 +28,11 @@ Shoal = Callable[..., Finished]
 
 def clean_environment(home: Path, **variables: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), **variables}
+
+
+def migrate(ledger: str) -> None:
+    """Create Shoal's schema in a PostgreSQL database."""
+    fork_server.run(("db", "migrate", "-q", "--ledger", ledger), Path("/"), {}).check_returncode()
 
 
 class Command:
@@ -46,22 +50,10 @@ class Command:
     ) -> None:
         """`entry` is put before the command: it leads to another node. `fresh` starts a new interpreter."""
         self._said = (folder / f"command-{number}.out", folder / f"command-{number}.err")
-        self._process: Process
         with self._said[0].open("wb") as out, self._said[1].open("wb") as err:
-            if entry:
-                self._process = subprocess.Popen(
-                    [*entry, *COMMAND, *arguments],
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                )
-            else:
-                self._process = fork_server.start(
-                    arguments, folder, environment, stdout=out.fileno(), stderr=err.fileno(), fresh=fresh
-                )
+            self._process = fork_server.start(
+                arguments, folder, environment, stdout=out.fileno(), stderr=err.fileno(), entry=entry, fresh=fresh
+            )
 
     @property
     def stdout(self) -> str:
@@ -147,9 +139,11 @@ class Project:
         self._commands.append(command)
         return command
 
-    def shoal(self, *arguments: str, code: int = 0, timeout: float = _PATIENCE, **variables: str) -> Command:
+    def shoal(
+        self, *arguments: str, code: int = 0, timeout: float = _PATIENCE, fresh: bool = False, **variables: str
+    ) -> Command:
         """Run `shoal` to its end, which must be with this exit code."""
-        command = self.start(*arguments, **variables)
+        command = self.start(*arguments, fresh=fresh, **variables)
         returned = command.wait(timeout)
         assert returned == code, f"exit {returned} instead of {code}:\n{command.stdout}\n{command.stderr}"
         return command
