@@ -156,6 +156,7 @@ async def drain(ledger: Ledger, runs: list[Run]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_among_many_hands(ledgers: list[Ledger]) -> None:
     first = ledgers[0]
     runs = [await first.runs.create(RunSpec(scraper="many", stages=STAGES, max_rescues=1000)) for _ in range(3)]

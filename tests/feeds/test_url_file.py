@@ -288,6 +288,7 @@ def test_no_bytes_stop_it(tmp_path_factory: pytest.TempPathFactory, content: byt
     assert (found[0], found[-1]) == ("https://a.example/", "https://z.example/")
 
 
+@pytest.mark.slow
 def test_many_lines_in_constant_memory(tmp_path: Path) -> None:
     path = tmp_path / "many.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
@@ -305,6 +306,7 @@ def test_many_lines_in_constant_memory(tmp_path: Path) -> None:
     assert peak < 20 * BLOCK
 
 
+@pytest.mark.slow
 def test_a_bomb_without_an_end_of_line_stays_small(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:

@@ -37,6 +37,7 @@ def run_histories(machine: type[LedgerMachine], examples: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_random_histories_on_sqlite() -> None:
     class SqliteMachine(LedgerMachine):
         def open_harness(self) -> AbstractAsyncContextManager[LedgerHarness]:

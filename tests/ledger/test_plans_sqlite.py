@@ -110,6 +110,7 @@ async def new_run(ledger: SqliteLedger) -> Run:
     return await ledger.runs.create(RunSpec(scraper="plans", stages=(StageSpec("page", lane=LanePolicy(limit=8)),)))
 
 
+@pytest.mark.slow
 async def test_a_batch_costs_the_same_whatever_stands_around(ledger: SqliteLedger) -> None:  # S4.5
     run = await new_run(ledger)
     await ledger.intake.enqueue(run.id, (f"https://example.com/{n}" for n in range(1_000)))
@@ -144,6 +145,7 @@ async def steps_of_a_page(ledger: SqliteLedger, run: Run, stage: str | None) -> 
     return steps.count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [None, "page"])
 async def test_a_page_of_results_costs_the_same_however_many_there_are(ledger: SqliteLedger, stage: str | None) -> None:
     run = await new_run(ledger)

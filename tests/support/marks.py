@@ -22,7 +22,7 @@ def uses_postgres(item: pytest.Item) -> bool:
 
 
 def starts_process(item: pytest.Item) -> bool:
-    """Whether the code of a test, of its fixtures, or of helpers in `tests` that they name, can start a process."""
+    """Whether the code of a test, of its fixtures, or of helpers outside `src` that they name, can start a process."""
     if not isinstance(item, pytest.Function):
         return False
     fixtures = [found[-1].func for found in item._fixtureinfo.name2fixturedefs.values()]
@@ -31,15 +31,15 @@ def starts_process(item: pytest.Item) -> bool:
 
 @cache
 def _reaches_process(function: Callable[..., Any]) -> bool:
-    seen: set[object] = set()
+    seen: set[int] = set()
     queue: list[object] = [inspect.unwrap(function)]
     while queue:
         found = queue.pop()
-        if found in seen:
+        if id(found) in seen:
             continue
-        seen.add(found)
+        seen.add(id(found))
         if isinstance(found, type):
-            queue += [value for value in vars(found).values() if isinstance(value, FunctionType)]
+            queue += [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(found).values()]
         elif isinstance(found, FunctionType):
             names = set(_names(found.__code__))
             used = [found.__globals__[name] for name in names if name in found.__globals__]
@@ -53,7 +53,7 @@ def _reaches_process(function: Callable[..., Any]) -> bool:
 
 
 def _is_ours(value: object) -> bool:
-    return isinstance(value, type | FunctionType) and value.__module__.startswith("tests.")
+    return isinstance(value, type | FunctionType) and value.__module__.startswith(("tests.", "bench."))
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -20,7 +20,7 @@ from shoal.model.views import AttemptView, Counts, ItemFilter, ItemView
 from shoal.wiring import ledger_context
 from tests.support import fork_server
 
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 T = TypeVar("T")
 Finished = subprocess.CompletedProcess[str]
 Shoal = Callable[..., Finished]
@@ -73,6 +73,13 @@ class Command:
 
     def tell(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def wait_until_received(self, number: signal.Signals, timeout: float = _PATIENCE) -> None:
+        """Wait until a signal is no longer pending: a second one would be merged with it."""
+        deadline = time.monotonic() + timeout
+        while not self.is_over and _is_pending(self.pid, number):
+            assert time.monotonic() < deadline, f"signal {number} is still pending"
+            time.sleep(0.01)
 
     def wait(self, timeout: float = _PATIENCE) -> int:
         """Its exit code."""
@@ -191,6 +198,14 @@ class Project:
                 return await work(ledger, latest[0] if run_id is None else await ledger.runs.get(run_id))
 
         return asyncio.run(ask())
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended, or this is not Linux
+        return False
+    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) & (1 << (number - 1)))
 
 
 async def _all_items(ledger: Ledger, run: Run) -> list[ItemView]:
