@@ -18,7 +18,9 @@ from shoal.config.settings import Settings
 from shoal.demo.shop import Shop
 from shoal.demo.shop.serving import RunningShop
 from shoal.templates import TEMPLATES
-from tests.support.project import COMMAND, Finished, Shoal, clean_environment
+from tests.support import fork_server
+from tests.support.fork_server import COMMAND
+from tests.support.project import Finished, Shoal, clean_environment
 from tests.support.site import Site
 
 Told = Callable[..., tuple[int, str, str]]
@@ -428,16 +430,7 @@ def test_bench_it_measures_a_postgresql(shoal: Shoal, postgres_url: str) -> None
 
 
 def in_folder(folder: Path, *arguments: str, stdin: str = "") -> Finished:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=clean_environment(folder),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return fork_server.run(arguments, folder, clean_environment(folder), stdin=stdin)
 
 
 def read_until(terminal: int, end: bytes) -> bytes:

@@ -19,7 +19,8 @@ from shoal.config import Settings
 from shoal.model.run import Run
 from shoal.wiring import ledger_context
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
-from tests.support.project import COMMAND, Shoal, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Shoal, clean_environment
 
 BOOKS = [{"title": f"Book {n}", "price": n + 0.5, "tags": ["a", "b"]} for n in range(120)]
 

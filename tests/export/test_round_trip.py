@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ few_examples = settings(
 )
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=RECORDS)
 async def test_jsonl(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -57,6 +59,7 @@ async def test_jsonl(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     assert data == "".join(f"{record_text(record)}\n" for record in records).encode()
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=RECORDS)
 async def test_csv(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -77,6 +80,7 @@ def compact(value: Any) -> str:
     return record_text({"v": value})[5:-1]
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=UNIFORM)
 async def test_parquet_with_uniform_fields(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -85,6 +89,7 @@ async def test_parquet_with_uniform_fields(tmp_path: Path, records: list[dict[st
     assert table.to_pylist() == [{name: record.get(name) for name in table.column_names} for record in records]
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=RECORDS)
 async def test_parquet_with_anything(tmp_path: Path, records: list[dict[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from shoal.worker.commit import Committer
 from shoal.worker.options import StopReason
 from shoal.worker.registration import Maintenance
 from shoal.worker.slots import Slots
-from tests.support.kills import LONG
+from tests.support import LONG
 from tests.worker.test_worker import ITEMS, Bench
 
 LEASE = 6.0 if LONG else 2.0
