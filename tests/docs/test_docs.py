@@ -15,7 +15,7 @@ import typer
 import shoal
 from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
 from shoal.cli.main import app
-from shoal.cli.working import INTERRUPTED, TIMED_OUT
+from shoal.cli.render.run import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.config.settings import (
     ENV_PREFIX,
     NAMES,
@@ -251,7 +251,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("page", ["commands.md", "reference.md"])
 def test_every_exit_code_is_documented(page: str) -> None:
     codes = {ShoalError.exit_code} | {error.exit_code for error in ShoalError.__subclasses__()}
-    for code in codes | {0, 1, INTERRUPTED, TIMED_OUT}:
+    for code in codes | {0, 1, EXIT_INTERRUPTED, EXIT_TIMED_OUT}:
         assert f"| {code} |" in text_of(page), code
 
 

@@ -50,7 +50,7 @@ def _demo_settings(settings: Settings) -> Settings:
 
 
 async def _demo(session: Session, settings: Settings) -> int:
-    from shoal.cli.render.summary import exit_code, print_summary
+    from shoal.cli.render.run import exit_code, print_summary
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
     from shoal.demo.verify import check_scrape

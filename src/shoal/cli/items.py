@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.render.confirm import Yes, confirm
-from shoal.cli.render.options import ItemId, ItemKey, RunName, with_options
+from shoal.cli.render.options import ItemId, ItemKey, RunName, Yes, confirm, with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.render.tables import item_name, print_facts, print_items, reason_text
 from shoal.cli.scrapers import command_line, ledger_flag

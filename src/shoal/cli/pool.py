@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from shoal.cli.render.confirm import Yes
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import Yes, with_options
 from shoal.cli.render.session import Session
 from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load, url_file
 from shoal.errors import ShoalError, UsageError
@@ -124,9 +123,9 @@ async def _start(
     """Returns the exit code."""
     import msgspec
 
-    from shoal.cli.render.confirm import says_yes
+    from shoal.cli.render.options import says_yes
     from shoal.cli.render.pool import format_size, pool_exit_code, print_end, print_plan, print_workers
-    from shoal.cli.render.summary import print_summary
+    from shoal.cli.render.run import print_summary
     from shoal.service.pool import prepare_pool, preview_pool, run_check
     from shoal.service.pool_run import run_pool
 

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.idempotency_key import IdempotencyKey, check_alone, print_already_ended, print_busy
 from shoal.cli.render.options import with_options
+from shoal.cli.render.run import print_already_ended, print_busy
 from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     KEPT_OPTIONS,
     Concurrency,
     Fresh,
+    IdempotencyKey,
     Least,
     Most,
     Resume,
     Target,
     UrlsFile,
+    check_alone,
     check_bounds,
     check_can_resume,
     choice_of,
@@ -35,6 +37,7 @@ from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
+    from shoal.service.collection import CollectionRequest
     from shoal.service.run import RunReport, RunRequest
 
 
@@ -107,7 +110,6 @@ def run(
         _refuse(for_one, f"{target} is a folder of scrapers.")
         import msgspec
 
-        from shoal.cli.collection import run_folder
         from shoal.fleet.collection.members import MemberFilter
         from shoal.service.collection import CollectionRequest
 
@@ -126,7 +128,7 @@ def run(
             overrides=session.flags,
             run=msgspec.structs.replace(request, output=None),
         )
-        code = run_folder(session, folder, dry_run=dry_run)
+        code = _run_folder(session, folder, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
 
@@ -143,7 +145,7 @@ def _run_one(
 ) -> int:
     import msgspec
 
-    from shoal.cli.render.summary import exit_code, print_summary
+    from shoal.cli.render.run import exit_code, print_summary
     from shoal.service.begin import RunBusy
     from shoal.service.console import Console
     from shoal.service.run import run_scraper
@@ -156,7 +158,7 @@ def _run_one(
     check_can_resume(scraper, settings, request.choice)
     request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, stage))
     if dry_run:
-        from shoal.cli.plan import print_plan
+        from shoal.cli.render.run import print_plan
 
         print_plan(session, scraper, settings, request.choice, request.urls, least=request.min_concurrency)
         return 0
@@ -176,6 +178,31 @@ def _run_one(
     if report.export_error is not None:
         raise _with_remedy(report, report.export_error, request.output or "")
     return exit_code(report)
+
+
+def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool) -> int:
+    """Returns the exit code."""
+    from shoal.cli.render.collection import print_members, print_plan, stopped_exit_code
+    from shoal.service.begin import RunAlreadyEnded, RunBusy
+    from shoal.service.collection import collection_settings, preview_collection, run_collection
+    from shoal.service.console import Console
+
+    settings = collection_settings(session.settings, request.name)
+    if dry_run:
+        plan = session.wait(preview_collection(settings, request))
+        print_plan(session, plan, request.folder, settings.concurrency)
+        return 1 if any(member.broken for member in plan.members) else 0
+    with Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console:
+        try:
+            report = session.wait(run_collection(settings, request, console.host()), fast=True)
+        except RunAlreadyEnded as ended:
+            print_already_ended(session, ended.run)
+            return 0
+        except RunBusy as busy:
+            print_busy(session, busy)
+            raise
+    print_members(session, report, request.target)
+    return report.summary.exit_code(stopped_exit_code(report)) or int(report.refused > 0)
 
 
 def _resume_arguments(session: Session, target: str, request: RunRequest, name: str | None, report: RunReport) -> str:

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.render.confirm import Yes, confirm
-from shoal.cli.render.options import RUN_HELP, RunName, with_options
+from shoal.cli.render.options import RUN_HELP, RunName, Yes, confirm, with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.render.tables import print_facts, print_runs
 from shoal.model.run import Run

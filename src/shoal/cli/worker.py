@@ -48,7 +48,7 @@ def worker(
     if only and not partition:
         raise typer.BadParameter("say with --partition which ones.", param_hint="--only")
     check_bounds(least, most, concurrency is not None, "-j")
-    from shoal.cli.render.summary import exit_code_of_worker
+    from shoal.cli.render.run import exit_code_of_worker
     from shoal.model.worker import Scope
     from shoal.service.console import Console
     from shoal.service.lookup import ledger_named_in_errors

@@ -1,9 +1,15 @@
-"""Options and arguments that several commands share; `with_options` adds those that every command has."""
+"""Options that commands share, and the question before what cannot be undone.
+
+Options and arguments that several commands share; `with_options` adds those that every command has.
+
+Confirmation before a change that cannot be undone.
+"""
 
 from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -16,6 +22,7 @@ Text = str | None
 
 RUN_HELP = "A run's id, `latest`, or `latest:SCRAPER`."
 MAX_ID_DIGITS = 18  # more than any ledger counts to
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
 def _item_id(text: str) -> int:
@@ -125,3 +132,18 @@ def _split_setting(text: str) -> tuple[str, str]:
     if not equals:
         raise typer.BadParameter(f"{name!r} has no value: write --set NAME=VALUE.", param_hint="--set")
     return name.strip().replace("-", "_"), value
+
+
+def confirm(session: Session, question: str, *, yes: bool) -> None:
+    """Return after a yes, exit with 1 after a no. Raises UsageError with --no-input or without a terminal."""
+    if not (yes or says_yes(session, question)):
+        session.complain("Nothing was changed.")
+        raise typer.Exit(1)
+
+
+def says_yes(session: Session, question: str) -> bool:
+    """As `confirm`, but return the answer: for callers that clean up after a no."""
+    if session.no_input or not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is there to confirm it.", remedy="Add --yes to do it without asking.")
+    print(session.redacted(f"{question} Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 
 from shoal.autoscale.rules import Bounds
+from shoal.cli.render.run import exit_code
 from shoal.cli.render.session import RED, Session
-from shoal.cli.render.summary import exit_code
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.model.run import RunState
 from shoal.observe.doctor import Check

@@ -1,4 +1,4 @@
-"""How a run ended: printed at its end, and turned into an exit code."""
+"""What `shoal run` prints: its plan (`--dry-run`), how it ended, what to type next; and its exit code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,101 @@ from shoal.model.run import RunState
 from shoal.observe.formatting import pluralize, printable
 
 if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.define.scraper import Scraper
+    from shoal.model.run import Run
+    from shoal.service.begin import RunBusy, RunPlan, UrlSource
     from shoal.service.run import RunReport
     from shoal.worker.options import WorkSummary
 
+COUNTED = 100_000
 MAX_FAILURES = 5
 EXIT_INTERRUPTED = 130
 EXIT_TIMED_OUT = 124
+
+
+def print_plan(
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    choice: str,
+    urls: UrlSource | None,
+    *,
+    least: int | None = None,
+) -> None:
+    """Say which run it would be, on which ledger, with how many items to start from. Writes nothing."""
+    plan, seeds = session.wait(_look(scraper, settings, choice, urls))
+    facts = {
+        "scraper": scraper.name,
+        "mode": settings.mode,
+        "ledger": settings.shown()["ledger"],
+        "run": f"{plan.run.id} ({plan.remaining} items left)"
+        if plan is not None and plan.run is not None
+        else "a new one",
+        "starts from": f"{seeds} items" if seeds < COUNTED else f"{COUNTED} items and more",
+        "at once": settings.concurrency if least is None else f"{least} to {settings.concurrency}",
+        "user agent": settings.agent,
+        "robots.txt": "obeyed" if scraper.obeys_robots(settings.robots) else "ignored",
+        "store": settings.store or "none",
+    }
+    if session.json:
+        session.record({**facts, "stages": _stages(scraper)})
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        session.data(f"{name.ljust(width)}  {value}")
+    session.data("")
+    stages = _stages(scraper)
+    session.table([name.upper() for name in stages[0]], [list(stage.values()) for stage in stages])
+
+
+def _stages(scraper: Scraper) -> list[dict[str, object]]:
+    """Each stage with the lane that holds for it: stages that go by host share the strictest policy."""
+    return [
+        {
+            "stage": stage.name,
+            "lane": "host" if stage.by_host else "own",
+            "at once": spec.lane.limit,
+            "delay": _delay(spec.lane.delay_min, spec.lane.delay_max),
+            "timeout": f"{stage.policy.timeout:g} s",
+            "retries": stage.policy.retries,
+            "backoff": f"{stage.policy.backoff_factor:g}^n, at most {stage.policy.backoff_cap:g} s",
+        }
+        for stage, spec in zip(scraper.stages.values(), scraper.run_spec().stages, strict=True)
+    ]
+
+
+def _delay(low: float, high: float) -> str:
+    if high == 0:
+        return "none"
+    return f"{low:.3g} s" if low == high else f"{low:.3g}-{high:.3g} s"
+
+
+async def _look(
+    scraper: Scraper, settings: Settings, choice: str, urls: UrlSource | None
+) -> tuple[RunPlan | None, int]:
+    from shoal.errors import LedgerNotMigrated
+    from shoal.service.begin import RunChoice, plan_run
+    from shoal.wiring import ledger_context, sqlite_path
+
+    plan = None
+    try:
+        async with ledger_context(settings, migrate=False) as ledger:
+            plan = await plan_run(ledger, scraper, RunChoice(choice))
+    except LedgerNotMigrated:
+        if sqlite_path(settings.ledger) is None:
+            raise
+    count = 0
+    async for _ in scraper.seeds():
+        count += 1
+        if count >= COUNTED:
+            return plan, count
+    if urls is not None:
+        async for _ in urls:
+            count += 1
+            if count >= COUNTED:
+                break
+    return plan, count
 
 
 def exit_code(report: RunReport) -> int:
@@ -105,3 +194,18 @@ def _print_next(session: Session, report: RunReport, resume_arguments: str, *, e
         session.note("Next:")
     for command in commands:
         session.note(f"  {shoal} {command}{flag}")
+
+
+def print_already_ended(session: Session, run: Run) -> None:
+    if session.json:
+        key, state = run.idempotency_key, run.state.value
+        session.record({"run_id": run.id, "scraper": run.scraper, "state": state, "idempotency_key": key})
+    else:
+        session.note(f"Run {run.id} of {run.scraper} was created for this idempotency key and is {run.state.value}.")
+
+
+def print_busy(session: Session, busy: RunBusy) -> None:
+    """For programs: which run is in the way. The error itself is printed as every error is."""
+    if session.json:
+        run_id = busy.run.id if busy.run is not None else None
+        session.record({"status": "busy", "scraper": busy.scraper, "run_id": run_id, "own": busy.own})
