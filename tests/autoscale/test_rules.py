@@ -79,7 +79,7 @@ CASES = {
     "a process that keeps its core busy": ((4, but(BUSY, process=0.97)), (4, "this process keeps a core busy (97 %)")),
     "below the bounds": ((1, CALM), (2, "2 to 10 are allowed")),
     "above the bounds": ((20, CALM), (10, "2 to 10 are allowed")),
-    "as many as needed": ((4, CALM), (4, "nobody waits for room")),
+    "as many as needed": ((4, CALM), (4, "no item is ready")),
 }
 
 

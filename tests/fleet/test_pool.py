@@ -257,7 +257,7 @@ def test_a_worker_whose_handler_always_fails_is_not_restarted(project: Project) 
     project.write(GATED.replace('yield {"key": item.key}', "yield 1 / 0"), "gated.py")
     open_gate(project)
     said = project.shoal("pool", "gated.py", *ARGUMENTS, "--workers", "1", code=1)
-    assert "Worker 0 leaves: the scraper's code fails every time; its log is logs/gated_worker_0.log." in said.stderr
+    assert "Worker 0 exits: the scraper's code fails every time; its log is logs/gated_worker_0.log." in said.stderr
     assert "restart" not in said.stderr
     assert project.counts().dead < 30
 
