@@ -15,6 +15,9 @@ setup: .venv/.dev ## create .venv with the pinned requirements and Shoal itself,
 test: setup parts lint ## run every check and every test; what CI runs
 	$(PYTEST) $(PYTEST_ARGS)
 
+quick: setup lint ## lint, and the tests that start no process and need no database: about a minute
+	$(PYTEST) $(PYTEST_ARGS) -q -m "not postgres and not process and not slow"
+
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,6 +37,7 @@ bench: .venv/.bench ## measure Shoal against its peers
 
 # Everything that has a longer version.
 CHAOS = tests/chaos tests/nodes tests/attack tests/ledger/test_machine.py tests/ledger/test_connections_postgres.py \
+	tests/ledger/test_plans_postgres.py tests/ledger/test_plans_sqlite.py tests/feeds/test_url_file.py \
 	tests/worker/test_liveness.py
 
 chaos: setup parts ## kill workers, cut nodes off, crash databases and try random histories for longer than `make test` does
@@ -103,4 +107,4 @@ clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup test lint demo bench chaos parts lock clean
+.PHONY: help setup test quick lint demo bench chaos parts lock clean

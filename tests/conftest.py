@@ -1,7 +1,6 @@
 """Fixtures for all tests: real databases, started on first use, once per test process; projects; the command line."""
 
 import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,22 +8,27 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.support import MissingPartError, missing
+from tests.support import MissingPartError, fork_server, missing
+from tests.support.marks import starts_process, uses_postgres
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
-from tests.support.project import COMMAND, Finished, Project, Shoal, clean_environment
+from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
 
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
 
-_POSTGRES_FIXTURES = {"postgres_server", "durable_postgres"}
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs PostgreSQL, so that `-m "not postgres"` is the quick half of the suite."""
+    """Mark what needs PostgreSQL or starts processes: `make quick` leaves it out."""
     for item in items:
-        if _POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if uses_postgres(item):
             item.add_marker(pytest.mark.postgres)
+        if starts_process(item):
+            item.add_marker(pytest.mark.process)
+
+
+def pytest_unconfigure() -> None:
+    fork_server.stop()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -107,19 +111,10 @@ def sqlite_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shoal(tmp_path: Path) -> Shoal:
-    """Run `shoal` with these arguments in `tmp_path`; keywords are environment variables."""
+    """Run `shoal` with these arguments in `tmp_path`; keywords are environment variables. `fresh`: by exec."""
 
-    def run(*arguments: str, **variables: str) -> Finished:
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=clean_environment(tmp_path, **variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments: str, fresh: bool = False, **variables: str) -> Finished:
+        return fork_server.run(arguments, tmp_path, clean_environment(tmp_path, **variables), fresh=fresh)
 
     return run
 
@@ -129,7 +124,7 @@ def migrated_template(postgres_server: PostgresDatabases) -> Iterator[str]:
     """A database with Shoal's schema, to be copied."""
     name = unique_name()
     postgres_server.create_database(name)
-    subprocess.run([*COMMAND, "db", "migrate", "-q", "--ledger", postgres_server.url(name)], check=True)
+    migrate(postgres_server.url(name))
     yield name
     postgres_server.drop_database(name)
 
@@ -158,10 +153,11 @@ def fleet(tmp_path: Path, migrated_postgres: str) -> Iterator[Project]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def either(request: pytest.FixtureRequest) -> Project:
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
     """A project on either ledger, one after the other."""
-    found: Project = request.getfixturevalue("project" if request.param == "sqlite" else "fleet")
-    return found
+    ledger = request.getfixturevalue("migrated_postgres") if request.param == "postgres" else None
+    with Project(tmp_path, ledger) as project:
+        yield project
 
 
 def _fresh_database(server: PostgresDatabases, template: str | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.model.outcome import OutcomeClass
 from shoal.model.run import RunState
-from tests.support.kills import LONG
+from tests.support import LONG
 from tests.support.project import Command, Project
 from tests.support.site import Site
 

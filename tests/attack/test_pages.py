@@ -105,6 +105,7 @@ def test_links_are_read_as_browsers_read_them(markup: str, found: list[str]) -> 
     assert [link.href for link in links(markup)] == found
 
 
+@pytest.mark.slow
 def test_following_links_inside_of_nested_elements_reads_each_once() -> None:
     def follow(size: int) -> list[NewItem]:
         shop = Scraper("shop")

@@ -64,6 +64,7 @@ WILDCARDS: dict[str, Callable[[int], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WILDCARDS)
 def test_the_cost_of_a_url_is_bounded_whatever_the_file_holds(name: str) -> None:
     files = {

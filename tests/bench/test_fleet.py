@@ -16,13 +16,13 @@ from bench.places import PostgresPlace
 from tests.support.postgres import PostgresServer
 
 
-@pytest.mark.slow
 def test_two_workers_do_twice_as_much_as_one(durable_postgres: PostgresServer) -> None:
     """S0.30, S1.27, S3.28, S4.21: rates are measured, and what is missing to linear is published."""
-    sizes = Sizes((1, 2), pooled=(), pages=80, rounds=1, urls=500, crew=2, seconds=0.5, latency=0.1, concurrency=8)
+    sizes = Sizes((1, 2), pooled=(), pages=40, rounds=1, urls=500, crew=2, seconds=0.5, latency=0.5, concurrency=4)
     report = measure(PostgresPlace(durable_postgres), sizes)
     value = {(figure.name, figure.unit): figure.value for figure in report.figures}
-    limit = 8 / 0.1
+    # So few pages a second that a busy machine hardly matters.
+    limit = 4 / 0.5
     assert 0.5 * limit < value["1 worker", "pages/s"] < 1.3 * limit
     assert value["2 workers", "pages/s"] > 1.3 * value["1 worker", "pages/s"]
     for name in ("1 worker", "2 workers"):
@@ -55,13 +55,13 @@ def test_a_worker_that_leaves_ends_the_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_site_answers_late_and_remembers() -> None:
-    with LateSite(0.2) as site:
+    with LateSite(1.0) as site:
         asked = time.monotonic()
         assert site.arrivals() == []
-        assert time.monotonic() - asked < 0.1, "only pages are late"
+        assert time.monotonic() - asked < 0.9, "only pages are late"
         with urlopen(site.urls(1)[0]) as answer:
             assert b"<title>Page 0</title>" in answer.read()
-        assert time.monotonic() - asked > 0.15
+        assert time.monotonic() - asked > 0.95
         (arrived,) = site.arrivals()
         assert asked < arrived < time.monotonic()
         assert site.arrivals() == []

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.kills import LONG
+from tests.support import LONG
 
 REPOSITORY = Path(__file__).parents[2]
 LEDGERS = 300 if LONG else 6

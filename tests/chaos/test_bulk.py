@@ -16,8 +16,9 @@ from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
+from tests.support import LONG
 from tests.support.chaos_worker import open_any
-from tests.support.kills import LONG, ROOT
+from tests.support.kills import ROOT
 
 ITEMS = 200_000 if LONG else 20_000
 LANES = 500

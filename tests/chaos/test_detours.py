@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kills import LONG
+from tests.support import LONG
 from tests.support.project import Project
 from tests.support.site import HOSTS, Site, most_at_once, of_host
 

@@ -15,8 +15,9 @@ import pytest
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
+from tests.support import LONG
 from tests.support.chaos_worker import open_any
-from tests.support.kills import LONG, WorkerProcess, chaos_run, prove, until_finished, until_holding, until_progress
+from tests.support.kills import WorkerProcess, chaos_run, prove, until_finished, until_holding, until_progress
 from tests.support.postgres import PostgresServer
 
 ITEMS = 6_000 if LONG else 800

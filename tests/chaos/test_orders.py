@@ -23,8 +23,8 @@ from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import ItemFilter
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 from shoal.testing.harness import dead, done, retry, throttled
+from tests.support import LONG
 from tests.support.chaos_worker import open_any
-from tests.support.kills import LONG
 
 SECONDS = 40.0 if LONG else 4.0
 STAGES = (
@@ -156,6 +156,7 @@ async def drain(ledger: Ledger, runs: list[Run]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_among_many_hands(ledgers: list[Ledger]) -> None:
     first = ledgers[0]
     runs = [await first.runs.create(RunSpec(scraper="many", stages=STAGES, max_rescues=1000)) for _ in range(3)]

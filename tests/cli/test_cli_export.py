@@ -19,7 +19,8 @@ from shoal.config import Settings
 from shoal.model.run import Run
 from shoal.wiring import ledger_context
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
-from tests.support.project import COMMAND, Shoal, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Shoal, clean_environment
 
 BOOKS = [{"title": f"Book {n}", "price": n + 0.5, "tags": ["a", "b"]} for n in range(120)]
 
@@ -118,7 +119,7 @@ def test_notes_about_what_is_exported(shoal: Shoal, sqlite_path: Path) -> None:
     [
         (["latest", "-o", "out.xlsx"], 2, "does not say which format"),
         (["latest", "-o", "out"], 2, "does not say which format"),
-        (["latest", "-o", "out.csv", "--format", "excel"], 2, "'excel' is no format"),
+        (["latest", "-o", "out.csv", "--format", "excel"], 2, "'excel' is not a format"),
         (["latest", "-o", "missing/out.csv"], 2, "There is no folder missing."),
         (["latest", "-o", "."], 2, "does not say which format"),
         (["latest", "-o", "/dev/full", "--format", "csv"], 2, "No space left on device"),

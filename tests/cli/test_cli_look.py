@@ -23,8 +23,9 @@ from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.worker import WorkerSpec
 from shoal.wiring import ledger_context
+from tests.support.fork_server import COMMAND
 from tests.support.live_run import HOST, WORKER, Scene, prepare
-from tests.support.project import COMMAND, Finished, Shoal, clean_environment
+from tests.support.project import Finished, Shoal, clean_environment
 
 T = TypeVar("T")
 

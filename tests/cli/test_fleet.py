@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.project import COMMAND, Project, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Project, clean_environment
 
 CHAIN = """
     chain = Scraper("chain")

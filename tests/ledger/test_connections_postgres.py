@@ -18,9 +18,9 @@ from shoal.ledger.postgres import database
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.model.item import NewItem
 from shoal.model.run import RunSpec, StageSpec
+from tests.support import LONG
 from tests.support.postgres import PostgresServer
 
-LONG = os.environ.get("SHOAL_CHAOS") == "long"
 # Three of them are kept for superusers, which nobody here is but the one who made the server.
 CONNECTIONS = 100 if LONG else 12
 CLIENTS = CONNECTIONS

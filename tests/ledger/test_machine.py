@@ -14,19 +14,18 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from shoal.testing.harness import LedgerHarness
 from shoal.testing.machine import LedgerMachine
+from tests.support import LONG
 from tests.support.ledgers import postgres_harness, sqlite_harness
 from tests.support.postgres import PostgresDatabases, unique_name
 
 SHRINK = os.environ.get("SHOAL_CHAOS") == "shrink"
-LONG = os.environ.get("SHOAL_CHAOS") == "long"
-EXAMPLES = 400 if LONG else 25
 
 
-def run_histories(machine: type[LedgerMachine]) -> None:
+def run_histories(machine: type[LedgerMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=400 if LONG else examples,
             stateful_step_count=60 if LONG else 40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -38,12 +37,13 @@ def run_histories(machine: type[LedgerMachine]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_random_histories_on_sqlite() -> None:
     class SqliteMachine(LedgerMachine):
         def open_harness(self) -> AbstractAsyncContextManager[LedgerHarness]:
             return fresh_file()
 
-    run_histories(SqliteMachine)
+    run_histories(SqliteMachine, 25)
 
 
 def test_random_histories_on_postgres(postgres_server: PostgresDatabases, postgres_template: str) -> None:
@@ -51,7 +51,7 @@ def test_random_histories_on_postgres(postgres_server: PostgresDatabases, postgr
         def open_harness(self) -> AbstractAsyncContextManager[LedgerHarness]:
             return fresh_database(postgres_server, postgres_template)
 
-    run_histories(PostgresMachine)
+    run_histories(PostgresMachine, 12)
 
 
 @asynccontextmanager

@@ -18,8 +18,10 @@ from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.harness import done
+from tests.support import LONG
 
 BATCH = 50
+CROWD = 100_000 if LONG else 25_000
 GROWING = "ready|waiting|delayed|outcome|item|result|attempt|lease"
 HOT = re.compile(
     r"^(claim|commit|admit|begun|promote|unlease|intake|store|reserve|touch|leases_held|results|lane_starts|take_turn"
@@ -108,6 +110,7 @@ async def new_run(ledger: SqliteLedger) -> Run:
     return await ledger.runs.create(RunSpec(scraper="plans", stages=(StageSpec("page", lane=LanePolicy(limit=8)),)))
 
 
+@pytest.mark.slow
 async def test_a_batch_costs_the_same_whatever_stands_around(ledger: SqliteLedger) -> None:  # S4.5
     run = await new_run(ledger)
     await ledger.intake.enqueue(run.id, (f"https://example.com/{n}" for n in range(1_000)))
@@ -115,11 +118,11 @@ async def test_a_batch_costs_the_same_whatever_stands_around(ledger: SqliteLedge
 
     crowd = await new_run(ledger)
     mine = Scope(run_ids=(crowd.id,))
-    await ledger.intake.enqueue(crowd.id, (f"https://example.com/done/{n}" for n in range(20_000)))
+    await ledger.intake.enqueue(crowd.id, (f"https://example.com/done/{n}" for n in range(CROWD // 5)))
     while claimed := await ledger.claims.claim("w", mine, 1_000):
         await ledger.commits.commit("w", [done(item) for item in claimed])
-    await ledger.intake.enqueue(crowd.id, (NewItem(key=f"busy{n}", lane="busy", priority=-5) for n in range(100_000)))
-    await ledger.intake.enqueue(crowd.id, (f"https://example.com/{n}" for n in range(100_000)))
+    await ledger.intake.enqueue(crowd.id, (NewItem(key=f"busy{n}", lane="busy", priority=-5) for n in range(CROWD)))
+    await ledger.intake.enqueue(crowd.id, (f"https://example.com/{n}" for n in range(CROWD)))
     for n in range(51):
         await ledger.intake.enqueue(crowd.id, [NewItem(key=f"p{n}-{m}", partition=f"p{n}") for m in range(100)])
     big = await steps_of_a_batch(ledger, mine)
@@ -142,6 +145,7 @@ async def steps_of_a_page(ledger: SqliteLedger, run: Run, stage: str | None) -> 
     return steps.count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [None, "page"])
 async def test_a_page_of_results_costs_the_same_however_many_there_are(ledger: SqliteLedger, stage: str | None) -> None:
     run = await new_run(ledger)

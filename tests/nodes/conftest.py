@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import MissingPartError, missing
+from tests.support import LONG, MissingPartError, missing
 from tests.support.node_lab import Fleet, Lab
-from tests.support.node_runs import LONG
 
 _RECOVERY = "recovery"
 _SEEN: list[tuple[str, float, float]] = []

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from tests.nodes.conftest import Recovered
+from tests.support import LONG
 from tests.support.node_lab import Fleet
 from tests.support.node_runs import (
-    LONG,
     MARGIN,
     PATIENCE,
     SHOP,

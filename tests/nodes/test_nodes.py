@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import MissingPartError, missing
+from tests.support.fork_server import at
 from tests.support.nodes import Node, Switch
 from tests.support.site import Site
 
@@ -19,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 GET = """
 import sys, time, urllib.request
 began = time.monotonic()
-urllib.request.urlopen(sys.argv[1], timeout=1).read()
+urllib.request.urlopen(sys.argv[1], timeout=float(sys.argv[2])).read()
 print(time.monotonic() - began)
 """
 
@@ -33,9 +34,10 @@ def pair() -> Iterator[tuple[Node, Node]]:
         missing(str(error))
 
 
-def seconds_to_get(node: Node, url: str) -> float:
+def seconds_to_get(node: Node, url: str, timeout: float = 30) -> float:
     """How long a page takes from there; infinite if it cannot be had."""
-    asked = subprocess.run([*node.entry, sys.executable, "-c", GET, url], capture_output=True, text=True, check=False)
+    command = [*node.entry, sys.executable, "-c", GET, url, str(timeout)]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
     return float(asked.stdout) if asked.returncode == 0 else float("inf")
 
 
@@ -43,15 +45,16 @@ def test_cables_can_be_pulled_and_slowed(pair: tuple[Node, Node]) -> None:
     here, there = pair
     with Site(host=there.host) as site:
         page, megabyte = f"{site.url}/page/1", f"{site.url}/big/1"
-        assert seconds_to_get(here, page) < 1
+        assert seconds_to_get(here, page) < 30
         here.cut_off()
-        assert seconds_to_get(here, page) == float("inf")
+        assert seconds_to_get(here, page, timeout=1) == float("inf")
         here.mend()
-        assert seconds_to_get(here, page) < 1
-        here.slow_down("10mbit")
-        assert 0.5 < seconds_to_get(here, megabyte) < 10
+        assert seconds_to_get(here, page) < 30
+        here.slow_down("4mbit")
+        slow = seconds_to_get(here, megabyte)
+        assert 1.5 < slow < 30
         here.speed_up()
-        assert seconds_to_get(here, megabyte) < 0.5
+        assert seconds_to_get(here, megabyte) < slow
         assert {visit.peer.partition(":")[0] for visit in site.visits()} == {here.address}
 
 
@@ -62,7 +65,10 @@ def test_a_node_has_a_name_and_a_disk_of_its_own(pair: tuple[Node, Node], tmp_pa
     assert shutil.disk_usage(disk).total == 1 << 20
     for node, found in ((here, "here"), (there, "there")):
         said = subprocess.run(
-            [*node.entry_at(tmp_path), "sh", "-c", "hostname; ls"], capture_output=True, text=True, check=True
+            [*at(node.entry_with_disks, tmp_path), "sh", "-c", "hostname; ls"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert said.stdout.split() == ([found, "file"] if node is here else [found])
     assert not (tmp_path / "file").exists()

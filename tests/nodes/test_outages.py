@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from tests.nodes.conftest import Recovered
+from tests.support import LONG
 from tests.support.node_lab import Fleet, Lab
 from tests.support.node_runs import (
-    LONG,
     MARGIN,
     PATIENCE,
     ROUNDS,

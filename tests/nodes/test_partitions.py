@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import LONG
 from tests.support.node_lab import Fleet
-from tests.support.node_runs import LONG, PATIENCE
+from tests.support.node_runs import PATIENCE
 from tests.support.site import per_path
 
 # Five states for each of ten workers, and six for the fifth: DC is among them.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from tests.support import LONG
 from tests.support.node_lab import Fleet
-from tests.support.node_runs import LONG, PATIENCE, pages_of, prove, start_workers, visits_from
+from tests.support.node_runs import PATIENCE, pages_of, prove, start_workers, visits_from
 from tests.support.site import most_at_once
 
 STEADY_PAGES, SLOW_PAGES = (300, 60) if LONG else (32, 9)
@@ -41,12 +42,13 @@ def test_nodes_share_a_run_and_the_politeness(fleet: Fleet) -> None:
     starts = sorted(visits, key=lambda visit: visit.start)
     late = fleet.lab.nodes[2].address
     assert all(
-        after.start - before.start >= DELAY - (SLOW_LINE if before.peer.startswith(late) else LEEWAY)
+        after.arrived - before.arrived >= DELAY - (SLOW_LINE if before.peer.startswith(late) else LEEWAY)
         for before, after in itertools.pairwise(starts)
     ), [visit.start for visit in starts]
     # One that was late may be followed closely, but there are never more than the rate allows.
     assert all(
-        after.start - before.start >= 9 * DELAY - SLOW_LINE for before, after in zip(starts, starts[9:], strict=False)
+        after.arrived - before.arrived >= 9 * DELAY - SLOW_LINE
+        for before, after in zip(starts, starts[9:], strict=False)
     ), [visit.start for visit in starts]
     by_node = {attempt.worker.partition("-")[0] for (attempt,) in fleet.operator.attempts().values() if attempt.worker}
     assert by_node == {"node1", "node2", "node3"}, "the ledger knows nodes by their own names"

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from tests.support.fork_server import COMMAND, at
 from tests.support.node_lab import Fleet
 from tests.support.node_runs import PATIENCE, pages_of, prove, visits_from
-from tests.support.project import COMMAND, Project, clean_environment
+from tests.support.project import Project, clean_environment
 
 PAGES = 40
 INDIA = """
@@ -52,7 +53,7 @@ def at_terminal(project: Project, *arguments: str) -> Iterator[Terminal]:
     screen, line = os.openpty()
     environment = clean_environment(project.folder, SHOAL_LEDGER=project.ledger, TERM="xterm")
     process = subprocess.Popen(
-        [*project.entry, *COMMAND, *arguments],
+        [*at(project.entry, project.folder), *COMMAND, *arguments],
         env=environment,
         stdin=line,
         stdout=line,

@@ -3,7 +3,10 @@
 import os
 from typing import NoReturn
 
-__all__ = ["MissingPartError", "missing"]
+__all__ = ["LONG", "MissingPartError", "missing"]
+
+# `make chaos` asks for the long versions of tests.
+LONG = os.environ.get("SHOAL_CHAOS") == "long"
 
 
 class MissingPartError(Exception):

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 TOKEN = "hook-token-5f1d93"
 PASSWORD = "mail-password-77c2"
 

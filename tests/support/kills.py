@@ -16,7 +16,6 @@ from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, RunState, StageSpec
 
-LONG = os.environ.get("SHOAL_CHAOS") == "long"
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -12,7 +11,7 @@ from tests.support.account import Account
 from tests.support.nodes import Node, Switch
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer, unique_name
-from tests.support.project import COMMAND, Project
+from tests.support.project import Project, migrate
 from tests.support.site import Site
 
 WORKING_NODES = 3
@@ -41,7 +40,7 @@ class Lab:
             self._template = unique_name()
             self.postgres.create_database(self._template)
             address = self.postgres.url(self._template)
-            subprocess.run([*COMMAND, "db", "migrate", "-q", "--ledger", address], check=True)
+            migrate(address)
             self._stack = stack.pop_all()
         return self
 
@@ -106,5 +105,5 @@ class Fleet:
         if node is None:
             project = Project(folder, self.lab.postgres.url(self._database))
         else:
-            project = Project(folder, self.lab.bouncer.url(self._database), node.entry_at(folder))
+            project = Project(folder, self.lab.bouncer.url(self._database), node.entry_with_disks)
         return self._stack.enter_context(project)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -13,12 +12,12 @@ from shoal.config import Settings
 from shoal.model.item import ItemState
 from shoal.model.worker import WorkerView
 from shoal.wiring import ledger_context
+from tests.support import LONG
 from tests.support.node_lab import Fleet
 from tests.support.project import Command
 from tests.support.site import Site, Visit, per_path
 
 T = TypeVar("T")
-LONG = os.environ.get("SHOAL_CHAOS") == "long"
 ROUNDS = 5 if LONG else 1
 PATIENCE = 60.0
 SLOTS = 4

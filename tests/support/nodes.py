@@ -81,9 +81,10 @@ class Node:
         """What is put before a command to run it here, with the files and in the folder of whoever runs it."""
         return (*self._places.entry("--net", "--uts"), "--")
 
-    def entry_at(self, folder: Path) -> tuple[str, ...]:
-        """The same, with the disks of this node, and in a folder on one of them."""
-        return (*self._places.entry("--net", "--uts", "--mount"), "--", "env", f"--chdir={folder}")
+    @property
+    def entry_with_disks(self) -> tuple[str, ...]:
+        """The same, with the disks of this node."""
+        return (*self._places.entry("--net", "--uts", "--mount"), "--")
 
     @property
     def host(self) -> Host:
@@ -100,11 +101,11 @@ class Node:
 
     def mount_disk(self, folder: Path, size: str) -> Path:
         """Mount a small disk that only this node has; return the way to it from outside."""
-        _run(*self.entry_at(Path("/")), "mount", "-t", "tmpfs", "-o", f"size={size}", "disk", str(folder))
+        _run(*self.entry_with_disks, "mount", "-t", "tmpfs", "-o", f"size={size}", "disk", str(folder))
         return self.seen_from_outside(folder)
 
     def unmount_disk(self, folder: Path) -> None:
-        _run(*self.entry_at(Path("/")), "umount", "--lazy", str(folder))
+        _run(*self.entry_with_disks, "umount", "--lazy", str(folder))
 
     def seen_from_outside(self, path: Path) -> Path:
         return Path(f"/proc/{self._places.pid}/root{path}")

@@ -14,7 +14,7 @@ from shoal.wiring import ledger_context
 from tests.support.project import Command, Project
 
 T = TypeVar("T")
-PATIENCE = 20.0
+PATIENCE = 60.0
 # Long enough that no test lives to see a lease end: what is freed was freed by the pool.
 ARGUMENTS = ("--yes", "--stagger", "0", "--set", "lease=300", "--set", "concurrency=4", "--set", "batch_size=4")
 GATED = """

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -19,9 +18,9 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.views import AttemptView, Counts, ItemFilter, ItemView
 from shoal.wiring import ledger_context
+from tests.support import fork_server
 
-COMMAND = [str(Path(sys.executable).with_name("shoal"))]
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 T = TypeVar("T")
 Finished = subprocess.CompletedProcess[str]
 Shoal = Callable[..., Finished]
@@ -29,6 +28,11 @@ Shoal = Callable[..., Finished]
 
 def clean_environment(home: Path, **variables: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), **variables}
+
+
+def migrate(ledger: str) -> None:
+    """Create Shoal's schema in a PostgreSQL database."""
+    fork_server.run(("db", "migrate", "-q", "--ledger", ledger), Path("/"), {}).check_returncode()
 
 
 class Command:
@@ -40,19 +44,15 @@ class Command:
         arguments: tuple[str, ...],
         environment: dict[str, str],
         number: int,
+        *,
         entry: tuple[str, ...] = (),
+        fresh: bool = False,
     ) -> None:
-        """`entry` is put before the command: it leads to another node."""
+        """`entry` is put before the command: it leads to another node. `fresh` starts a new interpreter."""
         self._said = (folder / f"command-{number}.out", folder / f"command-{number}.err")
         with self._said[0].open("wb") as out, self._said[1].open("wb") as err:
-            self._process = subprocess.Popen(
-                [*entry, *COMMAND, *arguments],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
+            self._process = fork_server.start(
+                arguments, folder, environment, stdout=out.fileno(), stderr=err.fileno(), entry=entry, fresh=fresh
             )
 
     @property
@@ -73,6 +73,13 @@ class Command:
 
     def tell(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def wait_until_received(self, number: signal.Signals, timeout: float = _PATIENCE) -> None:
+        """Wait until a signal is no longer pending: a second one would be merged with it."""
+        deadline = time.monotonic() + timeout
+        while not self.is_over and _is_pending(self.pid, number):
+            assert time.monotonic() < deadline, f"signal {number} is still pending"
+            time.sleep(0.01)
 
     def wait(self, timeout: float = _PATIENCE) -> int:
         """Its exit code."""
@@ -132,16 +139,18 @@ class Project:
         (self.folder / name).write_text("".join(f"{url}\n" for url in urls))
         return name
 
-    def start(self, *arguments: str, **variables: str) -> Command:
-        """Start `shoal` with these arguments; keywords are environment variables."""
+    def start(self, *arguments: str, fresh: bool = False, **variables: str) -> Command:
+        """Start `shoal` with these arguments; keywords are environment variables. `fresh`: in a new interpreter."""
         environment = clean_environment(self.folder, SHOAL_LEDGER=self.ledger, **variables)
-        command = Command(self.folder, arguments, environment, len(self._commands), self.entry)
+        command = Command(self.folder, arguments, environment, len(self._commands), entry=self.entry, fresh=fresh)
         self._commands.append(command)
         return command
 
-    def shoal(self, *arguments: str, code: int = 0, timeout: float = _PATIENCE, **variables: str) -> Command:
+    def shoal(
+        self, *arguments: str, code: int = 0, timeout: float = _PATIENCE, fresh: bool = False, **variables: str
+    ) -> Command:
         """Run `shoal` to its end, which must be with this exit code."""
-        command = self.start(*arguments, **variables)
+        command = self.start(*arguments, fresh=fresh, **variables)
         returned = command.wait(timeout)
         assert returned == code, f"exit {returned} instead of {code}:\n{command.stdout}\n{command.stderr}"
         return command
@@ -189,6 +198,14 @@ class Project:
                 return await work(ledger, latest[0] if run_id is None else await ledger.runs.get(run_id))
 
         return asyncio.run(ask())
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended, or this is not Linux
+        return False
+    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) & (1 << (number - 1)))
 
 
 async def _all_items(ledger: Ledger, run: Run) -> list[ItemView]:

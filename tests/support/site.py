@@ -30,11 +30,13 @@ _FAREWELL_SECONDS = 5.0
 class Visit:
     """One request as the site saw it.
 
-    `start` and `end` are by time.monotonic(), which on Linux is the same clock in every process. `end` is None while
-    it goes on; `status` is 0 if no answer began. `path` has the query. Header names are in lower case.
+    `start` and `end` are by time.monotonic(), which on Linux is the same clock in every process. `arrived` is when the
+    kernel had the request, to a few milliseconds: unlike `start` it is right however late the site reads. `end` is None
+    while it goes on; `status` is 0 if no answer began. `path` has the query. Header names are in lower case.
     """
 
     start: float
+    arrived: float
     end: float | None
     host: str
     path: str
@@ -126,7 +128,7 @@ class Site:
             self._last = [Visit(*line) for line in json.loads(self._ask("visits"))]
         return self._last
 
-    def wait_until(self, seen: Callable[[list[Visit]], bool], timeout: float = 10.0) -> list[Visit]:
+    def wait_until(self, seen: Callable[[list[Visit]], bool], timeout: float = 30.0) -> list[Visit]:
         """Wait until the visits satisfy `seen`, and return them. In async code call it through asyncio.to_thread."""
         deadline = time.monotonic() + timeout
         while not seen(visits := self.visits()):
@@ -170,8 +172,8 @@ def most_at_once(visits: Iterable[Visit], host: str | None = None) -> int:
 
 
 def closest_starts(visits: Iterable[Visit], host: str | None = None) -> float:
-    """The shortest time between two starts, in seconds; infinite if there are not two."""
-    starts = sorted(visit.start for visit in of_host(visits, host))
+    """The shortest time between two arrivals, in seconds; infinite if there are not two."""
+    starts = sorted(visit.arrived for visit in of_host(visits, host))
     return min((later - earlier for earlier, later in itertools.pairwise(starts)), default=float("inf"))
 
 

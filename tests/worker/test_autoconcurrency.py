@@ -107,6 +107,7 @@ async def workshop(sqlite_path: Path) -> AsyncIterator[Workshop]:
         yield Workshop(ledger, settings)
 
 
+@pytest.mark.slow
 async def test_it_grows_with_the_backlog_and_shrinks_when_attempts_fail(workshop: Workshop) -> None:
     """S2.20: what runs when it shrinks is finished; the run says why."""
 

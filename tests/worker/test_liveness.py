@@ -12,8 +12,8 @@ import pytest
 
 from shoal.config import Settings
 from shoal.ledger import upkeep
+from shoal.ledger.claims import BaseWorkers
 from shoal.ledger.postgres.ledger import open_postgres
-from shoal.ledger.workers import BaseWorkers
 from shoal.model.item import NewItem
 from shoal.model.run import RunState
 from shoal.model.worker import HeartbeatReply, WorkerState
@@ -22,7 +22,7 @@ from shoal.worker.commit import Committer
 from shoal.worker.options import StopReason
 from shoal.worker.registration import Maintenance
 from shoal.worker.slots import Slots
-from tests.support.kills import LONG
+from tests.support import LONG
 from tests.worker.test_worker import ITEMS, Bench
 
 LEASE = 6.0 if LONG else 2.0

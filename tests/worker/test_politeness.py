@@ -21,14 +21,14 @@ from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import host_slots
-from shoal.worker.heartbeat import boottime_seconds
-from shoal.worker.lane_starts import RateLimiter, WorkerCallbacks
+from shoal.worker.lane_starts import RateLimiter
 from shoal.worker.options import WorkerOptions
+from shoal.worker.state import WorkerEvents, WorkerIdentity, boottime_seconds
 from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
 SENDERS, TARGET = HOSTS[:8], HOSTS[8]
-# The site writes a request down when it reads it, which on a busy machine is a little after it was sent.
+# What may lie between the moment that a request may leave and its arrival; on a busy machine that varies.
 LEEWAY = 0.04
 SITE_LEEWAY = 0.06
 
@@ -130,7 +130,7 @@ async def test_a_host_that_only_redirects_lead_to_keeps_the_rate(crew: Crew, wor
         await crew.fill(detours(site, "/page/1", 24))
         await crew.work(workers)
         visits = of_host(site.visits(), TARGET)
-    starts = sorted(visit.start for visit in visits)
+    starts = sorted(visit.arrived for visit in visits)
     assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 24
     assert fewest_seconds(starts, 0.05) <= SITE_LEEWAY, "no number of starts comes faster than asked"
     await crew.check_all_done(24)
@@ -161,15 +161,15 @@ async def test_a_429_closes_the_host_that_answered_and_not_the_one_that_sent_us(
     crew.pages()
     with Site() as site:
         pages = [f"{site.url_of(sender)}/slow/0.05/{n}" for sender in SENDERS for n in range(6)]
-        await crew.fill([*detours(site, "/throttle/2", 24), *pages])
+        await crew.fill([*detours(site, "/throttle/4", 24), *pages])
         await crew.work(3)
         visits = site.visits()
     refused = [visit for visit in of_host(visits, TARGET) if visit.status == 429]
     first = refused[0]
     assert len(refused) <= 3 * 8, "what was under way when it answered, no more"
-    heard = (first.end or first.start) + 0.6
-    assert [visit.path for visit in of_host(visits, TARGET) if heard < visit.start < first.start + 1.9] == []
-    meanwhile = [visit for visit in visits if visit.host in SENDERS and heard < visit.start < first.start + 1.9]
+    heard = (first.end or first.start) + 2.0
+    assert [visit.path for visit in of_host(visits, TARGET) if heard < visit.start < first.start + 3.9] == []
+    meanwhile = [visit for visit in visits if visit.host in SENDERS and heard < visit.start < first.start + 3.9]
     assert meanwhile or max(visit.start for visit in visits if "/slow/" in visit.path) < heard, (
         "the senders were not blocked"
     )
@@ -238,7 +238,7 @@ async def test_a_worker_that_vanishes_gives_its_places_back(crew: Crew) -> None:
 
 
 def intervals(visits: Sequence[Visit]) -> list[float]:
-    starts = sorted(visit.start for visit in visits)
+    starts = sorted(visit.arrived for visit in visits)
     return sorted(later - earlier for earlier, later in itertools.pairwise(starts))
 
 
@@ -263,7 +263,7 @@ async def test_the_rate_that_was_asked_for_is_reached_and_never_exceeded(crew: C
         await crew.work()
         sleeper.cancel()
         visits = [visit for visit in site.visits() if visit.path != "/robots.txt"]
-    assert fewest_seconds(sorted(visit.start for visit in visits), 1 / rate) <= SITE_LEEWAY
+    assert fewest_seconds(sorted(visit.arrived for visit in visits), 1 / rate) <= SITE_LEEWAY
     between = intervals(visits)
     assert between[len(between) // 2] >= 1 / rate - 0.002
     disturbed = max(0.0, sorted(naps)[len(naps) // 2] - 1 / rate - 0.002)
@@ -295,8 +295,9 @@ async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None
         for name in ("one", "two", "three"):
             ledger = await stack.enter_async_context(ledger_context(crew.settings))
             await ledger.workers.register(WorkerSpec(id=name, node="n", pid=1))
-            callbacks = WorkerCallbacks(lambda name=name: name, lambda: None, lambda worker: None)  # type: ignore[misc]
-            starts = RateLimiter(ledger.lanes, callbacks)
+            identity = WorkerIdentity(WorkerEvents())
+            identity.register_as(name)
+            starts = RateLimiter(ledger.lanes, identity)
             visitors += [visit(starts, 5) for _ in range(2)]
         async with asyncio.timeout(20):
             await asyncio.gather(*visitors)

@@ -22,9 +22,9 @@ def init(
     recipe: Annotated[str, typer.Option(help="What to start from: shop, pages, crawl, api or newspaper.")] = "shop",
 ) -> None:
     """Make a project: a scraper that works, its settings, and a test with a saved page. Overwrites nothing."""
-    from shoal.recipes.catalogue import find_recipe
+    from shoal.templates import find_template
 
-    chosen = find_recipe(recipe)
+    chosen = find_template(recipe)
     texts = dict(chosen.files())
     _write(folder, texts)
     commands = [

@@ -73,14 +73,14 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
 
 
 def _print_detail(session: Session, detail: RunStatusDetail) -> None:
-    from shoal.observe.snapshot import REMEDY
+    from shoal.observe.snapshot import VERSION_SKEW_REMEDY
 
     reading = detail.reading
     _print_head(session, reading)
     for condition in detail.conditions:
         session.data(f"Alert ({condition.kind.value}): {condition.text}")
     for line in detail.skew.lines if not reading.ended else ():
-        session.data(f"{line} {REMEDY}")
+        session.data(f"{line} {VERSION_SKEW_REMEDY}")
     _print_partitions(session, reading)
     if detail.workers:
         _print_title(session, "Workers (last hour)")
@@ -122,7 +122,7 @@ def _print_partitions(session: Session, reading: Reading) -> None:
 
 
 def _print_failures(session: Session, failures: Failures) -> None:
-    _print_title(session, "Failures" if failures.complete else f"Failures (of the first {failures.looked_at})")
+    _print_title(session, "Failures" if failures.complete else f"Failures (of the first {failures.items_read})")
     session.table(
         ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
         [(group.items, group.outcome, group.example, group.display_text) for group in failures.groups[:MAX_FAILURES]],

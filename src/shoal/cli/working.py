@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.observe.logs import Logs
+    from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
 
 T = TypeVar("T")
@@ -80,8 +81,8 @@ def obeying_signals(worker: Worker, tell: Callable[[str], None]) -> Iterator[Sig
             signal.signal(number, handler)
 
 
-def end_when_hung(worker: Worker, logs: Logs, session: Session) -> None:
-    """The process ends when the worker's loop hangs, with its log written and the item named."""
+def end_when_hung(logs: Logs, session: Session) -> EndProcess:
+    """A function that ends the process when the worker's event loop hangs: it closes the log and prints the reason."""
 
     def end(code: int, why: str) -> None:
         logs.close()
@@ -92,7 +93,7 @@ def end_when_hung(worker: Worker, logs: Logs, session: Session) -> None:
             sys.stderr.flush()
         os._exit(code)
 
-    worker.watchdog.end_process = end
+    return end
 
 
 def open_logs_for(session: Session, settings: Settings, name: str, tell: Callable[[str], None]) -> Logs:

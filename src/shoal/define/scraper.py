@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.define.author_code import error_summary, is_loading
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
-from shoal.define.providers import HOOK_INJECTS, read_signature
+from shoal.define.providers import ProviderRegistry, ProviderScope
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
@@ -70,6 +70,7 @@ class Scraper:
         self.retry_options: RetryOptions = retry_options
         StagePolicy().replace(**retry_options)  # what makes no sense is refused where it stands
         self.settings_type = settings
+        self.providers = ProviderRegistry(name, settings)
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
         self.start_hooks: list[Callable[..., Any]] = []
@@ -114,6 +115,25 @@ class Scraper:
         if stage.name in self.stages:
             raise InvalidScraper(f"The scraper {self.name} has two stages named {stage.name!r}: give one a name=.")
         self.stages[stage.name] = stage
+
+    @overload
+    def provide(self, function: F, /) -> F: ...
+
+    @overload
+    def provide(self, /, *, scope: ProviderScope = "worker") -> Callable[[F], F]: ...
+
+    def provide(self, function: F | None = None, /, *, scope: ProviderScope = "worker") -> F | Callable[[F], F]:
+        """Make a function the provider of the type that it returns or yields: other functions ask for it by that type.
+
+        What comes after its `yield` is the tear-down. `scope="worker"`: set up once, when it is first asked for, and
+        torn down when the worker leaves. `scope="attempt"`: for each attempt. It may ask for other values by type.
+        """
+
+        def decorate(function: F) -> F:
+            self.providers.add(function, scope)
+            return function
+
+        return decorate if function is None else decorate(function)
 
     def start(self, *sources: Source) -> None:
         """Where a run begins: items, URLs, iterables of them, or functions that return such. May be called again.
@@ -251,10 +271,11 @@ class Scraper:
             raise InvalidScraper(
                 f"The scraper {self.name} has no stages.", remedy=f"Decorate a function with @{self.name}.stage."
             )
+        self.providers.check()
         for stage in self.stages.values():
             stage.check()
         for hook in (*self.start_hooks, *self.finish_hooks):
-            read_signature(hook, HOOK_INJECTS, self.settings_type)
+            self.providers.hook_signature(hook)
         return self
 
     def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
@@ -277,7 +298,11 @@ class Scraper:
     @property
     def code_version(self) -> str | None:
         """A fingerprint of the files its functions stand in: two workers with different code are told apart."""
-        files = {stage.function.__code__.co_filename for stage in self.stages.values() if _has_code(stage.function)}
+        functions = [
+            *(stage.function for stage in self.stages.values()),
+            *map(inspect.unwrap, self.providers.functions),
+        ]
+        files = {function.__code__.co_filename for function in functions if _has_code(function)}
         files |= {str(file) for file in self.files}
         digest = hashlib.sha256()
         try:

@@ -1,18 +1,18 @@
-"""Reading the body of a response: decompression, size limits, character sets.
+"""Reads the body of a response and decodes it to text.
 
-Reading the body of an answer: inflated by ourselves, so that the size cap holds for what a zip bomb becomes.
-
-From the bytes of a page to its text.
+The body is decompressed here and not by aiohttp, so that the size cap applies to the decompressed bytes of a zip bomb.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, read_bom, to_unicode
 
 from shoal.errors import Permanent, Transient
+from shoal.fetch.inflate import Inflater
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ACCEPT_ENCODING = "gzip, deflate"
 # A body of unknown size is reserved in steps of at least this.
 _RESERVE_STEP = 64 * 1024
-_ANY_ZLIB_OR_GZIP_HEADER = 32 + zlib.MAX_WBITS
 FALLBACK = "cp1252"
 
 # Python's names of the encodings of the WHATWG standard. A site may name no other: some of Python's codecs are no
@@ -57,86 +56,39 @@ async def read_body(
             return await response.read()
         if length > cap and not truncate:
             raise too_large_error(str(response.url), cap)
-    collected: list[bytes] = []
+    pieces: list[bytes] = []
     size = reserved = 0
-    content = response.content
-    while chunk := await content.readany():
-        piece = chunk if inflater is None else inflater.feed(chunk, cap + 1 - size)
-        collected.append(piece)
-        size += len(piece)
-        if size > cap:
-            if not truncate:
-                raise too_large_error(str(response.url), cap)
-            # What is still to come is not wanted, so the connection cannot be used again.
-            response.close()
-            return b"".join(collected)[:cap]
-        if memory is not None and size > reserved:
-            reserved = size + _RESERVE_STEP
-            await memory.reserve(reserved, content_type)
-    if inflater is not None:
-        inflater.finish()
-    return b"".join(collected)
+    try:
+        while chunk := await response.content.readany():
+            for piece in _decoded_pieces(inflater, chunk):
+                pieces.append(piece)
+                size += len(piece)
+                if size > cap:
+                    break
+            if size > cap:
+                if not truncate:
+                    raise too_large_error(str(response.url), cap)
+                response.close()  # the unread rest makes the connection unusable
+                return b"".join(pieces)[:cap]
+            if memory is not None and size > reserved:
+                reserved = size + _RESERVE_STEP
+                await memory.reserve(reserved, content_type)
+    except zlib.error as error:
+        raise Transient(f"{response.url}: the compressed body is broken ({error})") from None
+    if inflater is not None and inflater.is_cut_short:
+        raise Transient(f"{response.url}: the compressed body ends too early")
+    return b"".join(pieces)
+
+
+def _decoded_pieces(inflater: Inflater | None, chunk: bytes) -> Iterable[bytes]:
+    return (chunk,) if inflater is None else inflater.feed(chunk)
 
 
 def too_large_error(url: str, cap: int) -> Permanent:
     return Permanent(f"{url} is larger than {cap} bytes")
 
 
-class _Inflater:
-    """Inflates gzip (several members in a row too) and both readings of `deflate`, never more than asked for."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._stream: Any = zlib.decompressobj(_ANY_ZLIB_OR_GZIP_HEADER)
-        self._started = False
-        self._garbage_follows = False
-
-    def feed(self, data: bytes, limit: int) -> bytes:
-        """Inflate until the data is used up or more than fits into `limit` came out."""
-        pieces: list[bytes] = []
-        while data and limit > 0 and not self._garbage_follows:
-            piece = self._inflate(data, limit)
-            pieces.append(piece)
-            limit -= len(piece)
-            data = self._stream.unconsumed_tail
-            if self._stream.eof:
-                data = self._next_member()
-        return b"".join(pieces)
-
-    def finish(self) -> None:
-        """Check that the stream is complete. An empty body stands for an empty page, whatever it says to be."""
-        if self._started and not self._stream.eof and not self._garbage_follows:
-            raise Transient(f"{self._url}: the compressed body ends too early")
-
-    def _inflate(self, data: bytes, limit: int) -> bytes:
-        try:
-            piece: bytes = self._stream.decompress(data, limit)
-        except zlib.error as error:
-            if self._started:
-                raise self._broken(error) from None
-            # Some servers send a bare deflate stream, without the header that the standard asks for.
-            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
-            try:
-                piece = self._stream.decompress(data, limit)
-            except zlib.error:
-                raise self._broken(error) from None
-        self._started = True
-        return piece
-
-    def _next_member(self) -> bytes:
-        rest: bytes = self._stream.unused_data
-        if rest.startswith(b"\x1f\x8b"):
-            self._stream = zlib.decompressobj(_ANY_ZLIB_OR_GZIP_HEADER)
-            return rest
-        # Browsers ignore what follows the last member, so padding does no harm.
-        self._garbage_follows = bool(rest)
-        return b""
-
-    def _broken(self, error: zlib.error) -> Transient:
-        return Transient(f"{self._url}: the compressed body is broken ({error})")
-
-
-def _inflater_of(response: ClientResponse) -> _Inflater | None:
+def _inflater_of(response: ClientResponse) -> Inflater | None:
     encoding = response.headers.get("Content-Encoding")
     if encoding is None:
         return None
@@ -144,7 +96,7 @@ def _inflater_of(response: ClientResponse) -> _Inflater | None:
     if name in ("", "identity"):
         return None
     if name in ("gzip", "x-gzip", "deflate"):
-        return _Inflater(str(response.url))
+        return Inflater(deflate=True)
     raise Permanent(f"{response.url} came in the encoding {name[:40]!r}; only {ACCEPT_ENCODING} was asked for")
 
 

@@ -13,10 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.fetch.classify import read_date
+from shoal.fetch.inflate import GZIP_MAGIC, Inflater
 
 MAX_INFLATED = 50 << 20
-_GZIP = b"\x1f\x8b"
-_GZIP_HEADER = 31  # to zlib: the largest window, with the header and the checksum of gzip
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _START = re.compile(rb"<\?xml\s|<!DOCTYPE\s+(?!html)|<(?:\w+:)?(?:urlset|sitemapindex|rss|feed|RDF)[\s>/]")
 _SCHEMES = ("http://", "https://")
@@ -60,21 +59,19 @@ def robots_sitemaps(text: str) -> list[str]:
 def _inflate(body: bytes) -> tuple[bytes, str]:
     """The body without its gzip layers. Some servers compress a .gz file once more, so there may be two."""
     for _ in range(2):
-        if not body.startswith(_GZIP):
+        if not body.startswith(GZIP_MAGIC):
             break
-        stream, parts, size = zlib.decompressobj(_GZIP_HEADER), [], 0
+        inflater, pieces, size = Inflater(), [], 0
         try:
-            while body.startswith(_GZIP) and size <= MAX_INFLATED:
-                parts.append(stream.decompress(body, MAX_INFLATED + 1 - size))
-                size += len(parts[-1])
-                ended, body = stream.eof, stream.unused_data
-                stream = zlib.decompressobj(_GZIP_HEADER)
+            for piece in inflater.feed(body):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_INFLATED:
+                    return b"".join(pieces)[:MAX_INFLATED], f"It is larger than {MAX_INFLATED >> 20} MiB when inflated."
         except zlib.error as error:
-            return b"".join(parts), f"Its compressed data is broken ({error})."
-        body = b"".join(parts)
-        if size > MAX_INFLATED:
-            return body[:MAX_INFLATED], f"It is larger than {MAX_INFLATED >> 20} MiB when inflated."
-        if not ended:
+            return b"".join(pieces), f"Its compressed data is broken ({error})."
+        body = b"".join(pieces)
+        if inflater.is_cut_short:
             return body, "Its compressed data ends too early."
     return body, ""
 

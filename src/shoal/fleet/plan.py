@@ -18,7 +18,7 @@ from shoal.fleet.partitions import (
     resize_assignment,
 )
 from shoal.ledger.protocols import Ledger
-from shoal.observe.meter import MINUTES, recent_rate
+from shoal.observe.meter import RECENT_MINUTES, recent_rate
 from shoal.observe.snapshot import take_snapshot
 
 
@@ -55,7 +55,7 @@ async def read_workload(ledger: Ledger, run_id: str) -> Workload:
     for part in snapshot.partitions:
         waiting[part.partition] += part.counts.remaining
     rate = await recent_rate(ledger, snapshot)
-    busy = sum(1 for worker in await ledger.reads.workers(run_id, minutes=MINUTES) if worker.done + worker.dead)
+    busy = sum(1 for worker in await ledger.reads.workers(run_id, minutes=RECENT_MINUTES) if worker.done + worker.dead)
     return Workload(
         waiting=waiting,
         done=snapshot.counts.done,

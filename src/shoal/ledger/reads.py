@@ -7,9 +7,20 @@ from collections.abc import Callable, Mapping
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_limit, cursor_parts, int_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
-from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
+from shoal.ledger.rows import (
+    Queryable,
+    Row,
+    array_from,
+    attempt_from,
+    check_limit,
+    cursor_parts,
+    event_from,
+    int_cursor,
+    item_from,
+    lane_from,
+    scaling_from,
+)
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.outcome import OutcomeClass
 from shoal.model.url_key import key_hash

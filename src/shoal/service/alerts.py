@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.config.alerts import Addresses
+from shoal.config.values import Addresses
 from shoal.errors import UsageError
 from shoal.model.worker import new_worker_id
 from shoal.notify.alert_thread import DRAIN_SECONDS

@@ -51,14 +51,14 @@ from shoal.service.scrapers import configure, url_source
 from shoal.service.work import (
     alerts,
     free_local_ledger,
+    make_worker,
     open_run_logs,
-    prepare_process,
     progress_events,
     run_beside,
     send_end_alerts,
     stop_signals,
 )
-from shoal.wiring import build_fetcher, build_worker, ledger_context, worker_options
+from shoal.wiring import build_fetcher, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.options import WorkSummary
 from shoal.worker.worker import Worker
@@ -194,8 +194,12 @@ async def execute_run(
             min_concurrency=request.min_concurrency,
             prefetch=request.prefetch,
         )
-        worker = build_worker(*(scraper, settings, ledger, fetcher, options), log=log, from_store=request.from_store)
-        prepare_process(worker, logs, host, request.timeout)
+        worker = make_worker(
+            *(scraper, settings, ledger, fetcher, options, host, logs),
+            log=log,
+            from_store=request.from_store,
+            timeout=request.timeout,
+        )
         async with alerts(settings, logs.log) as alert_thread:
             log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
             try:
@@ -217,7 +221,7 @@ async def make_report(
 ) -> RunReport:
     """The report on a run as it stands now."""
     counts = await ledger.reads.stats(run_id)
-    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), looked_at=0, complete=True)
+    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), items_read=0, complete=True)
     run = await ledger.runs.get(run_id)
     return RunReport(run=run, counts=counts, failures=failures, settings=settings, work=work, resumed=resumed)
 

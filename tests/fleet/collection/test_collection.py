@@ -22,7 +22,6 @@ WEEKLY = [f"{country}/weekly" for country in ("fiji", "kiribati", "nauru", "pala
 ISLANDS = [f"{country}/islands" for country in ("fiji", "samoa", "tonga", "vanuatu")]
 
 
-@pytest.mark.slow
 def test_twenty_four_newspapers(project: Project) -> None:
     """13 singles, groups of 7 and 4; one fails, one has a dead page, all are told.
 
@@ -297,7 +296,7 @@ def test_limits_stop_one_member_and_not_the_others(
         began = time.monotonic()
         command = project.shoal("run", "configs/", "--all", "--json", "--set", setting, "--set", "drain=0.5", code=1)
     members, _ = reports(command)
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 55, "its handler sleeps for 60 s"
     assert members["fiji/good"]["status"] == "success"
     assert members["fiji/stuck"]["status"] == "failed"
     assert told in members["fiji/stuck"]["reason"]

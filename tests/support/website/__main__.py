@@ -38,6 +38,7 @@ def told(request: Request) -> list[object]:
     """A request as a line of the log; the order is that of the fields of `Visit` in tests/support/site.py."""
     return [
         request.start,
+        request.arrived,
         request.end,
         request.host,
         request.target,
