@@ -24,7 +24,7 @@ def answer(shoal: Shoal, sqlite_path: Path) -> dict[str, Any]:
 
 
 def test_the_shop_was_scraped_completely_and_politely(answer: dict[str, Any], sqlite_path: Path) -> None:
-    counts, seen = answer["counts"], answer["testimony"]
+    counts, seen = answer["counts"], answer["checks"]
     assert answer["state"] == "finished"
     assert seen["products"] >= 1000
     assert (seen["found"], seen["missing"], seen["twice"], seen["wrong"]) == (seen["products"], [], [], [])
@@ -65,7 +65,7 @@ def test_on_postgres(shoal: Shoal, postgres_url: str) -> None:
     shoal("db", "migrate", SHOAL_LEDGER=postgres_url)
     said = shoal("demo", "-q", "--json", SHOAL_LEDGER=postgres_url)
     assert said.returncode == 0, said.stdout + said.stderr
-    assert json.loads(said.stdout)["testimony"]["missing"] == []
+    assert json.loads(said.stdout)["checks"]["missing"] == []
 
 
 def test_on_a_terminal_it_can_be_interrupted(tmp_path: Path) -> None:

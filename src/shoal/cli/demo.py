@@ -69,17 +69,17 @@ async def _demo(session: Session, settings: Settings) -> int:
             run = await ledger.runs.get(run.id)
             counts = await ledger.reads.stats(run.id)
             records = await _records(ledger, run.id)
-            testimony = check_scrape(shop, records)
+            checks = check_scrape(shop, records)
         if session.json:
-            session.record({"run_id": run.id, "state": run.state, "counts": counts, "testimony": testimony})
+            session.record({"run_id": run.id, "state": run.state, "counts": counts, "checks": checks})
         else:
             _title(session, f"{SAMPLE} of the {counts.results} records")
             shown = records[:SAMPLE]
             session.table([name.upper() for name in shown[0]] if shown else [], [list(r.values()) for r in shown])
             session.data("")
             await print_summary(session, ledger, run, report, settings, None)
-            _print_check(session, testimony)
-        return exit_code(run, counts, report, settings) or (1 if testimony.problems else 0)
+            _print_check(session, checks)
+        return exit_code(run, counts, report, settings) or (1 if checks.problems else 0)
 
 
 def _introduce(session: Session, settings: Settings, shop: RunningShop) -> None:
