@@ -44,7 +44,7 @@ del sys.path[1]
 fork_server.main()
 """
 # What no command imports, or few and slowly.
-_NOT_IMPORTED = ("shoal.testing", "shoal.recipes.files", "shoal.notify.apprise_process", _CHILD_MODULE)
+_NOT_IMPORTED = ("shoal.testing", "shoal.templates.", "shoal.notify.apprise_process", _CHILD_MODULE)
 
 
 class Process(Protocol):
