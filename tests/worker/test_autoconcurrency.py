@@ -142,7 +142,7 @@ async def test_items_claimed_ahead_are_returned_when_it_shrinks(workshop: Worksh
     async with workshop.working(5_000, concurrency=16, batch_size=200) as worker:
         await workshop.until(lambda: worker._lease_buffer.buffered >= 100 and worker._slots.item_seconds > 0.01)
         worker._slots.resize(1)
-        await workshop.until(lambda: worker.report.given_back >= 50)
+        await workshop.until(lambda: worker.summary.given_back >= 50)
         assert worker.stop_reason is None
     assert await workshop.ledger.upkeep.audit() == []
 
