@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# It gets a function that says whether the caller was cancelled, so that it can undo what nobody will learn of.
+# It gets a function that says whether the caller was cancelled: a claim that nobody receives must be rolled back.
 CancellableJob = Callable[[Callable[[], bool]], T]
 
 

@@ -1,4 +1,4 @@
-"""A folder of files that can be loaded, without a trace of them afterwards."""
+"""A folder of modules that can be imported; they are removed from `sys.modules` afterwards."""
 
 import importlib
 import sys

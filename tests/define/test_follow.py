@@ -1,4 +1,4 @@
-"""Following links and reading sitemaps: which pages become work."""
+"""Following links and reading sitemaps: which pages become items."""
 
 import gzip
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_redirect_to_another_host_does_not_widen_the_scope() -> None:
     assert followed(Follow(), url="https://elsewhere.example/") == []
 
 
-def test_depth_is_counted_and_ends_it() -> None:
+def test_links_beyond_the_depth_are_not_followed() -> None:
     first = followed(Follow(depth=2))[0]
     assert first.payload == {"depth": 1}
     assert followed(Follow(depth=2), payload={"depth": 1})[0].payload == {"depth": 2}
@@ -117,7 +117,7 @@ def read(url: str, body: str | bytes, log: Any = None, **options: str) -> list[N
     return list(stage(Page.of(url, body), Item(start.url, payload=start.payload), log or Silent()))
 
 
-def test_a_sitemap_is_work_that_makes_work() -> None:
+def test_a_sitemap_is_an_item_that_yields_items() -> None:
     found = read("https://shop.example/sitemap.xml", URLSET)
     assert [(new.stage, new.url) for new in found] == [
         ("book", "https://shop.example/book/1"),
@@ -143,7 +143,7 @@ def test_an_index_and_robots_lead_to_further_sitemaps_with_the_same_rules() -> N
         assert further.payload["match"] == "/book/"
 
 
-def test_what_is_no_sitemap_is_dead_and_half_of_one_is_used() -> None:
+def test_an_invalid_sitemap_is_permanent_and_a_broken_one_is_used_in_part() -> None:
     with pytest.raises(Permanent, match="is no sitemap"):
         read("https://shop.example/sitemap.xml", "<html><body>Sorry</body></html>")
     log = Silent()

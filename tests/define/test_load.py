@@ -1,4 +1,4 @@
-"""From what a person types to the scraper they mean, and one clear sentence when there is none."""
+"""Targets and the scrapers they name, and one clear sentence when there is none."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_an_exception_while_loading_with_the_authors_line(project: Project, code
     assert words in error.message
 
 
-def test_what_the_author_did_wrong_with_shoal_is_said_in_shoals_words(project: Project) -> None:
+def test_a_wrong_use_of_shoal_is_explained_by_its_own_error(project: Project) -> None:
     error = complaint(project, f"{BOOKS}\n@books.stage(rate='fast')\ndef more(page: Page): ...\n")
     assert isinstance(error, UsageError)
     assert "'fast' is not a rate" in error.message
@@ -108,7 +108,7 @@ def test_no_scraper_and_two_scrapers(project: Project) -> None:
         ("boks", "There is no scraper 'boks'."),
     ],
 )
-def test_what_is_not_there(project: Project, target: str, words: str) -> None:
+def test_targets_that_do_not_exist(project: Project, target: str, words: str) -> None:
     error = complaint(project, BOOKS, target)
     assert isinstance(error, NotFound)
     assert words in error.message

@@ -1,4 +1,4 @@
-"""How politely and how persistently: what stages say, what the configuration changes, what a lane gets."""
+"""Policies: options of stages, changes by the configuration, and the policy of the lane."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -47,7 +47,7 @@ def scraper_with(*stages: StageOptions, settings: type | None = None) -> Scraper
     return scraper
 
 
-def test_nothing_said_means_eight_at_once_without_a_delay() -> None:
+def test_the_default_is_eight_at_once_without_a_delay() -> None:
     assert lane_of() == LanePolicy(limit=8)
 
 
@@ -65,7 +65,7 @@ def test_nothing_said_means_eight_at_once_without_a_delay() -> None:
         ),
     ],
 )
-def test_what_a_stage_says_is_what_its_lane_gets(options: dict[str, Any], lane: LanePolicy) -> None:
+def test_the_options_of_a_stage_are_those_of_its_lane(options: dict[str, Any], lane: LanePolicy) -> None:
     assert lane_of(**options) == lane
 
 
@@ -85,7 +85,7 @@ def test_what_a_stage_says_is_what_its_lane_gets(options: dict[str, Any], lane: 
         ({"ordered": True, "lane": "queue", "concurrency": 4}, "one item of a lane at a time"),
     ],
 )
-def test_values_that_make_no_sense_are_refused_where_they_stand(options: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused_at_the_declaration(options: dict[str, Any], words: str) -> None:
     with pytest.raises((InvalidSetting, InvalidScraper), match=words):
         lane_of(**options)
 
@@ -102,7 +102,7 @@ def test_retries_are_attempts_after_the_first() -> None:
     assert [stage.max_attempts for stage in spec.stages] == [1, 6, 4]
 
 
-def test_a_stage_says_how_persistent_it_is_and_a_scraper_for_those_that_do_not() -> None:  # S4.2
+def test_retry_options_of_a_scraper_apply_to_stages_without_their_own() -> None:  # S4.2
     shop = Scraper("shop", retries=7, backoff_factor=3, backoff_cap=60)
 
     @shop.stage(retries=1, backoff_jitter=0.0)
@@ -118,7 +118,7 @@ def test_a_stage_says_how_persistent_it_is_and_a_scraper_for_those_that_do_not()
     assert [stage.max_attempts for stage in shop.run_spec().stages] == [2, 8]
 
 
-def test_who_outranks_whom_about_retries() -> None:
+def test_the_precedence_of_retry_options() -> None:
     """All scrapers' files, the code, the scraper's table, the stage's table, this one call: the later wins."""
     shop = scraper_with({"backoff_factor": 2.5}, {})
     said: dict[str, Any] = {
@@ -140,7 +140,7 @@ def test_who_outranks_whom_about_retries() -> None:
     "options",
     [{"backoff_factor": 0.5}, {"backoff_factor": "2"}, {"backoff_cap": 0}, {"backoff_jitter": 2}, {"retries": -1}],
 )
-def test_persistence_that_makes_no_sense_is_refused(options: Any) -> None:
+def test_invalid_retry_options_are_refused(options: Any) -> None:
     with pytest.raises(InvalidSetting, match="must be"):
         Scraper("shop", **options)
     with pytest.raises(InvalidSetting, match="must be"):
@@ -175,12 +175,12 @@ def test_settings_fill_the_class_that_the_scraper_declares(kind: type) -> None:
         shop.configure(settings={}, stages={})
 
 
-def test_settings_that_nobody_declared() -> None:
+def test_settings_without_a_declared_class() -> None:
     with pytest.raises(InvalidScraper, match="the scraper declares no settings"):
         scraper_with({}).configure(settings={"name": "north"}, stages={})
 
 
-def test_items_without_url_are_paced_by_their_stage() -> None:
+def test_items_without_url_have_the_rate_of_their_stage() -> None:
     shop = Scraper("shop")
 
     @shop.stage(rate="1/s")
@@ -202,7 +202,7 @@ def test_items_without_url_are_paced_by_their_stage() -> None:
         ({"blocked": 1}, "blocked of the stage page must be a function"),
     ],
 )
-def test_an_option_of_the_wrong_type_is_told_in_a_sentence(options: Any, said: str) -> None:
+def test_an_option_of_the_wrong_type_is_refused_in_a_sentence(options: Any, said: str) -> None:
     async def page() -> None: ...
 
     with pytest.raises(UsageError) as refused:
@@ -210,6 +210,6 @@ def test_an_option_of_the_wrong_type_is_told_in_a_sentence(options: Any, said: s
     assert said in refused.value.message
 
 
-def test_the_strictest_of_two_delays_is_taken_end_by_end() -> None:
+def test_the_strictest_of_two_delays_has_the_larger_of_each_end() -> None:
     lane = strictest([StagePolicy(delay=(1, 5)), StagePolicy(delay=(2, 3))])
     assert (lane.delay_min, lane.delay_max) == (2, 5)

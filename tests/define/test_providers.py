@@ -1,4 +1,4 @@
-"""Injection by type: what a function asks for, and what it is told when nobody can give it."""
+"""Injection by type: what functions may ask for, providers of authors, and what is refused."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
@@ -34,7 +34,7 @@ def test_everything_can_be_asked_for_in_any_order(shop: Scraper) -> None:
     assert all_of_it.fetches
 
 
-def test_the_four_ways_to_hand_results_over(shop: Scraper) -> None:
+def test_the_four_kinds_of_functions(shop: Scraper) -> None:
     @shop.stage
     async def generator(page: Page) -> Any:
         yield {}
@@ -55,7 +55,7 @@ def test_the_four_ways_to_hand_results_over(shop: Scraper) -> None:
     assert shapes == [FunctionKind.ASYNC_GENERATOR, FunctionKind.COROUTINE, FunctionKind.PLAIN, FunctionKind.PLAIN]
 
 
-def test_a_parameter_nobody_can_fill(shop: Scraper) -> None:
+def test_a_parameter_without_a_provider(shop: Scraper) -> None:
     @shop.stage
     async def listing(page: Page, price: float) -> None: ...
 
@@ -88,7 +88,7 @@ def test_settings_of_another_class_are_not_guessed() -> None:
         bare.check()
 
 
-def test_a_type_known_to_the_checker_only(shop: Scraper) -> None:
+def test_a_type_imported_for_the_type_checker_only(shop: Scraper) -> None:
     @shop.stage
     async def listing(page: Page, price: "Decimal") -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a handler may yield, and what it is told about the rest."""
+"""What a handler may yield, and how the rest is refused."""
 
 import dataclasses
 import datetime as dt
@@ -62,7 +62,7 @@ def test_records_of_every_kind(value: Any) -> None:
     assert (record["title"], record["price"]) == ("Emma", 9.5)
 
 
-def test_values_that_json_has_no_word_for() -> None:
+def test_values_without_a_json_type() -> None:
     moment = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
     (record,) = stored({"at": moment, "price": Decimal("9.50"), "tags": {"a"}, "raw": b"ab", "none": None})
     assert record == {"at": "2026-01-31T12:00:00Z", "price": "9.50", "tags": ["a"], "raw": "YWI=", "none": None}
@@ -74,7 +74,7 @@ def test_lists_are_several_and_none_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [7, "text", {1, 2}, object(), b"x", {"f": object()}, Book])
-def test_what_is_no_record(value: Any) -> None:
+def test_values_that_are_not_records(value: Any) -> None:
     with pytest.raises(InvalidRecord):
         stored(value)
 
@@ -83,7 +83,7 @@ def test_a_named_tuple_is_a_record() -> None:
     assert stored(Point(1, 2)) == [{"x": 1, "y": 2}]
 
 
-def test_a_dataclass_is_held_to_its_annotations() -> None:
+def test_a_dataclass_is_checked_against_its_annotations() -> None:
     wrong: Any = "dear"
     with pytest.raises(InvalidRecord, match=r"no valid Book: Expected `float`, got `str` - at `\$.price`"):
         stored(Book("Emma", wrong))
@@ -91,7 +91,7 @@ def test_a_dataclass_is_held_to_its_annotations() -> None:
 
 
 @pytest.mark.parametrize("kind", [Book, BookModel, BookStruct])
-def test_a_declared_type_holds_for_dicts_too(kind: Any) -> None:
+def test_a_declared_type_applies_to_dicts_too(kind: Any) -> None:
     (record,) = stored({"title": "Emma", "price": 9.5}, kind)
     assert (record["title"], record["price"]) == ("Emma", 9.5)
     with pytest.raises(InvalidRecord, match=f"no valid {kind.__name__}.*price"):
@@ -106,7 +106,7 @@ def test_a_record_that_is_too_large() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_a_number_that_json_has_no_word_for_is_refused_with_its_place(number: float) -> None:
+def test_a_number_that_json_cannot_express_is_refused_with_its_path(number: float) -> None:
     for value, place in [
         ({"title": "Emma", "price": number}, "price"),
         ({"offers": [{"price": 1.5, "sold": None}, {"price": number}]}, r"offers\[1\].price"),
@@ -130,7 +130,7 @@ def test_one_item_cannot_yield_without_end(monkeypatch: pytest.MonkeyPatch) -> N
         output.add({"n": 10})
 
 
-def test_work_is_kept_apart_and_a_bad_link_costs_only_itself() -> None:
+def test_items_are_separate_and_a_bad_link_drops_only_itself() -> None:
     output = Output("listing", ("listing", "book"))
     output.add(NewItem(url="https://shop.example/a"))
     output.add([{"n": 1}, NewItem(url="ftp://shop.example/b"), NewItem(key="k", stage="nowhere")])
@@ -140,7 +140,7 @@ def test_work_is_kept_apart_and_a_bad_link_costs_only_itself() -> None:
     assert output.dropped[1] == "There is no stage 'nowhere'; the run has listing, book."
 
 
-def test_a_run_that_visits_nobody_has_no_lanes() -> None:
+def test_a_run_that_visits_no_site_has_no_lanes() -> None:
     output = Output("listing", ("listing",), in_lanes=False)
     output.add(NewItem(url="https://shop.example/a", lane="shop.example"))
     assert output.follow_ups[0].lane is None

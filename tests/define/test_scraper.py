@@ -1,4 +1,4 @@
-"""A scraper: where it starts from, and which code it is."""
+"""A scraper: its sources, names, hooks and code version."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -78,14 +78,14 @@ async def no_generator() -> list[str]:
 
 
 @pytest.mark.parametrize("source", [7, no_generator, lambda: None, [7], [None], [b"https://shop.example/"]])
-def test_what_no_run_can_start_from(shop: Scraper, source: Any) -> None:
+def test_sources_that_are_refused(shop: Scraper, source: Any) -> None:
     shop.start(source)
     with pytest.raises(InvalidScraper, match=r"start\(\) takes"):
         seeds_of(shop)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "-x", "x" * 101])
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     with pytest.raises(InvalidSetting, match="is no scraper name"):
         Scraper(name)
 

@@ -1,4 +1,4 @@
-"""Sitemaps as they are found in the wild."""
+"""Sitemaps in the forms that real sites use."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_addresses_of_images_and_translations_are_not_pages() -> None:
 
 
 @pytest.mark.parametrize("junk", ["", "\ufeff", "\n\n  ", "Warning: <b>cache</b> missing in line 3\n"])
-def test_junk_before_the_start_is_passed_over(junk: str) -> None:
+def test_junk_before_the_start_is_skipped(junk: str) -> None:
     assert len(locs(junk.encode() + urlset(3))) == 3
 
 
@@ -144,7 +144,7 @@ def test_what_can_be_read_of_broken_files(body: bytes, least: int, problem: str)
 
 
 @pytest.mark.slow
-def test_an_inflated_size_has_an_end() -> None:
+def test_the_inflated_size_is_limited() -> None:
     bomb = gzip.compress(urlset(10) + b" " * (4 * MAX_INFLATED), 1)
     tracemalloc.start()
     try:
@@ -218,14 +218,14 @@ MARKUP = st.text("<>/&;!?[]urlsetocmdpifn:= \"'0123456789-T", max_size=200).map(
 
 
 @given(st.binary(max_size=200) | MARKUP)
-def test_whatever_follows_a_page_the_page_is_read(rest: bytes) -> None:
+def test_a_page_is_read_whatever_follows_it(rest: bytes) -> None:
     body = b"<urlset><url><loc>https://a.example/</loc></url>\n" + rest
     for whole in (body, gzip.compress(body), gzip.compress(body) + rest):
         assert read_sitemap(whole).entries[0].loc == "https://a.example/"
 
 
 @given(st.binary(max_size=200) | MARKUP)
-def test_what_holds_no_page_gives_none(body: bytes) -> None:
+def test_a_body_without_pages_gives_none(body: bytes) -> None:
     for whole in (body, b"<?xml version='1.0'?>" + body, b"\x1f\x8b" + body, b"\xff\xfe" + body):
         found = read_sitemap(whole)
         assert found.problem or b"<" in whole
@@ -242,7 +242,7 @@ def test_every_date_that_is_read_has_a_time_zone(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_thousand_entries_take_no_time() -> None:
+def test_fifty_thousand_entries_are_fast() -> None:
     body = urlset(50_000)
     began = time.process_time()
     assert len(read_sitemap(body).entries) == 50_000

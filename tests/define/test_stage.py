@@ -1,4 +1,4 @@
-"""A stage: the author's function stays what it was, and makes items of what it is given."""
+"""A stage: its function stays callable, and `item` creates items by its rules."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -76,7 +76,7 @@ def test_an_item_by_url_by_key_and_by_both(shop: Scraper) -> None:
         prepare(listing.item(), "listing")
 
 
-def test_an_item_moves_on_to_the_next_stage_with_all_it_has(shop: Scraper) -> None:
+def test_an_item_for_the_next_stage_keeps_its_values(shop: Scraper) -> None:
     @shop.stage
     def detail(page: Page) -> None: ...
 
@@ -112,7 +112,7 @@ def test_lanes_by_rule(shop: Scraper, rule: Any, lane: str | None) -> None:
     assert video.item(URL, payload={"channel": "c7"}, lane=None).lane is None
 
 
-def test_items_without_a_url_share_the_pace_of_their_stage(shop: Scraper) -> None:
+def test_items_without_a_url_share_the_lane_of_their_stage(shop: Scraper) -> None:
     @shop.stage(rate="2/s")
     def paced(item: Item) -> None: ...
 
@@ -142,7 +142,7 @@ def test_the_lane_rule_sees_the_partition(shop: Scraper) -> None:
     assert town.item(key="abc").lane == "group north"
 
 
-def test_what_a_stage_cannot_be(shop: Scraper) -> None:
+def test_stages_that_are_refused(shop: Scraper) -> None:
     @shop.stage(ordered=True)
     def queue(page: Page) -> None: ...
 
@@ -164,7 +164,7 @@ def test_what_a_stage_cannot_be(shop: Scraper) -> None:
         shop.check()
 
 
-def test_a_stage_without_a_function_to_call_is_told_at_once() -> None:
+def test_a_stage_without_a_function_is_refused_at_once() -> None:
     with pytest.raises(InvalidScraper, match="The scraper empty has no stages"):
         Scraper("empty").check()
 

@@ -1,4 +1,4 @@
-"""Scrapers declared in YAML: the keys that all of them have, and the code that they feed."""
+"""Scrapers declared in YAML: their common keys, and the code that gets their settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def declared(folder: Path, text: str, name: str = "fiji/times.yaml") -> YamlHead
     return read_yaml_header(file)
 
 
-def test_what_is_left_out_comes_from_the_path(tmp_path: Path) -> None:
+def test_missing_keys_come_from_the_path(tmp_path: Path) -> None:
     found = declared(tmp_path, "base_url: https://times.example\n")
     assert (found.name, found.country, found.scraper_name) == ("times", "fiji", "fiji.times")
     assert found.scraper == "shoal.recipes.newspaper:newspaper"
@@ -107,7 +107,7 @@ def test_every_common_key(tmp_path: Path) -> None:
         (f"a: {'x' * MAX_BYTES}\n", "is larger than 256 kB."),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+def test_an_error_in_a_file_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InvalidScraper) as refused:
         declared(tmp_path, text)
     assert words in refused.value.message
@@ -116,12 +116,12 @@ def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path: Path, text: str, wo
     assert refused.value.remedy
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"There is no file .*times\.yaml"):
         load_scraper("times.yaml", {}, tmp_path)
 
 
-def test_a_file_feeds_a_scraper_of_the_team(project: Project) -> None:
+def test_a_file_gives_its_settings_to_a_scraper(project: Project) -> None:
     folder = project(
         {
             "papers.py": TEMPLATE,
@@ -143,7 +143,7 @@ def test_a_file_feeds_a_scraper_of_the_team(project: Project) -> None:
     assert papers["tonga/sun.yaml"].settings.pages == 3, "and belongs to one of them"
 
 
-def test_a_file_feeds_a_function_that_makes_a_scraper(project: Project) -> None:
+def test_a_file_gives_its_settings_to_a_function(project: Project) -> None:
     folder = project({"papers.py": TEMPLATE, "fiji/times.yaml": "scraper: papers.py:made\nsection: sport\n"})
     scraper = load_scraper("known", {"known": "fiji/times.yaml"}, folder)
     assert (scraper.name, list(scraper.stages)) == ("fiji.times", ["sport"])
@@ -180,7 +180,7 @@ def test_the_code_version_changes_with_the_file_and_with_the_code(project: Proje
         ("scraper: broken.py:paper\n", "broken.py fails when it is loaded (line 1): ZeroDivisionError"),
     ],
 )
-def test_what_does_not_fit_the_code_is_one_sentence(project: Project, text: str, words: str) -> None:
+def test_settings_that_do_not_fit_the_code_are_one_sentence(project: Project, text: str, words: str) -> None:
     folder = project({"papers.py": TEMPLATE, "broken.py": "1 / 0\n", "fiji/times.yaml": text})
     with pytest.raises(ShoalError) as refused:
         load_scraper("fiji/times.yaml", {}, folder)

@@ -17,7 +17,7 @@ class Book:
 
 @dataclass
 class Shelf:
-    """What [scrapers.books.settings] says."""
+    """The settings in [scrapers.books.settings]."""
 
     currency: str = "EUR"
 
@@ -82,7 +82,7 @@ books.start(listing.sitemap("https://shop.example/sitemap.xml", match="/book/"))
 
 
 async def as_a_test_calls_them(page: Page, log: Log) -> None:
-    """Decorated functions are called with their own arguments and give what they give."""
+    """Decorated functions keep their parameters and return types."""
     stage: Stage[[Page], AsyncIterator[NewItem]] = listing
     assert_type(stage(page), AsyncIterator[NewItem])
     assert_type(listing(page=page), AsyncIterator[NewItem])

@@ -1,4 +1,4 @@
-"""A worker that chooses how many items it works on at once, on a real ledger."""
+"""A worker that adjusts how many items it processes at once, on a real ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELD = 4
 
 
 class Workshop:
-    """A scraper whose first items wait at a gate and then succeed; the others take a moment, and fail if told to."""
+    """A scraper whose first items wait for `gate` and then succeed; the others take a moment, and fail if `fails`."""
 
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self.ledger = ledger
@@ -137,19 +137,19 @@ async def test_it_grows_with_the_backlog_and_shrinks_when_attempts_fail(workshop
     assert await workshop.ledger.upkeep.audit() == []
 
 
-async def test_what_was_claimed_ahead_goes_back_when_it_shrinks(workshop: Workshop) -> None:
+async def test_items_claimed_ahead_are_returned_when_it_shrinks(workshop: Workshop) -> None:
     workshop.gate.set()
     workshop.moment = 0.02
     async with workshop.working(5_000, concurrency=16, batch_size=200) as worker:
         await workshop.until(lambda: worker._lease_buffer.buffered >= 100 and worker._slots.item_seconds > 0.01)
         worker._slots.resize(1)
-        await workshop.until(lambda: worker.report.given_back >= 50)
+        await workshop.until(lambda: worker.summary.given_back >= 50)
         assert worker.stop_reason is None
     assert await workshop.ledger.upkeep.audit() == []
 
 
-async def test_places_without_work_end_and_come_again(workshop: Workshop) -> None:
-    """Idle ones are told to leave while they wait for an item; none of the items that come later is lost."""
+async def test_idle_slots_end_and_are_added_again(workshop: Workshop) -> None:
+    """Idle slots are cancelled while they wait for an item; no item that comes later is lost."""
 
     async def all_are_done() -> bool:
         return (await workshop.counts()).done == HELD
@@ -159,7 +159,7 @@ async def test_places_without_work_end_and_come_again(workshop: Workshop) -> Non
         worker._slots.resize(5)
         await workshop.until(lambda: len(worker._slots.tasks) == 5)
         worker._slots.resize(2)
-        assert len(worker._slots.tasks) == HELD, "what runs was broken off"
+        assert len(worker._slots.tasks) == HELD, "a running attempt was cancelled"
         workshop.gate.set()
         await workshop.until(all_are_done)
         await workshop.until(lambda: len(worker._slots.tasks) == 2)

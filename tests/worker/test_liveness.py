@@ -1,4 +1,4 @@
-"""Workers stay alive for the ledger whatever maintenance has to do, and none of their parts ends unnoticed."""
+"""Heartbeats continue whatever maintenance has to do, and no part of a worker ends unnoticed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -58,11 +58,11 @@ async def lost_workers(bench: Bench) -> list[str]:
 
 
 async def until_reaped(person: asyncpg.Connection) -> None:
-    """Until somebody has looked for silent workers from now on."""
+    """Wait until the reaper has run once more."""
     now = await person.fetchval("select clock_timestamp()")
     while await person.fetchval("select at from shoal.tick where name = 'reap'") < now:  # noqa: ASYNC110 - it is asked
         await asyncio.sleep(0.02)
-    # The turn is taken just before the look itself.
+    # The time is written just before the reaper runs.
     await asyncio.sleep(0.1)
 
 
@@ -70,14 +70,14 @@ async def until_reaped(person: asyncpg.Connection) -> None:
 
 
 @pytest.mark.parametrize("table", ["delayed", "lane"] if LONG else ["delayed"])
-async def test_a_table_that_somebody_has_locked(server_bench: Bench, person: asyncpg.Connection, table: str) -> None:
-    """Claims, commits and maintenance wait; heartbeats do not, and nobody is declared lost."""
+async def test_a_locked_table_stops_no_heartbeat(server_bench: Bench, person: asyncpg.Connection, table: str) -> None:
+    """Claims, commits and maintenance wait; heartbeats do not, and no worker is declared lost."""
     bench = server_bench
     await bench.fill()
     async with bench.working(lease=LEASE) as (first, one), bench.working(lease=LEASE) as (second, two):
         await bench.until(lambda: len(bench.begun) == 8)
         ids = {first.id, second.id}
-        # All slots are busy, so that no claim says for the heartbeat that its worker is alive.
+        # All slots are busy, so that no claim counts as a heartbeat.
         async with person.transaction():
             await person.execute(f"lock table shoal.{table}")
             await asyncio.sleep(2 * LEASE)
@@ -86,36 +86,34 @@ async def test_a_table_that_somebody_has_locked(server_bench: Bench, person: asy
         await asyncio.gather(one, two)
     assert await lost_workers(bench) == []
     assert {first.id, second.id} == ids
-    assert len(bench.begun) == ITEMS, "items were begun a second time"
+    assert len(bench.begun) == ITEMS, "items were started twice"
     await bench.check_all_stored_once()
 
 
-async def test_many_items_that_come_due_at_once_on_a_slow_server(
-    server_bench: Bench, person: asyncpg.Connection
-) -> None:
-    """Promoting them takes several leases; meanwhile the heartbeat goes on, and so does all other maintenance."""
-    if not LONG:  # as if it had much more to do
+async def test_many_items_due_at_once_on_a_slow_server(server_bench: Bench, person: asyncpg.Connection) -> None:
+    """Promoting them takes several leases; meanwhile heartbeats and all other maintenance continue."""
+    if not LONG:  # slows each step down, as many more items would
         await person.execute(
-            "create function shoal.dawdle() returns trigger language plpgsql as "
+            "create function shoal.slow() returns trigger language plpgsql as "
             "$$ begin perform pg_sleep(0.4); return null; end $$"
         )
         await person.execute(
-            "create trigger dawdle after delete on shoal.delayed for each statement execute function shoal.dawdle()"
+            "create trigger slow after delete on shoal.delayed for each statement execute function shoal.slow()"
         )
-    async with busy_while_items_come_due(server_bench, DUE):
+    async with busy_while_items_are_due(server_bench, DUE):
         await until_reaped(person)
 
 
-async def test_many_items_that_come_due_at_once_in_a_file(sqlite_path: Path) -> None:
+async def test_many_items_due_at_once_in_a_file(sqlite_path: Path) -> None:
     """There is one write lock: the heartbeat gets it between two steps."""
-    async with bench_at(str(sqlite_path)) as bench, busy_while_items_come_due(bench, DUE):
+    async with bench_at(str(sqlite_path)) as bench, busy_while_items_are_due(bench, DUE):
         pass
 
 
 @asynccontextmanager
-async def busy_while_items_come_due(bench: Bench, count: int) -> AsyncIterator[None]:
-    """The block begins when all are promoted; after it, nobody must be lost."""
-    bench.held_up = {"0", "1", "2", "3"}  # all slots are busy: no claim says that the worker is alive
+async def busy_while_items_are_due(bench: Bench, count: int) -> AsyncIterator[None]:
+    """The block begins when all are promoted; after it, no worker must be lost."""
+    bench.held_up = {"0", "1", "2", "3"}  # all slots are busy, so that no claim counts as a heartbeat
     run = await bench.fill(4)
     late = (NewItem(key=str(number), stage="work", delay=1.0) for number in range(4, count))
     await bench.ledger.intake.enqueue(run.id, late)
@@ -126,11 +124,11 @@ async def busy_while_items_come_due(bench: Bench, count: int) -> AsyncIterator[N
         worker.drain()
         bench.gate.set()
     assert await lost_workers(bench) == []
-    assert len(set(bench.begun)) == len(bench.begun), "items were begun a second time"
+    assert len(set(bench.begun)) == len(bench.begun), "items were started twice"
 
 
 async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench) -> None:
-    """Nobody serves the run with many lanes any more, because the only worker there is for another one."""
+    """No worker serves the run with many lanes any more; the only worker serves another run."""
     bench = server_bench
     other = await bench.ledger.runs.create(msgspec.structs.replace(bench.scraper.run_spec(), scraper="other"))
     await bench.ledger.intake.enqueue(other.id, (NewItem(key=str(n), lane=f"h{n}") for n in range(LANES)))
@@ -144,7 +142,7 @@ async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench) -> Non
     assert len(bench.begun) == ITEMS
 
 
-async def test_a_round_of_maintenance_ends_in_time_and_the_next_goes_on(
+async def test_a_round_of_maintenance_ends_in_time_and_the_next_continues(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = await bench.fill(1)
@@ -160,7 +158,7 @@ async def test_a_round_of_maintenance_ends_in_time_and_the_next_goes_on(
 
 
 async def test_a_heartbeat_that_fails_ends_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the failure is. What the worker holds goes back at once, so that others need not wait for the lease."""
+    """Whatever the failure is. Its leases are returned at once, so that others need not wait for them to expire."""
     run = await bench.fill()
     beat = BaseWorkers.heartbeat
 
@@ -201,7 +199,7 @@ async def test_a_part_that_ends_ends_the_worker(
 
 
 async def test_long_items_are_shared(bench: Bench) -> None:
-    """Nobody knows yet how long they take: a worker claims what it can begin, and nothing ahead."""
+    """Their duration is unknown: a worker claims for its free slots, and nothing ahead."""
     run = await bench.fill(8)
     async with bench.working() as (_, one), bench.working() as (_, two):
         await bench.until(lambda: len(bench.begun) == 8)
@@ -211,8 +209,8 @@ async def test_long_items_are_shared(bench: Bench) -> None:
     assert (await bench.ledger.runs.get(run.id)).state is RunState.FINISHED
 
 
-async def test_what_was_claimed_ahead_goes_back_when_the_slots_are_stuck(bench: Bench) -> None:
-    """Quick items before them made it claim ahead; a worker that comes later gets what the first one cannot begin."""
+async def test_items_claimed_ahead_are_returned_when_the_slots_are_stuck(bench: Bench) -> None:
+    """Quick items made it claim ahead; a later worker gets the items that the first one cannot start."""
     bench.held_up = {str(number) for number in range(40, 48)}
     await bench.fill(48)
     async with bench.working() as (_, one):
@@ -229,7 +227,7 @@ async def test_what_was_claimed_ahead_goes_back_when_the_slots_are_stuck(bench: 
 # Waiting
 
 
-async def test_a_wait_that_is_cancelled_leaves_no_deaf_connection(
+async def test_a_cancelled_wait_leaves_no_connection_that_does_not_listen(
     postgres_url: str, person: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_listener = asyncpg.Connection.add_listener

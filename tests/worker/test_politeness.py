@@ -1,4 +1,4 @@
-"""Every request keeps to the lane of the host it goes to, whoever sent it there. The site's own log is the witness."""
+"""Every request obeys the lane of the host it goes to, also after a redirect. The log of the site is the proof."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SITE_LEEWAY = 0.06
 
 
 class Crew:
-    """Workers of one process, each with a ledger and a fetcher of its own, as workers of several processes have."""
+    """Workers in one process, each with its own ledger and fetcher, as in several processes."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self.settings = settings
@@ -107,7 +107,7 @@ async def crew(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncIterat
 
 
 def detours(site: Site, path: str, count: int) -> list[str]:
-    """Addresses at all other hosts that redirect to a path of the target."""
+    """URLs at all other hosts that redirect to a path of the target."""
     return [f"{site.url_of(SENDERS[n % len(SENDERS)])}/elsewhere/{TARGET}{path}?{n}" for n in range(count)]
 
 
@@ -124,7 +124,7 @@ def fewest_seconds(starts: Sequence[float], delay: float) -> float:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-async def test_a_host_that_only_redirects_lead_to_keeps_the_rate(crew: Crew, workers: int) -> None:
+async def test_the_rate_holds_for_a_host_reached_by_redirects_only(crew: Crew, workers: int) -> None:
     crew.pages(rate="20/s")
     with Site() as site:
         await crew.fill(detours(site, "/page/1", 24))
@@ -132,11 +132,11 @@ async def test_a_host_that_only_redirects_lead_to_keeps_the_rate(crew: Crew, wor
         visits = of_host(site.visits(), TARGET)
     starts = sorted(visit.arrived for visit in visits)
     assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 24
-    assert fewest_seconds(starts, 0.05) <= SITE_LEEWAY, "no number of starts comes faster than asked"
+    assert fewest_seconds(starts, 0.05) <= SITE_LEEWAY, "starts came faster than the rate"
     await crew.check_all_done(24)
 
 
-async def test_the_limit_of_a_host_that_only_redirects_lead_to_holds_over_all_workers(crew: Crew) -> None:
+async def test_the_limit_of_a_host_reached_by_redirects_only_holds_over_all_workers(crew: Crew) -> None:
     crew.pages(concurrency=3)
     with Site() as site:
         await crew.fill(detours(site, "/slow/0.1/x", 30))
@@ -146,7 +146,7 @@ async def test_the_limit_of_a_host_that_only_redirects_lead_to_holds_over_all_wo
     await crew.check_all_done(30)
 
 
-async def test_visitors_and_the_items_of_a_host_share_its_limit(crew: Crew) -> None:
+async def test_redirected_requests_and_items_of_a_host_share_its_limit(crew: Crew) -> None:
     crew.pages(concurrency=3)
     with Site() as site:
         own = [f"{site.url_of(TARGET)}/slow/0.1/own/{n}" for n in range(12)]
@@ -157,7 +157,7 @@ async def test_visitors_and_the_items_of_a_host_share_its_limit(crew: Crew) -> N
     await crew.check_all_done(24)
 
 
-async def test_a_429_closes_the_host_that_answered_and_not_the_one_that_sent_us(crew: Crew) -> None:
+async def test_a_429_blocks_the_host_that_answered_and_not_the_one_that_redirected(crew: Crew) -> None:
     crew.pages()
     with Site() as site:
         pages = [f"{site.url_of(sender)}/slow/0.05/{n}" for sender in SENDERS for n in range(6)]
@@ -179,8 +179,8 @@ async def test_a_429_closes_the_host_that_answered_and_not_the_one_that_sent_us(
 
 
 @pytest.mark.parametrize("check", [True, False])
-async def test_an_api_that_answers_429_is_left_alone(crew: Crew, check: bool) -> None:
-    """60 items without a URL: those under way hear it, the others wait without asking and are not charged."""
+async def test_an_api_that_answers_429_gets_no_more_requests(crew: Crew, check: bool) -> None:
+    """60 items without a URL: running ones get the 429, the others wait without a request and are not charged."""
     crew.calls(check=check)
     with Site() as site:
         await crew.fill([f"{site.url_of(TARGET)}/throttle/2"] * 60)
@@ -205,8 +205,8 @@ async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:
     assert len([visit for visit in site.visits() if visit.path != "/robots.txt"]) <= 8
 
 
-async def test_hosts_that_send_their_visitors_to_each_other(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each holds the only place of one host and waits for that of the other: somebody gives up, and all get through."""
+async def test_hosts_that_redirect_to_each_other(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request holds the only slot of one host and waits for that of the other: one gives up, and all succeed."""
     monkeypatch.setattr(host_slots, "STUCK_SECONDS", (0.1, 0.4))
     monkeypatch.setattr(host_slots, "NO_SLOT_DELAY_SECONDS", (0.05, 0.3))
     crew.pages(concurrency=1)
@@ -224,7 +224,7 @@ async def test_hosts_that_send_their_visitors_to_each_other(crew: Crew, monkeypa
     await crew.check_all_done(len(crossing))
 
 
-async def test_a_worker_that_vanishes_gives_its_places_back(crew: Crew) -> None:
+async def test_the_slots_of_a_dead_worker_are_free_again(crew: Crew) -> None:
     crew.pages(concurrency=1)
     with Site() as site:
         await crew.fill(detours(site, "/slow/0.05/x", 4))
@@ -272,7 +272,7 @@ async def test_the_rate_that_was_asked_for_is_reached_and_never_exceeded(crew: C
 
 
 async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None:
-    """On one clock, at the moment that requests leave: here no site's log blurs it."""
+    """On one clock, when requests are sent: more exact than the log of a site."""
     crew.pages(delay=0.03)
     await crew.fill([])
     assert crew.run is not None
@@ -304,11 +304,11 @@ async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None
     between = sorted(later - earlier for earlier, later in itertools.pairwise(left))
     assert len(left) == 30
     assert between[3] >= 0.03 - 0.001
-    assert between[0] >= 0.03 - 0.01, "this process may be stopped between its last look at the clock and ours"
+    assert between[0] >= 0.03 - 0.01, "this process may be preempted between its last reading of the clock and ours"
 
 
-async def test_a_limit_of_items_counts_those_that_were_worked_on(crew: Crew) -> None:
-    """What goes back because the site asks for a delay is not one of them."""
+async def test_a_limit_counts_items_with_an_attempt(crew: Crew) -> None:
+    """An item that is returned because the site asks for a delay does not count."""
     crew.pages()
     with Site(robots="User-agent: *\nCrawl-delay: 0.3\n") as site:
         await crew.fill([f"{site.url}/page/{n}" for n in range(1, 6)])

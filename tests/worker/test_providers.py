@@ -358,6 +358,26 @@ async def test_an_attempt_that_times_out_does_not_cancel_the_set_up_of_another(s
     assert (task.result().done, task.result().dead, shop.journal) == (1, 1, ["connect"])
 
 
+async def test_a_blocking_set_up_that_ends_after_the_timeout_is_torn_down(shop: Shop) -> None:
+    proceed = threading.Event()
+
+    @shop.scraper.provide(scope="attempt")
+    def session() -> Iterator[Session]:
+        shop.journal.append("open")
+        proceed.wait(10)
+        yield Session(Database(), "")
+        shop.journal.append("close")
+
+    @shop.scraper.stage(lane=None, retries=0, timeout=0.2)
+    async def handle(session: Session) -> None: ...
+
+    await shop.fill(1)
+    assert (await shop.work()).dead == 1
+    proceed.set()
+    async with asyncio.timeout(10):
+        await shop.until("close")
+
+
 # Hooks
 
 

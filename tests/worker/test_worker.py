@@ -1,4 +1,4 @@
-"""A worker on a real ledger, while the ledger's operators and its own neighbours do things to it."""
+"""A worker on a real ledger, while operators and other workers change the ledger."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ ITEMS = 40
 
 
 class Bench:
-    """A scraper whose items (or those of `held_up`) wait until they are let go, and a worker on it."""
+    """A scraper whose items (or those of `held_up`) wait for `gate`, and a worker for it."""
 
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self.ledger = ledger
@@ -86,7 +86,7 @@ class Bench:
             await fetcher.close()
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        while not happened():  # noqa: ASYNC110 - it happens in handlers and on the heart's thread
+        while not happened():  # noqa: ASYNC110 - it happens in handlers and on the heartbeat's thread
             await asyncio.sleep(0.01)
 
     async def stored(self) -> list[str]:
@@ -108,7 +108,7 @@ async def bench(request: pytest.FixtureRequest, sqlite_path: Path) -> AsyncItera
 
 
 async def test_a_worker_leaves_when_the_ledger_orders_it(bench: Bench) -> None:
-    """S1.15: it ends what it has begun, gives back the rest uncharged, and leaves."""
+    """S1.15: it finishes what runs, returns the rest uncharged, and leaves."""
     run = await bench.fill()
     async with bench.working() as (worker, task):
         await bench.until(lambda: len(bench.begun) == 4)
@@ -121,8 +121,8 @@ async def test_a_worker_leaves_when_the_ledger_orders_it(bench: Bench) -> None:
     assert (counts.done, counts.leased, counts.remaining) == (4, 0, ITEMS - 4)
 
 
-async def test_a_buried_worker_goes_on_under_another_id_and_stores_nothing_twice(bench: Bench) -> None:
-    """Somebody thought it dead. What it had is not stored from its hands; it registers anew and works on."""
+async def test_a_worker_declared_dead_continues_under_another_id_and_stores_nothing_twice(bench: Bench) -> None:
+    """Its running attempts are not stored; it registers again and continues."""
     await bench.fill()
     async with bench.working() as (worker, task):
         await bench.until(lambda: len(bench.begun) == 4)
@@ -132,18 +132,18 @@ async def test_a_buried_worker_goes_on_under_another_id_and_stores_nothing_twice
         bench.gate.set()
     assert task.result().stop_reason is StopReason.NOTHING_LEFT
     await bench.check_all_stored_once()
-    # The four that ran when it was buried were begun a second time: execution is at least once.
+    # The four that ran when it was declared dead were started again: execution is at least once.
     assert len(bench.begun) >= ITEMS + 1
 
 
-async def test_heartbeats_tell_what_runs_and_what_is_only_claimed(bench: Bench) -> None:
+async def test_heartbeats_report_what_runs_and_what_is_only_claimed(bench: Bench) -> None:
     run = await bench.fill()
     async with bench.working() as (worker, _):
         await bench.until(lambda: len(bench.begun) == 4)
-        # A worker claims nothing ahead of items that take long, so another one is claimed in its name.
+        # A worker claims no slow items ahead, so another one is claimed under its id.
         (extra,) = await bench.ledger.claims.claim(worker.id, Scope(scraper="bench"), 1)
         code = ""
-        while code != "claimed":  # until the next heartbeat nobody knows whether it has begun
+        while code != "claimed":  # until the next heartbeat it is unknown whether it has started
             await asyncio.sleep(0.01)
             ((code, _),) = [(gate.code, gate.text) for gate in await bench.ledger.reads.why_item(run.id, extra.item)]
         (view,) = await bench.ledger.workers.list()
@@ -157,7 +157,7 @@ async def test_heartbeats_tell_what_runs_and_what_is_only_claimed(bench: Bench) 
         bench.gate.set()
 
 
-async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
+async def test_a_worker_that_cannot_store_reports_it_with_its_heartbeat(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration_module, "FULL_RETRY_SECONDS", 0.02)
@@ -181,7 +181,7 @@ async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
     await bench.check_all_stored_once(8)
 
 
-async def test_leases_that_an_operator_took_away_are_not_committed(bench: Bench) -> None:
+async def test_leases_that_an_operator_released_are_not_committed(bench: Bench) -> None:
     """S0.21, S1.24."""
     await bench.fill()
     async with bench.working() as (_, task):
@@ -192,8 +192,8 @@ async def test_leases_that_an_operator_took_away_are_not_committed(bench: Bench)
     await bench.check_all_stored_once()
 
 
-async def test_an_item_that_comes_round_while_its_old_attempt_still_runs(bench: Bench) -> None:
-    """The same process may get it again under a new lease: the end of the old attempt must not touch that one."""
+async def test_an_item_claimed_again_while_its_old_attempt_still_runs(bench: Bench) -> None:
+    """The same process may claim it under a new lease; the end of the old attempt must not touch that lease."""
     bench.held_up = {"0"}
     await bench.fill()
     async with bench.working() as (_, task):
@@ -216,7 +216,7 @@ async def test_a_cancelled_run_ends_its_worker(bench: Bench) -> None:
     assert (await bench.ledger.runs.get(run.id)).state is RunState.CANCELLED
 
 
-async def test_a_paused_run_waits_and_goes_on(bench: Bench) -> None:
+async def test_a_paused_run_waits_and_is_resumed(bench: Bench) -> None:
     run = await bench.fill()
     async with bench.working() as (_, task):
         await bench.until(lambda: len(bench.begun) == 4)
@@ -241,7 +241,7 @@ async def test_a_limit_is_kept_exactly(bench: Bench) -> None:
 
 
 async def test_an_open_run_keeps_its_worker_and_a_draining_one_leaves(bench: Bench) -> None:
-    """S1.14: items may still come while the run is not sealed; --drain leaves when nothing is claimable now."""
+    """S1.14: a run that is not sealed may get more items; --drain leaves when nothing is claimable now."""
     run = await bench.fill(3, seal=False)
     bench.gate.set()
     async with bench.working(stop_when_idle=True) as (_, leaver):
@@ -275,7 +275,7 @@ async def test_an_item_of_a_stage_that_the_code_no_longer_has(bench: Bench) -> N
 
 
 class SlowLedger:
-    """Takes a batch when it is let, and remembers what it took."""
+    """Commits a batch when `open` is set, and keeps the sizes of the batches."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -296,7 +296,7 @@ def ended(number: int) -> FinishedAttempt:
 
 
 async def test_a_follow_up_that_the_ledger_refuses_ends_its_item_and_nothing_else(bench: Bench) -> None:
-    """New code with a new stage joins a run that was begun by the old code."""
+    """New code with a new stage works on a run that the old code began."""
     new_code = Scraper("bench")
 
     @new_code.stage(lane=None, retries=0, name="work")
@@ -321,8 +321,8 @@ async def test_a_follow_up_that_the_ledger_refuses_ends_its_item_and_nothing_els
     assert len(await bench.stored()) == 36, "nothing of a refused attempt is stored"
 
 
-async def test_a_removed_run_takes_nothing_else_with_it(bench: Bench) -> None:
-    """Its leases are lost; the worker goes on with its other runs."""
+async def test_a_removed_run_affects_no_other_run(bench: Bench) -> None:
+    """Its leases are lost; the worker continues with its other runs."""
     doomed = await bench.fill(4)
     async with bench.working() as (_, task):
         await bench.until(lambda: len(bench.begun) == 4)
@@ -414,8 +414,8 @@ async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> Non
 @pytest.mark.parametrize(
     ("size", "limits", "held"), [(1, {"max_pending_items": 6}, 6), (100, {"max_pending_bytes": 450}, 5)]
 )
-async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, int], held: int) -> None:
-    """Backpressure by items and by bytes: what is not stored yet never outgrows the bound."""
+async def test_a_slow_ledger_makes_the_slots_wait(size: int, limits: dict[str, int], held: int) -> None:
+    """Back-pressure by items and by bytes: what is not committed yet never exceeds the bound."""
     ledger = SlowLedger()
     queue = CommitQueue(**limits)
 

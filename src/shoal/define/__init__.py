@@ -1,1 +1,1 @@
-"""What authors use: a scraper, its stages, and what their functions may ask for."""
+"""What authors use: a scraper, its stages, providers and hooks, records and link following."""

@@ -1,4 +1,4 @@
-"""Imports an author's code by file or module name, and names the line of it that an error came from."""
+"""Imports an author's code by path or module name, and finds the author's line that raised an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOADING: ContextVar[bool] = ContextVar("loading", default=False)
 
 
 def load_object(target: str, folder: Path, *, fresh: bool = False) -> Any:
-    """What `file.py:name` or `module:name` names. With `fresh`, a module that was imported before is run again.
+    """The object that `file.py:name` or `module:name` names. With `fresh`, a module imported before is executed again.
 
     Raises NotFound or InvalidScraper.
     """
@@ -50,7 +50,7 @@ def is_loading() -> bool:
 
 
 def is_file(target: str) -> bool:
-    """Whether this names a Python file."""
+    """Whether a target names a Python file."""
     return target.partition(":")[0].endswith(".py")
 
 
@@ -64,7 +64,7 @@ def _file_module(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InvalidScraper(f"{path} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickles look their module up by name.
+    # Dataclasses and pickle find their module by name.
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
@@ -96,7 +96,7 @@ def _import_from(folder: Path) -> None:
 
 
 def _import_error(what: str, file: Path | None, error: BaseException) -> InvalidScraper:
-    """One sentence with the place in the author's own code, not a page of import machinery."""
+    """An error in one sentence with the line of the author's code."""
     if isinstance(error, SyntaxError):
         return InvalidScraper(f"{what} is not valid Python: {error.msg} (line {error.lineno}).")
     frames = traceback.extract_tb(error.__traceback__)

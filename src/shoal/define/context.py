@@ -1,9 +1,4 @@
-"""What a handler may ask for about its attempt: its item, and HTTP requests of its own.
-
-The item a handler works on, as its author sees it.
-
-Requests that a handler makes itself. They keep to the same politeness as the page that Shoal fetches for it.
-"""
+"""What a handler may ask for about its attempt: its item, and a client for HTTP requests of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +20,10 @@ DEPTH = "depth"
 
 
 class Item:
-    """Ask for it with a parameter `item: Item`. In a test, make one: `Item(key="octocat", payload={"page": 2})`."""
+    """The item of an attempt; a handler asks for it with a parameter `item: Item`.
+
+    In a test, make one: `Item(key="octocat", payload={"page": 2})`.
+    """
 
     __slots__ = ("_claimed", "_payload")
 
@@ -44,7 +42,7 @@ class Item:
 
     @classmethod
     def from_claimed(cls, claimed: ClaimedItem) -> Item:
-        """The item behind a lease."""
+        """The item of a claim."""
         item = cls.__new__(cls)
         item._claimed = claimed
         item._payload = None
@@ -107,12 +105,11 @@ class Item:
 
 
 class Http:
-    """Ask for it with a parameter `http: Http`.
+    """A client for requests of a handler, which asks for it with a parameter `http: Http`.
 
-    An answer that is no success ends the attempt as it would for a page: 404 is permanent, 429 makes everybody wait
-    who would visit that host.
-    With `check=False` the answer is handed out whatever it is. Requests of one handler go one after another: an item
-    has one place in its lane.
+    Its requests obey robots.txt and lanes as Shoal's own do. A failed response ends the attempt as it would for a page:
+    404 is permanent, 429 blocks the host for all workers. `check=False` returns every response instead. Requests of one
+    attempt are sent one after another, because an item has one slot in its lane.
     """
 
     def __init__(
@@ -181,7 +178,7 @@ class Http:
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)
         if check and ended is not None:
-            # An item may make many requests: the message says which one it was.
+            # A handler may make many requests: the message names the one that failed.
             ended.message = f"{method} {redacted(url)}: {ended.message}"
             raise ended
         return page

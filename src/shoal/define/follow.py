@@ -1,4 +1,4 @@
-"""Following links: which of a page's links become items."""
+"""Following links: turns links of a page into items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shoal.define.stage import AnyStage
     from shoal.fetch.page import Page
 
-# What is rarely a page. A site that serves HTML under such a name can be followed with skip=().
+# Endings of files that are rarely pages. skip=() follows them too.
 # fmt: off
 NON_PAGE_SUFFIXES = (
     ".7z", ".avi", ".bmp", ".bz2", ".css", ".csv", ".doc", ".docx", ".eot", ".epub", ".exe", ".gif", ".gz", ".ico",
@@ -30,12 +30,12 @@ NON_PAGE_SUFFIXES = (
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Which links to follow.
+    """Rules for following links.
 
-    `to`: the stage that gets them, by default the one whose page they are on. `same_host`: only links to the host of
-    the page's item. `prefix`: only URLs that begin with one of these. `allow`, `deny`: regular expressions searched in
-    the URL. `depth`: at most so many links away from the start. `css`: only links inside elements this selects.
-    `skip`: endings of paths that are not pages.
+    `to`: the stage of the new items, by default the page's own. `same_host`: only links to the host of the page's item.
+    `prefix`: only URLs that begin with one of these. `allow`, `deny`: regular expressions searched in the URL. `depth`:
+    at most so many links away from the start. `css`: only links inside elements that it selects. `skip`: endings of
+    paths that are not pages.
     """
 
     to: str | None = None
@@ -65,14 +65,14 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return (re.compile(self.allow) if self.allow else None, re.compile(self.deny) if self.deny else None)
 
     def items(self, page: Page, item: Item, stage: AnyStage) -> list[NewItem]:
-        """The items that this page's links make."""
+        """The items for the links of a page."""
         depth = item.depth + 1
         if self.depth is not None and depth > self.depth:
             return []
         host = host_or_none(item.url or page.url) if self.same_host else None
         target = stage if self.to is None else stage.scraper.stages[self.to]
         payload = {DEPTH: depth}
-        return [target.item(url, payload=payload) for url in self._links(page) if self._wanted(url, host)]
+        return [target.item(url, payload=payload) for url in self._links(page) if self._follows(url, host)]
 
     def _links(self, page: Page) -> list[str]:
         if self.css is None:
@@ -81,7 +81,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         hrefs = (href for element in chosen for href in element.xpath("descendant-or-self::*/@href"))
         return list(dict.fromkeys(page.join(href) for href in hrefs))
 
-    def _wanted(self, url: str, host: str | None) -> bool:
+    def _follows(self, url: str, host: str | None) -> bool:
         if host is not None and host_or_none(url) != host:
             return False
         if self.prefix and not url.startswith(self.prefix):
@@ -94,7 +94,7 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _outermost(elements: Sequence[Any]) -> list[Any]:
-    """The elements that are inside of no other one. Otherwise the links of nested elements would be read many times."""
+    """The elements that are inside no other one, so that links of nested elements are read once."""
     chosen = {element for element in elements if not isinstance(element, str)}
     inside: dict[Any, bool] = {}
     outermost = []

@@ -1,4 +1,4 @@
-"""How politely and how persistently a stage works."""
+"""The policy of a stage: rate, concurrency, timeout and retries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shoal.model.run import check_count
 DEFAULT_PER_HOST = 8
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT_SECONDS = 86_400.0
-# What a member of a collection may take: it is one attempt, which must have time left to end it.
+# A member of a collection runs in one attempt, which needs time left to end it.
 MAX_MEMBER_SECONDS = MAX_TIMEOUT_SECONDS - 3_600
 DEFAULT_RETRIES = 3
 Delay = float | tuple[float, float]
 
 
 class RetryOptions(TypedDict, total=False):
-    """How persistent a stage is: said by a stage, a scraper, its table, or a setting."""
+    """Retry options, given for a stage, for a scraper, in its table, or as a setting."""
 
     retries: int | None
     backoff_factor: float | None
@@ -35,12 +35,12 @@ RETRY_OPTIONS = tuple(RetryOptions.__annotations__)
 
 
 class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """`delay`: seconds between two starts in a lane, from..to. `concurrency`: items of a lane under way at once.
+    """How a stage is run. None means that nothing was set.
 
-    `timeout`: seconds one attempt may take. `retries`: further attempts after the first. `backoff_*`: when they come,
-    see `RetryPolicy`. None means: not said. `set_in_code`: which of `RETRY_OPTIONS` the code gave.
-    `retries_overridden`: somebody said for this call how many retries there are, which outranks what items were stored
-    with.
+    `delay`: seconds between two starts in a lane, from..to. `concurrency`: items of a lane that run at once. `timeout`:
+    seconds one attempt may take. `retries`: further attempts after the first. `backoff_*`: their delays, see
+    `RetryPolicy`. `set_in_code`: which of `RETRY_OPTIONS` the code gave. `retries_overridden`: retries were given for
+    this call, which outranks what items were stored with.
     """
 
     delay: tuple[float, float] | None = None
@@ -59,12 +59,12 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return RetryPolicy(factor=self.backoff_factor, cap=self.backoff_cap, jitter=self.backoff_jitter)
 
     def max_attempts(self, stored: int) -> int:
-        """Tries in all that an item has; `stored` is what it was stored with."""
+        """The maximum of attempts of an item; `stored` is what the ledger has for it."""
         return self.retries + 1 if self.retries_overridden else stored
 
     @property
     def has_rate(self) -> bool:
-        """Whether the author said anything about how often to visit."""
+        """Whether the author set a delay or a concurrency."""
         return self.delay is not None or self.concurrency is not None
 
     def lane(self, *, shared: bool = True) -> LanePolicy:
@@ -86,7 +86,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         backoff_cap: float | None = None,
         backoff_jitter: float | None = None,
     ) -> StagePolicy:
-        """The same with what is given. Raises InvalidSetting for values that make no sense."""
+        """A copy with these values. Raises InvalidSetting for values that are out of range."""
         given = {
             "delay": _delay(rate, delay),
             "concurrency": concurrency,
@@ -108,10 +108,10 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         stage: Mapping[str, Any],
         overrides: Mapping[str, Any],
     ) -> StagePolicy:
-        """The same with what the configuration says, from the weakest to the strongest.
+        """A copy with the values of the configuration, from the weakest source to the strongest.
 
         `defaults` hold for all scrapers and only for what the code leaves out; `table` is the scraper's and `stage` the
-        stage's, which outrank the code; `overrides` was said for this one call and outranks everything.
+        stage's, which outrank the code; `overrides` were given for this one call and outrank everything.
         """
         left_out = {name: value for name, value in defaults.items() if name not in self.set_in_code}
         new = self.replace(**left_out).replace(**table).replace(**stage).replace(**overrides)
@@ -131,7 +131,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strictest(policies: list[StagePolicy]) -> LanePolicy:
-    """One policy for a lane that several stages share: the lowest limit and the longest delay any of them asks for."""
+    """The policy of a lane that several stages share: the lowest limit and the longest delay of them."""
     lanes = [policy.lane() for policy in policies]
     limits = [policy.concurrency for policy in policies if policy.concurrency is not None]
     return LanePolicy(

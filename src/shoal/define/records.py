@@ -1,4 +1,4 @@
-"""What a handler yields: records to keep and items to do, checked and turned into what the ledger stores."""
+"""Checks what a handler yields, records and items, and converts it to what the ledger stores."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shoal.errors import InvalidItem, InvalidRecord
 from shoal.model.item import NewItem, PreparedItem, prepare
 from shoal.model.json_text import RECORD_BYTES, check_numbers, record_text
 
-# One attempt is one transaction: what it yields must fit into memory and into a commit.
+# The output of an attempt is committed in one transaction, so it must fit into memory.
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUT_VALUES = 200_000
 
 
 class Output:
-    """What one attempt has yielded so far. `dropped` tells which items were refused, and why.
+    """What one attempt has yielded so far. `dropped`: why items were refused.
 
-    `in_lanes=False` takes items out of their lanes, for a run that visits nobody.
+    `in_lanes=False` takes items out of their lanes, for a run that visits no site.
     """
 
     __slots__ = ("_in_lanes", "_record_type", "_stage", "_stages", "dropped", "follow_ups", "records", "size")
@@ -36,7 +36,7 @@ class Output:
         self.size = 0
 
     def add(self, value: Any) -> None:
-        """Take one yielded value. Raises InvalidRecord for what is neither a record nor work."""
+        """Add one yielded value. Raises InvalidRecord for what is neither a record nor an item."""
         if isinstance(value, NewItem):
             self._add_item(value)
         elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -55,7 +55,7 @@ class Output:
             if item.stage not in self._stages:
                 raise InvalidItem(f"There is no stage {item.stage!r}; the run has {', '.join(self._stages)}.")
         except InvalidItem as error:
-            # One bad link must not cost the page that holds it.
+            # One bad link must not fail its page.
             self.dropped.append(error.message)
             return
         self.follow_ups.append(item)
@@ -76,7 +76,7 @@ class Output:
 
 
 def record_json(value: Any) -> str:
-    """A record as JSON text. Dataclasses and pydantic models are held to their annotations."""
+    """A record as JSON text. Dataclasses and pydantic models are checked against their annotations."""
     if type(value) is dict:
         return record_text(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -95,7 +95,7 @@ def record_json(value: Any) -> str:
 
 def _model_text(value: Any, dump: Any) -> str:
     try:
-        # Fields that were changed after the model was made may have any type; this says so.
+        # Fields assigned after validation may have any type; this reports them.
         text = str(dump(warnings="error"))
     except ValueError as problem:  # pydantic's own errors are ValueErrors
         raise InvalidRecord(f"The record cannot be stored as JSON: {problem}.") from None
@@ -112,7 +112,7 @@ def _model_text(value: Any, dump: Any) -> str:
 
 
 def _convert(value: Any, record_type: Any) -> Any:
-    """The value as the type it should have. Raises InvalidRecord naming the field that is wrong."""
+    """Convert a value to its record type. Raises InvalidRecord with the name of the wrong field."""
     name = getattr(record_type, "__name__", str(record_type))
     try:
         if (validate := getattr(record_type, "model_validate", None)) is not None:

@@ -32,12 +32,12 @@ Source = Seed | Seeds | Callable[[], Seeds]
 Mode = str | None
 MODES = ("single", "distributed")
 _SECRET = "secret of a scraper"
-# A text that is never stored in a ledger nor printed: `token: Secret = ""` in the class of a scraper's settings.
+# A text that is never stored in a ledger or printed: `token: Secret = ""` in the class of a scraper's settings.
 Secret = Annotated[str, _SECRET]
 
 
 class Scraper:
-    """What an author writes. `shoal run file.py` finds it by itself.
+    """What an author declares: a name, stages, settings, providers, hooks. `shoal run file.py` finds it in the file.
 
     `mode`: "single" (one `shoal run` at a time; the default) or "distributed" (shared, on PostgreSQL). `settings`: a
     class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`. Those
@@ -68,15 +68,14 @@ class Scraper:
         self.cookies = cookies
         _check_known(retry_options, RETRY_OPTIONS, "A scraper has no argument")
         self.retry_options: RetryOptions = retry_options
-        StagePolicy().replace(**retry_options)  # what makes no sense is refused where it stands
+        StagePolicy().replace(**retry_options)  # refuses invalid values here
         self.settings_type = settings
         self.providers = ProviderRegistry(name, settings)
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
         self.start_hooks: list[Callable[..., Any]] = []
         self.finish_hooks: list[Callable[..., Any]] = []
-        # Set by whoever makes it from a file: what that file gave it, and the files besides its functions' own that
-        # make it what it is.
+        # Set for a scraper that a file declares: the settings in that file, and files to include in `code_version`.
         self.file_settings: Mapping[str, Any] = {}
         self.files: list[Path] = []
         self._sources: list[Source] = []
@@ -100,7 +99,7 @@ class Scraper:
     def stage(
         self, function: Callable[P, T] | None = None, /, **options: Unpack[StageOptions]
     ) -> Stage[P, T] | Callable[[Callable[P, T]], Stage[P, T]]:
-        """Make a function a stage of this scraper; `StageOptions` says how it works. Plain URLs go to the first one."""
+        """Make a function a stage of this scraper, with `StageOptions`. Plain URLs go to the first stage."""
         _check_known(options, StageOptions.__annotations__, "A stage has no option")
 
         def decorate(function: Callable[P, T]) -> Stage[P, T]:
@@ -136,19 +135,19 @@ class Scraper:
         return decorate if function is None else decorate(function)
 
     def start(self, *sources: Source) -> None:
-        """Where a run begins: items, URLs, iterables of them, or functions that return such. May be called again.
+        """Add what a run starts with: items, URLs, iterables of them, or functions that return them.
 
         Sources are read again when a run is resumed before all of them were stored; duplicates are dropped.
         """
         self._sources.extend(sources)
 
     def on_start(self, function: F) -> F:
-        """Called once when a run begins or is taken up again, before its items are stored."""
+        """Call a function once when a run begins or is resumed, before its items are stored."""
         self.start_hooks.append(function)
         return function
 
     def on_finish(self, function: F) -> F:
-        """Called once when a run has finished, by one of the processes that worked on it."""
+        """Call a function once when a run has finished, in one of its processes."""
         self.finish_hooks.append(function)
         return function
 
@@ -197,7 +196,7 @@ class Scraper:
         )
 
     def obeys_robots(self, configured: bool) -> bool:
-        """Whether robots.txt is obeyed: as the code says, else as is configured."""
+        """Whether robots.txt is obeyed: as set in the code, else as configured."""
         return configured if self.robots is None else self.robots
 
     @property
@@ -209,7 +208,7 @@ class Scraper:
         return next(iter(self.stages.values()))
 
     async def seeds(self) -> AsyncIterator[NewItem]:
-        """What `start` was given, one by one. URLs become items of the first stage."""
+        """The items that `start` was given, one by one. URLs become items of the first stage."""
         for source in self._sources:
             try:
                 async for seed in _iter_source(source):
@@ -230,7 +229,7 @@ class Scraper:
         retry_table: Mapping[str, Any] | None = None,
         retry_overrides: Mapping[str, Any] | None = None,
     ) -> None:
-        """Apply the configuration: the author's own settings, and changes to stages.
+        """Apply the configuration: the author's settings, and changes to stages.
 
         `retry_*` give some of `RETRY_OPTIONS`: for all scrapers, in this one's table, and for this one call.
         """
@@ -254,19 +253,19 @@ class Scraper:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not be printed or stored: secret settings, and what secret headers carry."""
+        """Texts that must not be printed or stored: secret settings, and the values of secret headers."""
         if self._secrets is None:
             fields = _secret_fields(self.settings_type)
             given = {**self._configured, **_settings_values(self.settings)}
             headers = [self.headers, *(stage.headers for stage in self.stages.values())]
-            # `Bearer` and the like before a token are none of it.
+            # Without `Bearer` and the like before a token.
             carried = [value.split()[-1] for each in headers for value in secret_texts(each)]
             long = (text for text in carried if len(text) >= MIN_SECRET_LENGTH)
             self._secrets = tuple(dict.fromkeys((*secret_texts(given, fields), *long)))
         return self._secrets
 
     def check(self) -> Scraper:
-        """Raises InvalidScraper for what cannot work, before anything is started."""
+        """Raises InvalidScraper for a declaration that cannot work, before anything starts."""
         if not self.stages:
             raise InvalidScraper(
                 f"The scraper {self.name} has no stages.", remedy=f"Decorate a function with @{self.name}.stage."
@@ -279,7 +278,7 @@ class Scraper:
         return self
 
     def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
-        """What a run of this scraper is created from. Stages that go by host share the strictest of their policies."""
+        """The spec of a run of this scraper. Stages whose lane is the host share the strictest of their policies."""
         shared = strictest([stage.policy for stage in self.stages.values() if stage.by_host] or [StagePolicy()])
         return RunSpec(
             scraper=self.name,
@@ -297,7 +296,7 @@ class Scraper:
 
     @property
     def code_version(self) -> str | None:
-        """A fingerprint of the files its functions stand in: two workers with different code are told apart."""
+        """A fingerprint of the files of its functions, which differs for workers with different code."""
         functions = [
             *(stage.function for stage in self.stages.values()),
             *map(inspect.unwrap, self.providers.functions),
@@ -306,7 +305,7 @@ class Scraper:
         files |= {str(file) for file in self.files}
         digest = hashlib.sha256()
         try:
-            # By content: on another machine the same files may lie elsewhere.
+            # By content, because paths differ between machines.
             for content in sorted(Path(file).read_bytes() for file in files):
                 digest.update(content)
         except OSError:
@@ -342,12 +341,12 @@ async def _iter_source(source: Source) -> AsyncIterator[Seed]:
 
 
 def _secret_fields(kind: type | None) -> set[str]:
-    """The names of the fields that are marked as secret: by `Secret`, or by pydantic's SecretStr."""
+    """The names of fields with the type `Secret` or pydantic's SecretStr."""
     if kind is None:
         return set()
     try:
         hints = get_type_hints(kind, include_extras=True)
-    except Exception:  # a name that only the author's type checker knows
+    except Exception:  # a name under TYPE_CHECKING
         return set()
     return {name for name, hint in hints.items() if _is_secret(hint)}
 
@@ -392,7 +391,7 @@ def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any])
 
 
 def _validation_message(problem: Exception) -> str:
-    """What is wrong, without the values: they may be secrets."""
+    """The error without the values, which may be secrets."""
     if (errors := getattr(problem, "errors", None)) is not None:
         found = errors(include_input=False, include_url=False)
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)

@@ -1,4 +1,4 @@
-"""Sitemaps as work: each one is an item of its own, so it is fetched politely, retried and never lost."""
+"""Sitemaps as items: each is fetched politely, retried and stored like any other item."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shoal.fetch.sitemap import read_sitemap, robots_sitemaps
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 
-# An index should list sitemaps only, but some list indexes. A site that makes them up lists ever more.
+# An index should list sitemaps only, but some list indexes, and a hostile site lists endless ones.
 MAX_DEPTH = 5
 MAX_SITEMAPS = 1_000_000
 SITEMAPS_LEFT = "sitemaps_left"
 
 
 def sitemap_item(target: AnyStage, url: str, *, match: str | None, since: str | None) -> NewItem:
-    """Work for the stage that reads sitemaps on behalf of `target`. The stage is added when it is first needed."""
+    """An item for the stage that reads sitemaps for `target`. The stage is added when it is first needed."""
     try:
         re.compile(match or "")
         _parse_day(since)
@@ -43,7 +43,7 @@ def _add_sitemap_stage(target: AnyStage) -> AnyStage:
             return
         sitemap = read_sitemap(page.body)
         listed: list[str] = []
-        wanted, since = re.compile(item.payload.get("match", "")), _parse_day(item.payload.get("since"))
+        pattern, since = re.compile(item.payload.get("match", "")), _parse_day(item.payload.get("since"))
         count = 0
         for entry in sitemap.entries:
             count += 1
@@ -51,7 +51,7 @@ def _add_sitemap_stage(target: AnyStage) -> AnyStage:
                 continue
             if sitemap.kind == "index":
                 listed.append(entry.loc)
-            elif wanted.search(entry.loc):
+            elif pattern.search(entry.loc):
                 yield target.item(entry.loc)
         yield from _sitemaps(stage, item, listed, log)
         if sitemap.problem:
@@ -65,9 +65,9 @@ def _add_sitemap_stage(target: AnyStage) -> AnyStage:
 
 
 def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterator[NewItem]:
-    """Work for sitemaps that an index lists, as far as the limits go.
+    """Items for the sitemaps that an index lists, within the limits.
 
-    No process knows how many sitemaps a run has, so each index gets a part of what its parent had left.
+    No process knows how many sitemaps a run has, so each index gets a share of what its parent had left.
     """
     if not urls:
         return
@@ -87,5 +87,5 @@ def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterato
 def _parse_day(text: str | None) -> dt.datetime | None:
     if text is None:
         return None
-    moment = dt.datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    day = dt.datetime.fromisoformat(text)
+    return day if day.tzinfo else day.replace(tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""A stage: an author's function, what it asks for, and how politely it is run."""
+"""A stage: an author's function with its signature, policy and rules for items."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ UNSET: Final = _Host()
 
 
 class StageOptions(RetryOptions, total=False):
-    """How a stage works. Everything may be left out.
+    """The options of a stage; all are optional.
 
     `name`: the function's unless given. `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is
-    visited, over all machines. `concurrency`: how many of its pages are under way at once. `timeout`: seconds for one
-    attempt. `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2):
-    when they come. `lane`: what shares rate and concurrency instead of the host: a name,
-    a function of the item, or None for no limit. `partition`: affinity of the items. `ordered`: items of a lane run one
-    after another. `follow`: links that become items. `record`: the type every record must have. `blocked`: a rule that
-    tells a soft block from a page. `headers` go with its requests.
+    visited, over all machines. `concurrency`: how many of its items run at once. `timeout`: seconds for one attempt.
+    `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
+    delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
+    limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
+    become items. `record`: the type of every record. `blocked`: a function that recognizes a soft block. `headers`:
+    sent with its requests.
     """
 
     name: str | None
@@ -63,9 +63,9 @@ class StageOptions(RetryOptions, total=False):
 
 
 class Stage(Generic[P, T]):
-    """A decorated function. It stays callable as it was, so that a test just calls it.
+    """A decorated function. It stays callable, so that a test can call it.
 
-    Made by `Scraper.stage`; `stage.item(...)` makes work for it.
+    Created by `Scraper.stage`; `stage.item(...)` creates items for it.
     """
 
     def __init__(self, scraper: Scraper, function: Callable[P, T], options: StageOptions) -> None:
@@ -104,7 +104,7 @@ class Stage(Generic[P, T]):
 
     @functools.cached_property
     def fetches(self) -> bool:
-        """Whether Shoal fetches the item's URL for it."""
+        """Whether Shoal fetches the item's URL: its function or one of its providers asks for a Page."""
         return Page in self.signature.types
 
     @property
@@ -123,10 +123,10 @@ class Stage(Generic[P, T]):
         delay: float = 0.0,
         retries: int | None = None,
     ) -> NewItem:
-        """Work for this stage: a URL, a key, or both. Yield it, or hand it to `Scraper.start`.
+        """An item for this stage: a URL, a key, or both. Yield it, or pass it to `Scraper.start`.
 
-        Given the `Item` of an earlier stage, the same key moves on, with its URL, payload, partition and priority.
-        A smaller `priority` goes first; `delay` is seconds from now.
+        Given the `Item` of an earlier stage, the new item has the same key, URL, payload, partition and priority. A
+        smaller `priority` goes first; `delay` is seconds from now.
         """
         url: str | None
         if isinstance(target, Item):
@@ -153,7 +153,7 @@ class Stage(Generic[P, T]):
         return _replace(new, lane=self._lane_of(new)) if lane is UNSET else new
 
     def sitemap(self, url: str, *, match: str | None = None, since: str | None = None) -> NewItem:
-        """Work that reads a sitemap (or the sitemaps a robots.txt names) and makes an item of each page in it.
+        """An item that reads a sitemap, or those that a robots.txt names, and yields an item for each page in it.
 
         `match`: a regular expression searched in each URL. `since`: a date like 2026-01-31; pages that the sitemap
         says were changed before are left out. Call it where the scraper is defined, not in a handler.
@@ -163,7 +163,7 @@ class Stage(Generic[P, T]):
         return sitemap_item(self, url, match=match, since=since)
 
     def check(self) -> None:
-        """Raises InvalidScraper for what cannot work, before anything is started."""
+        """Raises InvalidScraper for a declaration that cannot work, before anything starts."""
         fetches = self.fetches
         if self.follow is not None:
             self.follow.checked()
@@ -178,7 +178,7 @@ class Stage(Generic[P, T]):
         if isinstance(self._lane, _Host):
             if new.url is not None:
                 return host_or_none(new.url)
-            # No URL, no host: what the author said about pace then holds for the stage as a whole.
+            # Without a URL there is no host, so the author's rate applies to the stage as a whole.
             return f"{self.scraper.name}.{self.name}" if self.policy.has_rate else None
         return self._lane(new) if callable(self._lane) else self._lane
 
@@ -187,7 +187,7 @@ AnyStage = Stage[..., Any]
 
 
 def _check_types(stage: str, options: StageOptions) -> None:
-    """One sentence instead of a TypeError from deep inside."""
+    """Raises InvalidScraper for options of the wrong type."""
     rules: dict[str, tuple[Any, str]] = {
         "follow": (Follow | bool, "True or Follow(...)"),
         "record": (type, "a class"),

@@ -1,4 +1,4 @@
-"""A YAML file as plain values: bounded, without surprises, and with the line of each key for complaints."""
+"""Reads a YAML file as plain values, bounded in size, with the line of each key for error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from shoal.errors import InvalidScraper, NotFound
 
 MAX_BYTES = 256 << 10
-# Aliases let a short text stand for a huge value, or for one that contains itself.
+# Aliases let a short text expand to a huge value, or to one that contains itself.
 MAX_VALUES = 20_000
 MAX_DEPTH = 20
 _TAG = "tag:yaml.org,2002:"
@@ -20,7 +20,7 @@ _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map",
 
 
 class _Loader(yaml.SafeLoader):
-    """Only what JSON knows: a date stays the text that it is, and tags are refused."""
+    """Loads the types of JSON only: a date stays text, and tags are refused."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -30,19 +30,19 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class YamlFile(msgspec.Struct, frozen=True):
-    """What a file says: `values` under the keys of its mapping, `root` to find their lines."""
+    """A file: `values` of its mapping, and `root`, the node that has their lines."""
 
     path: Path
     values: dict[str, Any]
     root: yaml.Node
 
     def error(self, keys: Sequence[str | int], message: str, *, remedy: str | None = None) -> InvalidScraper:
-        """The error that names the file and the line where these keys, from the outermost on, stand."""
+        """An error that names the file and the line of these keys, the outermost first."""
         return _error(self.path, _line_of(self.root, keys), message, remedy)
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Raises NotFound, or InvalidScraper in one sentence with the line."""
+    """Read a file. Raises NotFound, or InvalidScraper in one sentence with the line."""
     text = _text(path)
     try:
         loader = _Loader(text)
@@ -58,7 +58,7 @@ def read_yaml(path: Path) -> YamlFile:
     except yaml.reader.ReaderError as problem:
         line = text.count("\n", 0, problem.position) + 1
         raise _error(path, line, f"this is not valid YAML: the character #x{problem.character:04x}.", None) from None
-    except ValueError as problem:  # 0x_ looks like a number and is none
+    except ValueError as problem:  # such as 0x_, which looks like a number
         raise InvalidScraper(f"{path} is not valid YAML: {problem}.", remedy="Put the value in quotes.") from None
     except RecursionError:
         raise _too_large_error(path) from None
@@ -81,7 +81,7 @@ def _text(path: Path) -> str:
 
 
 def _check(path: Path, root: yaml.Node) -> None:
-    """Every value counted as often as it is used, every key a text and there once."""
+    """Check the number of values (aliases expanded), the depth, and that keys are unique texts."""
     left = [(root, 0)]
     count = 0
     while left:
@@ -111,13 +111,13 @@ def _check_keys(path: Path, node: yaml.MappingNode) -> None:
 
 
 def _line_of(root: yaml.Node, keys: Sequence[str | int]) -> int:
-    """The line of the innermost of these keys that is there. What came with a merged alias has the line above it."""
+    """The line of the innermost of these keys that exists; for a key of a merged alias, that of its parent."""
     node, line = root, root.start_mark.line + 1
-    for wanted in keys:
+    for name in keys:
         if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == wanted), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(wanted, int) and wanted < len(node.value):
-            found = (node.value[wanted], node.value[wanted])
+            found = next(((key, value) for key, value in node.value if key.value == name), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(name, int) and name < len(node.value):
+            found = (node.value[name], node.value[name])
         else:
             found = None
         if found is None:

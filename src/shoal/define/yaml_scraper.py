@@ -1,11 +1,4 @@
-"""A scraper declared in a YAML file: its header, its typed settings, and the code that it names.
-
-A scraper declared in a YAML file: the keys that every such file may have. The rest is for its kind of scraper.
-
-The settings of a declared scraper as the type that its code asks for, or one sentence with the file and the line.
-
-From a declared file to its scraper: the code it names, fed with what it says.
-"""
+"""Loads a scraper that a YAML file declares: the keys of all such files, the settings, the code that it names."""
 
 from __future__ import annotations
 
@@ -24,7 +17,6 @@ from msgspec import inspect
 from shoal.define.author_code import load_object
 from shoal.define.policy import MAX_MEMBER_SECONDS
 from shoal.define.scraper import Scraper
-from shoal.define.yaml_file import read_yaml
 from shoal.errors import InvalidScraper, InvalidSetting, NotFound
 from shoal.model.run import check_name
 
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
     from shoal.define.yaml_file import YamlFile
 
 SUFFIXES = (".yaml", ".yml")
-# A name and not an import: recipes are written with what this package offers.
+# A name and not an import, because recipes import this package.
 DEFAULT_SCRAPER = "shoal.recipes.newspaper:newspaper"
 MAX_PRIORITY = 1_000_000
 # The key that says which section of a collection a file belongs to, when that is not the folder it lies in.
@@ -55,12 +47,12 @@ _TYPES = {
 
 
 class YamlHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says to all who read it.
+    """The common keys of a YAML file.
 
-    `scraper`: whose code it feeds, `file.py:name` or `module:name`. `group`: members of one run one after another.
-    `priority`: smaller goes first. `timeout`, `stale`: seconds that a run may take, and that it may be without
-    progress. `memory`: MB that its process may use. `enabled`: whether it takes part when all are run. `settings`: the
-    keys that belong to its kind of scraper. `folder`: where paths and modules that it names are looked for.
+    `scraper`: the code that gets its settings, `file.py:name` or `module:name`. `group`: members of one group run one
+    after another. `priority`: smaller goes first. `timeout`, `stale`: seconds that a run may take, and that it may be
+    without progress. `memory`: MB that its process may use. `enabled`: whether it runs when all are run. `settings`:
+    the keys that belong to its kind of scraper. `folder`: where the paths and modules that it names are searched.
     """
 
     path: Path
@@ -110,7 +102,7 @@ class _Number(NamedTuple):
     unit: str = ""
 
     def accepts(self, value: Any) -> bool:
-        # True is an int to Python, but nobody means a number by it.
+        # True is an int to Python, but not a number in YAML.
         kinds = (int,) if self.kind is int else (int, float)
         return type(value) in kinds and math.isfinite(value) and self.low <= value <= self.high
 
@@ -141,17 +133,16 @@ HEADER_KEYS: Mapping[str, _Text | _Number | _Boolean] = {
 
 
 def is_yaml_file(target: str) -> bool:
-    """Whether this names a YAML file."""
-    # `shoal try` asks for the file of `paper.yaml:article` like this.
+    """Whether a target names a YAML file; `shoal try` passes `paper.yaml:`."""
     return target.removesuffix(":").lower().endswith(SUFFIXES)
 
 
 def read_yaml_header(path: Path, folder: Path = Path()) -> YamlHeader:
-    """What the file says, its common keys checked; nothing is imported.
+    """Read a file and check its common keys; nothing is imported.
 
     Raises NotFound, or InvalidScraper with the file, the line and what to write instead.
     """
-    # Imported late: most scrapers are written in Python and need no YAML.
+    # Imported here, because most scrapers are written in Python and need no YAML.
     from shoal.define.yaml_file import read_yaml
 
     file = read_yaml(path)
@@ -195,10 +186,10 @@ def slug(text: str) -> str:
 
 
 def convert_settings(header: YamlHeader, kind: type[T]) -> T:
-    """What the file gives to its kind of scraper, as a Struct, a dataclass or a pydantic model.
+    """The settings of a file as a Struct, a dataclass or a pydantic model.
 
-    A type with fields `name` or `country` gets these too. Raises InvalidScraper; a key that the type does not have is
-    an error, whatever the type itself thinks of such.
+    A type with fields `name` or `country` gets these too. Raises InvalidScraper, also for a key that the type does not
+    have, even if the type itself would ignore it.
     """
     values = settings_for(header, kind)
     fields = _fields(kind)
@@ -218,7 +209,7 @@ def convert_settings(header: YamlHeader, kind: type[T]) -> T:
 
 
 def settings_for(header: YamlHeader, kind: type) -> dict[str, Any]:
-    """The keys of the file that are for this type."""
+    """The values of the file for this type."""
     fields = _fields(kind) or ()
     own = {name: getattr(header, name) for name in ("name", "country") if name in fields}
     return {**own, **header.settings}
@@ -227,12 +218,14 @@ def settings_for(header: YamlHeader, kind: type) -> dict[str, Any]:
 def yaml_error(
     header: YamlHeader, keys: Sequence[str | int], message: str, *, remedy: str | None = None
 ) -> InvalidScraper:
-    """The error that names the file and the line where these keys stand."""
+    """An error that names the file and the line of these keys."""
+    from shoal.define.yaml_file import read_yaml
+
     return read_yaml(header.path).error(keys, message, remedy=remedy)
 
 
 def _fields(kind: type) -> set[str] | None:
-    """The names that a type has; None when it takes any."""
+    """The names of a type's fields; None when it accepts any."""
     if issubclass(kind, msgspec.Struct):
         return set(kind.__struct_encode_fields__)
     if dataclasses.is_dataclass(kind):
@@ -244,7 +237,7 @@ def _fields(kind: type) -> set[str] | None:
 
 
 def _translate_error(header: YamlHeader, message: str, kind: type) -> InvalidScraper:
-    """msgspec's complaint in the words of somebody who writes YAML."""
+    """An error of msgspec in terms of the YAML file."""
     match = _ERROR_PATH.fullmatch(message)
     what, keys = (match[1], _keys(match[2] or "")) if match else (message, ())
     if found := _UNKNOWN.fullmatch(what):
@@ -264,7 +257,7 @@ def _type_names(types: str) -> str:
 
 
 def _unknown_key_error(header: YamlHeader, keys: Keys, name: str, kind: type) -> InvalidScraper:
-    """What is near in name, or what has this name elsewhere."""
+    """An error that suggests a key with a similar name, or with this name elsewhere."""
     paths = {_dotted(path): path[-1] for path, _ in _all_paths(inspect.type_info(kind), ()) if path}
     paths |= {key: key for key in HEADER_KEYS}
     close = difflib.get_close_matches(name, [str(last) for last in paths.values()], n=1, cutoff=0.6)
@@ -277,7 +270,7 @@ def _unknown_key_error(header: YamlHeader, keys: Keys, name: str, kind: type) ->
 
 
 def _choices(kind: type, keys: Keys) -> str:
-    """The texts that may stand at this path."""
+    """The texts that are allowed at this path."""
     texts = [text for path, given in _all_paths(inspect.type_info(kind), ()) if path == keys for text in given]
     return " or ".join(dict.fromkeys(texts))
 
@@ -313,7 +306,7 @@ def _dotted(keys: Sequence[str | int]) -> str:
 
 
 def load_yaml_scraper(path: Path, folder: Path) -> Scraper:
-    """The scraper of a YAML file, checked. What it names is looked for in `folder`.
+    """The scraper of a YAML file, checked. The code that it names is searched in `folder`.
 
     Its kind is a Scraper, which gets the file's keys as its settings, or a function that takes a YamlHeader and returns
     one. Raises NotFound or InvalidScraper.
@@ -327,7 +320,7 @@ def load_yaml_scraper(path: Path, folder: Path) -> Scraper:
 
 def _build(header: YamlHeader) -> Scraper:
     try:
-        # A scraper belongs to one file: the next file of this kind gets one of its own.
+        # A scraper belongs to one file, so the module is executed again for the next file of this kind.
         kind = load_object(header.scraper, header.folder, fresh=True)
     except (NotFound, InvalidScraper) as problem:
         raise yaml_error(header, ["scraper"], problem.message, remedy=problem.remedy) from problem

@@ -1,4 +1,4 @@
-"""Places at hosts that an item's own lane does not speak for: leased in the ledger, shared with the hosts' items."""
+"""Slots at hosts that the item's own lane does not cover: leased in the ledger, shared with the items of the host."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from shoal.model.lane import HostSlotReply
 from shoal.worker.lane_starts import Deadline, ReleaseItem, extend_deadline
 from shoal.worker.state import WorkerIdentity
 
-# A slot is used again without asking for so long after the ledger confirmed it: what others heard of the host since
-# (a 429) is known here after that time.
+# A slot is reused without a request to the ledger for this long after it was confirmed. So what other workers learned
+# about the host (a 429) is known here after that time.
 FRESH_SECONDS = 0.25
-# It is kept for the next visitor of this process for so long, and held in all for so long while others may wait.
+# A free slot is kept this long for the next request of this process, and held in all this long at most.
 LINGER_SECONDS = 0.2
 MAX_HELD_SECONDS = 1.0
-# How often somebody who waits in the ledger's line asks again.
+# How often the ledger is asked again while no slot is free.
 POLL_SECONDS = (0.02, 0.1)
-# When nobody before us got a slot for so long, all who wait give up: two hosts may wait for each other.
+# When the queue for the host has not moved for this long, all requests give up: two hosts may wait for each other.
 STUCK_SECONDS = (4.0, 6.0)
 NO_SLOT_DELAY_SECONDS = (1.0, 5.0)
 MAX_HOSTS = 10_000
 
 
 class HostSlot(msgspec.Struct, eq=False):
-    """A slot at a host. `paced`: the host's lane keeps a distance, so the start must be reserved."""
+    """A slot at a host. `paced`: the host's lane has a delay, so the start must be reserved."""
 
     visit: int
     worker: str
@@ -47,7 +47,7 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 class HostSlotPool:
-    """The slots of this process at one host. One task speaks with the ledger for all who want one."""
+    """The slots of this process at one host. One task requests them from the ledger for all that wait."""
 
     def __init__(self, lanes: Lanes, identity: WorkerIdentity, host: str) -> None:
         self._lanes = lanes
@@ -64,11 +64,11 @@ class HostSlotPool:
 
     @property
     def idle(self) -> bool:
-        """Nobody is inside, nobody waits, and nothing need be remembered."""
+        """Whether no slot is in use or wanted, and the host is not closed."""
         return not (self._in_use or self._waiting or self._free or time.monotonic() < self._closed_until)
 
     def close_for(self, seconds: float, why: str) -> bool:
-        """The host asks to wait. False if that was known."""
+        """Close the host. False if it was already closed for as long."""
         until = time.monotonic() + seconds
         if until <= self._closed_until + 1.0 and self._closed_until > time.monotonic():
             return False
@@ -78,7 +78,7 @@ class HostSlotPool:
         return True
 
     async def acquire(self, claimed: ClaimedItem, deadline: Deadline) -> HostSlot:
-        """Wait for a slot. Raises Throttled while the host is shut, or when no slot comes free for long."""
+        """Wait for a slot. Raises Throttled while the host is closed, or when no slot becomes free in time."""
         now = time.monotonic()
         if now < self._closed_until:
             raise self._closed_error()
@@ -97,7 +97,7 @@ class HostSlotPool:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                self.release(waiter.future.result())  # it was called, and cannot come
+                self.release(waiter.future.result())  # it got a slot while it was cancelled
             raise
         extend_deadline(deadline, time.monotonic() - now)
         return slot
@@ -118,7 +118,7 @@ class HostSlotPool:
         return now < slot.fresh_until and slot.worker == self._identity.id
 
     def _assign_free(self) -> None:
-        """Give fresh slots to those who wait."""
+        """Assign fresh slots to waiting requests."""
         now = time.monotonic()
         for slot in [slot for slot in self._free if self._is_fresh(slot, now)]:
             while self._waiting and self._waiting[0].future.done():
@@ -143,15 +143,15 @@ class HostSlotPool:
                 self._identity.mark_lost(self._worker)
                 self._fail_waiters(ReleaseItem())
             except LedgerError as error:
-                self._free.clear()  # the worker ends of it, and they with it
+                self._free.clear()  # the worker ends, and its slots with it
                 self._fail_waiters(error)
             except Exception as error:
                 self._fail_waiters(error)
 
     async def _release_old(self) -> None:
-        """Return slots that were kept for nobody, or for too long."""
+        """Return slots that are not wanted, or were held for too long."""
         now, worker = time.monotonic(), self._identity.id
-        mine = [slot for slot in self._free if slot.worker == worker]  # others went with the worker we were before
+        mine = [slot for slot in self._free if slot.worker == worker]  # the others ended with this process's earlier id
         old = [
             slot
             for slot in mine
@@ -162,7 +162,7 @@ class HostSlotPool:
             await self._lanes.release_slots([slot.visit for slot in old])
 
     async def _acquire_next(self) -> None:
-        """Get one more slot for whoever waits first. Places that we still hold are confirmed and used before that."""
+        """Get a slot for the first waiting request. Slots that are still held are confirmed and used first."""
         visit = 0
         pause = POLL_SECONDS[0]
         patience = random.uniform(*STUCK_SECONDS)
@@ -216,7 +216,7 @@ class HostSlotPool:
         return answer
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but no longer than until somebody comes or goes here."""
+        """Sleep until something changes here, at most so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -242,7 +242,7 @@ class HostSlotPool:
 
 
 class HostSlots:
-    """The hosts that this process visits from elsewhere."""
+    """The slots of this process at all hosts that items of other lanes visit."""
 
     def __init__(self, lanes: Lanes, identity: WorkerIdentity) -> None:
         self._lanes = lanes
@@ -258,7 +258,7 @@ class HostSlots:
         return slots
 
     async def close(self) -> None:
-        """Stop looking after slots; the ledger takes them back with the worker."""
+        """Stop the tasks; the ledger frees the slots with the worker."""
         tasks = [known.task for known in self._hosts.values() if known.task is not None]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Starts on lanes that keep a distance: reserved in the ledger, and used here at their time, never too close."""
+"""Starts on lanes with a delay: reserved in the ledger and used at their time, never closer than the delay."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from shoal.worker.state import WorkerIdentity, boottime_seconds
 
 Deadline = asyncio.Timeout | None
 
-# How late a start may be used: so much, or this share of the lane's delay, and what is not known of the ledger's clock.
-# More after a start was missed, and less again with each that was not.
+# How late a start may be used: this long, or this share of the lane's delay, plus the uncertainty about the ledger's
+# clock. It doubles after a missed start and shrinks with each start that was used.
 MIN_SLACK = 0.004
 MAX_SLACK = 0.1
 SLACK_SHARE = 0.02
-# Answers of the ledger say for so long where its clock stands; clocks drift apart.
+# A reading of the ledger's clock is used for this long, because clocks drift.
 CLOCK_SAMPLE_SECONDS = 5.0
-# A connection is opened so long before its request may leave.
+# A connection is opened this long before its request may be sent.
 CONNECT_SECONDS = 0.05
 MAX_SLEEP_SECONDS = 10.0
-# Timers of the event loop are exact to a millisecond. Short distances are waited for to the end in small steps.
+# Timers of the event loop are exact to a millisecond. The end of short delays is waited for in small steps.
 EXACT_SPACING = 0.1
 TIMER_RESOLUTION_SECONDS = 0.0012
 SEND_DELAYS_KEPT = 16
-# A lane that nobody waits for is remembered so long for its last start.
+# With more lanes than this, those without users are dropped.
 MAX_LANES = 10_000
 
 
 class ReleaseItem(Exception):
-    """The item goes back uncharged: its lane does not let it start soon, or it is no longer ours."""
+    """The item must be returned uncharged: its lane does not let it start soon, or its lease is lost."""
 
 
 class StartTooFarAhead(Exception):
-    """No start was given, because the next one lies `seconds` ahead."""
+    """No start was reserved, because the next one is `seconds` ahead."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -48,7 +48,7 @@ class StartTooFarAhead(Exception):
 
 
 class _PendingReservation(msgspec.Struct, eq=False):
-    """Somebody who waits for a reservation."""
+    """A request that waits for a reservation."""
 
     lease: Lease | None
     within: float | None
@@ -56,16 +56,16 @@ class _PendingReservation(msgspec.Struct, eq=False):
 
 
 class _ReservedStart(msgspec.Struct, frozen=True):
-    """A start of ours: not before and not after, on this process's clock."""
+    """A reserved start: when it may be used, on this process's clock."""
 
     earliest: float
     latest: float
 
 
 class LedgerClock:
-    """Where the ledger's clock stands on this process's clock: between two bounds, in seconds to be added to it.
+    """The offset of the ledger's clock from this process's clock: between `low` and `high` seconds.
 
-    An answer was made between the question and its arrival. The quickest of the latest ones tell that closest.
+    An answer was made between the request and its arrival, so the quickest of the latest answers bound it best.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class LedgerClock:
         return self.high - self.low
 
     async def sample(self, lanes: Lanes) -> None:
-        """Ask for nothing but the time, now and then: a reservation takes longer, because it is written to disk."""
+        """Read the ledger's clock if the last reading is old. It is quicker than a reservation, which is written."""
         asked_at = boottime_seconds()
         if asked_at - self._read_at > CLOCK_SAMPLE_SECONDS / 2:
             self._read_at = asked_at
@@ -90,7 +90,7 @@ class LedgerClock:
         while self._answers[0][0] < answered_at - CLOCK_SAMPLE_SECONDS:
             self._answers.popleft()
         self._update_bounds()
-        if self.low > self.high:  # somebody has set a clock
+        if self.low > self.high:  # a clock was changed
             while len(self._answers) > 1:
                 self._answers.popleft()
             self._update_bounds()
@@ -103,8 +103,8 @@ class LedgerClock:
 class LaneRateLimiter:
     """The starts of one lane in this process.
 
-    Starts are not tied to requests: whoever is next uses the next one that is still good. One that was slept through (a
-    busy loop, a suspended machine) has lapsed, because another worker's may be under way by then.
+    Starts are not tied to requests: the next request uses the next valid start. A start that was missed (a busy loop, a
+    suspended machine) is void, because another worker may use the one after it.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class LaneRateLimiter:
         self.users = 0
 
     async def reserve(self, lease: Lease | None, within: float | None, deadline: Deadline) -> None:
-        """A start for one more request; for the first one of an item with its lease. Returns shortly before it.
+        """Reserve a start for one request, with the item's lease for its first one. Returns shortly before the start.
 
         Raises StartTooFarAhead when it would be more than `within` seconds ahead, and ReleaseItem when the lease is
-        gone.
+        lost.
         """
         pending = _PendingReservation(lease, within, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
@@ -141,7 +141,7 @@ class LaneRateLimiter:
         began = time.monotonic()
         earliest = await pending.future
         try:
-            # Most of the wait, before a connection is taken.
+            # Most of the wait is before a connection is taken.
             await asyncio.sleep(max(0.0, earliest - CONNECT_SECONDS - boottime_seconds()))
         except BaseException:
             self.drop_reservation()
@@ -149,7 +149,7 @@ class LaneRateLimiter:
         extend_deadline(deadline, time.monotonic() - began)
 
     async def before_send(self, deadline: Deadline) -> None:
-        """Wait for the very moment. The next one waits until `sent` or `send_failed`."""
+        """Wait for the start. The next request waits until `after_send` or `send_failed`."""
         began = time.monotonic()
         await self._send_lock.acquire()
         try:
@@ -160,17 +160,17 @@ class LaneRateLimiter:
         extend_deadline(deadline, time.monotonic() - began)
 
     def after_send(self) -> None:
-        """The request has left."""
+        """The request was sent."""
         self._last_sent = boottime_seconds()
         self._delays.append(self._last_sent - self._send_started_at)
         self._send_lock.release()
 
     def send_failed(self) -> None:
-        """It did not leave after all."""
+        """The request was not sent."""
         self._send_lock.release()
 
     def drop_reservation(self) -> None:
-        """Somebody who has reserved does not come."""
+        """A request that has reserved a start does not use it."""
         self._outstanding = max(0, self._outstanding - 1)
 
     async def _wait_for_start(self) -> None:
@@ -193,11 +193,11 @@ class LaneRateLimiter:
             self._missed = True
 
     def _send_delay(self) -> float:
-        """Writing a request takes at least this long. So much earlier it may begin, and is not sent too early."""
+        """The least time that writing a request took: it may begin this much earlier."""
         return min(self._delays) if len(self._delays) == SEND_DELAYS_KEPT else 0.0
 
     async def _reserve_pending(self) -> None:
-        """Reserve for all who wait, as often as it takes; what came in meanwhile goes together."""
+        """Reserve for all pending requests; those that came in meanwhile go together."""
         try:
             while self._pending:
                 within = self._pending[0].within
@@ -229,7 +229,7 @@ class LaneRateLimiter:
         asked_at = boottime_seconds()
         request = StartRequest(leases=leases, count=len(batch), slack=slack, within=within)
         if self._missed:
-            # Also for those who had one: all of them are reserved anew.
+            # Starts that were reserved before are void too: all of them are reserved again.
             idle = min(asked_at - self._last_sent, MAX_LANE_DELAY)
             self._missed = False
             self._reserved.clear()
@@ -258,7 +258,7 @@ class LaneRateLimiter:
 
 
 class StartReservation:
-    """One request's start on a lane: reserved, then used or given up."""
+    """One request's start on a lane: reserved, then used or dropped."""
 
     __slots__ = ("_deadline", "_lane", "_state")
 
@@ -292,7 +292,7 @@ class StartReservation:
 
 
 class RateLimiter:
-    """The lanes with a delay that this process visits."""
+    """The starts of all lanes with a delay that this process visits."""
 
     def __init__(self, lanes: Lanes, identity: WorkerIdentity) -> None:
         self._lanes = lanes
@@ -313,7 +313,7 @@ class RateLimiter:
 
 
 async def sleep_until(when: float, *, exact: bool) -> None:
-    """`when` is by `boottime_seconds`. Exact: not a millisecond late, at the price of that millisecond's work."""
+    """`when` is by `boottime_seconds`. `exact` avoids the millisecond of the timer's resolution by polling."""
     while (left := when - boottime_seconds()) > 0:  # noqa: ASYNC110 - time is all it waits for
         await asyncio.sleep(max(0.0, left - TIMER_RESOLUTION_SECONDS) if exact else left)
 
@@ -325,6 +325,6 @@ def _fail_all(batch: list[_PendingReservation], error: BaseException) -> None:
 
 
 def extend_deadline(deadline: Deadline, seconds: float) -> None:
-    """Waiting for others is not the item's fault: its time is moved by as much."""
+    """Extend the timeout of an attempt by the time that it waited for its lane."""
     if deadline is not None and (when := deadline.when()) is not None:
         deadline.reschedule(when + seconds)

@@ -1,4 +1,4 @@
-"""What a worker is told when it starts, and what it tells when it ends."""
+"""The options of a worker, why it stops, and the summary of its work."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`concurrency`: items worked on at once; with `min_concurrency`, at most so many, at least those, and as `limits`
-    and the work allow. `batch_size`: items per claim, at most. `prefetch`: claim a little more than is worked on.
-    `lease`: seconds without a heartbeat after which others get the items. `drain`: seconds that running items get after
-    a stop. `limit`: leave after so many items. `stop_when_idle`: leave when nothing is claimable now, though the run
-    has not ended. `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk. `version`: of
-    Shoal; `code`: the fingerprint of the scraper's code.
+    """The options of one worker.
+
+    `concurrency`: items processed at once; with `min_concurrency` it varies between the two, as load and backlog allow
+    (`limits`). `batch_size`: the maximum of items per claim. `prefetch`: claim items ahead. `lease`: seconds without a
+    heartbeat after which other workers get the items. `drain`: seconds that running items get after a stop. `limit`:
+    leave after so many items. `stop_when_idle`: leave when nothing is claimable now, though the run has not ended.
+    `forever`: stay when nothing is left. `patience`: seconds to wait for a full disk. `version`: of Shoal; `code`: the
+    fingerprint of the scraper's code.
     """
 
     scope: Scope
@@ -36,7 +38,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def initial_concurrency(self) -> int:
-        """Items at once to begin with."""
+        """Items processed at once at the start."""
         return self.concurrency if self.min_concurrency is None else self.min_concurrency
 
 
@@ -52,7 +54,7 @@ class StopReason(StrEnum):
 
 
 class WorkSummary(msgspec.Struct, kw_only=True):
-    """What one worker did. Counts are of attempts that were committed; `dropped` items were no valid work."""
+    """What one worker did. The counts are of committed attempts; `dropped` items were invalid."""
 
     stop_reason: StopReason = StopReason.NOTHING_LEFT
     worker: str = ""

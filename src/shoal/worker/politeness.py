@@ -23,14 +23,14 @@ from shoal.worker.lane_starts import (
 from shoal.worker.state import WorkerIdentity
 
 MAX_KEYS = 10_000
-# A look at a lane is good for so long.
+# What was read about a lane is used for this long.
 LANE_RECHECK_SECONDS = 0.1
-# An item whose own start is farther ahead than this goes back instead of keeping a slot.
+# An item whose start is farther ahead is returned instead of keeping a slot.
 MAX_START_WAIT_SECONDS = 1.0
 
 
 class BoundedDict(dict[str, float]):
-    """A dict that forgets its oldest half when it gets too long. Whoever asks must be able to find out again."""
+    """A dict that drops its oldest half when it is full. A missing key only costs another request to the ledger."""
 
     def __setitem__(self, key: str, value: float) -> None:
         if len(self) >= MAX_KEYS and key not in self:
@@ -40,10 +40,10 @@ class BoundedDict(dict[str, float]):
 
 
 class ClosedLanes:
-    """Which lanes must not be visited though their items were claimed before anybody knew.
+    """Lanes that were closed after their items had been claimed.
 
-    What this process hears it knows at once; what others heard it learns by looking at the lane before an item that
-    has been waiting in the buffer is started.
+    What this process learns (a 429) applies at once; what other processes learned is read from the ledger before an
+    item that has waited in the buffer is started.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -52,7 +52,7 @@ class ClosedLanes:
         self._checked_at = BoundedDict()
 
     def close(self, lane: str, seconds: float) -> None:
-        """The site asked to wait."""
+        """The site asked this worker to wait for so many seconds."""
         self._until[lane] = time.monotonic() + seconds
 
     async def is_closed(self, lane: str, run_id: str | None, claimed_at: float) -> bool:
@@ -100,7 +100,7 @@ class Politeness:
         return AttemptGate(self, claimed, claimed_at, lane_run_id=lane_run_id, deadline=deadline)
 
     async def set_crawl_delay(self, lane: str, delay: float, run_id: str | None) -> float:
-        """Hand a crawl-delay on to the lane, once. Returns when that was."""
+        """Set the crawl-delay of a lane in the ledger, once. Returns when that was."""
         if lane not in self._crawl_delay_set_at and self._lanes is not None:
             await self._lanes.set_delay_floor(lane, delay, "robots.txt asks for it", run_id=run_id)
             self._crawl_delay_set_at[lane] = time.monotonic()
@@ -110,7 +110,7 @@ class Politeness:
         return lane in self._crawl_delay_set_at
 
     async def block_host(self, host: str, ended: Throttled, claimed: ClaimedItem) -> None:
-        """A host that has no say in the item's own lane asks to wait: nobody visits it until then."""
+        """Block a host other than that of the item's own lane: no worker visits it until then."""
         if ended.retry_after is None:
             ended.retry_after = RetryPolicy().delay(claimed.tries + 1, self._rng)
         if self._lanes is None or self.host_slots is None:
@@ -125,10 +125,10 @@ class Politeness:
 
 
 class AttemptGate:
-    """The gate of one attempt. Its first request is the start that the ledger's lane has given it.
+    """Controls the requests of one attempt. Its first request uses the start that the ledger's lane gave the item.
 
-    An item with a URL and no lane was set free by its author. An item without a URL has no host of its own: what it
-    visits keeps to the lanes of the hosts, besides the item's own.
+    An item with a URL and no lane has no limit. An item without a URL has no host of its own: its requests obey the
+    lanes of the hosts they go to, besides the item's own. Waiting for a slot or a start extends `deadline`.
     """
 
     __slots__ = (
@@ -171,7 +171,7 @@ class AttemptGate:
             return
         other_host = self._other_host(url)
         try:
-            # The place first: a start that waits for a place would be used late.
+            # The slot first: a start that waits for a slot would be used late.
             if other_host is not None and self._politeness.host_slots is not None:
                 host_slots = self._politeness.host_slots.pool_for(other_host)
                 self._host_slot = host_slots, await host_slots.acquire(self._claimed, self._deadline)
@@ -179,7 +179,7 @@ class AttemptGate:
                 await self._reserve_own()
             if other_host is not None:
                 if self._start is not None:
-                    await self._use_start_now()  # its own lane is none of the host's: that start is over
+                    await self._use_start_now()  # the item's own lane does not cover this host
                 if self._host_slot is not None and self._host_slot[1].paced:
                     await self._reserve(other_host, None, is_other_host=True)
         except BaseException:
@@ -206,7 +206,7 @@ class AttemptGate:
             host_slots.release(slot)
 
     async def start(self) -> None:
-        """Something that is no request of ours starts, such as a handler with a client of its own."""
+        """Use the item's start for a handler that makes its requests without Shoal."""
         try:
             await self._reserve_own()
             await self._use_start_now()
@@ -214,7 +214,7 @@ class AttemptGate:
             self.request_done(0)
 
     async def on_throttled(self, ended: Throttled) -> None:
-        """A host answered that it wants to be left alone. The item's own lane hears of it by the end of the attempt."""
+        """Block the host that answered 429. The item's own lane is blocked by the commit of the attempt."""
         if ended.host is not None and not self._is_own(ended.host):
             await self._politeness.block_host(ended.host, ended, self._claimed)
 
@@ -234,18 +234,18 @@ class AttemptGate:
             await self._apply_crawl_delay(rules.crawl_delay, self._other_host(url))
 
     async def _apply_crawl_delay(self, delay: float, host: str | None) -> None:
-        """Hand a crawl-delay on to the lane it is meant for."""
+        """Set the crawl-delay on the lane of the host."""
         claimed = self._claimed
         if host is not None:
             await self._politeness.set_crawl_delay(host, delay, None)
         elif claimed.lane is not None:
             slowed_at = await self._politeness.set_crawl_delay(claimed.lane, delay, self._run_id)
             if self._claimed_at < slowed_at and not (claimed.paced or self._request_sent):
-                # It was claimed before the lane knew: it goes back, to come out again in its turn.
+                # It was claimed before the lane had the delay: it is returned and claimed again when the lane allows.
                 raise ReleaseItem
 
     async def _reserve_own(self) -> None:
-        """A start on the item's own lane, if that keeps a distance."""
+        """Reserve a start on the item's own lane, if that has a delay."""
         lane = self._claimed.lane
         if (
             lane is None
@@ -288,11 +288,11 @@ class AttemptGate:
         return self._claimed.lane is None and self._claimed.url is not None
 
     def _is_own(self, host: str) -> bool:
-        """Whether the item's own lane speaks for this host."""
+        """Whether the item's own lane covers this host."""
         return self._claimed.url is not None and host_or_none(self._claimed.url) == host
 
     def _other_host(self, url: str) -> str | None:
-        """The host of a request that the item's own lane does not speak for, else None."""
+        """The host of the URL if the item's own lane does not cover it, else None."""
         own = self._claimed.url
         if url == own:
             return None

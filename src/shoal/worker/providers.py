@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from shoal.define.author_code import error_summary
@@ -130,7 +131,7 @@ class OpenedValue:
 
     async def set_up(self) -> Any:
         """Raises ProviderFailed for an error of the author's code; what ends an attempt is raised as it is."""
-        function, run = self.provider.function, self._threads.run
+        function = self.provider.function
         assert function is not None
         arguments = await self._arguments()
         try:
@@ -141,14 +142,14 @@ class OpenedValue:
                     self._context = context
                     return value
                 case SetUp.CONTEXT:
-                    context = await run(lambda: function(**arguments))
-                    value = await run(context.__enter__)
-                    self._context = context
+                    self._context, value = await self._threads.run_cancellable(
+                        lambda cancelled: _enter(function(**arguments), cancelled)
+                    )
                     return value
                 case SetUp.COROUTINE:
                     return await function(**arguments)
                 case SetUp.PLAIN:
-                    return await run(lambda: function(**arguments))
+                    return await self._threads.run(lambda: function(**arguments))
         except (AttemptEnded, ReleaseItem, StoreFailed, LedgerError):
             raise
         except Exception as error:
@@ -163,6 +164,14 @@ class OpenedValue:
             await context.__aexit__(None, None, None)
         else:
             await self._threads.run(lambda: context.__exit__(None, None, None))
+
+
+def _enter(context: AbstractContextManager[Any], cancelled: Callable[[], bool]) -> tuple[Any, Any]:
+    """Enter in a thread. When the caller has timed out meanwhile, nothing else would leave it."""
+    value = context.__enter__()
+    if cancelled():
+        context.__exit__(None, None, None)
+    return context, value
 
 
 async def tear_down(opened: OpenedValue, log: Log) -> None:
@@ -192,7 +201,9 @@ class _WorkerValue:
 
     @property
     def failed(self) -> bool:
-        return self._ready.done() and (self._ready.cancelled() or self._ready.exception() is not None)
+        """Whether there is no value and will be none."""
+        ready = self._ready
+        return self._closing.is_set() or (ready.done() and (ready.cancelled() or ready.exception() is not None))
 
     async def get(self) -> Any:
         if self._ready.done():
@@ -203,12 +214,15 @@ class _WorkerValue:
         finally:
             self._waiting -= 1
             if not self._waiting and not self._ready.done():
-                self._task.cancel()  # every attempt that wanted it has timed out
+                self._end()  # every attempt that waited has timed out
 
-    async def close(self) -> None:
+    def _end(self) -> None:
         self._closing.set()
         if not self._ready.done():
             self._task.cancel()
+
+    async def close(self) -> None:
+        self._end()
         await asyncio.wait((self._task,), timeout=TEAR_DOWN_SECONDS + 1)
 
     async def _live(self) -> None:

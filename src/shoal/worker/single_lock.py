@@ -1,7 +1,7 @@
-"""One process owns the runs of a scraper in single mode: a lock that ends with the process, however it ends.
+"""The lock of single mode: one process at a time runs a scraper on a ledger.
 
-Beside a SQLite file it is a lock of the system. In PostgreSQL, which others reach too, it is a lock with a short time
-that its owner renews.
+Beside a SQLite file it is a file lock, which ends with the process. In PostgreSQL it is a lock in the ledger, which
+expires soon unless its owner renews it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from shoal.errors import LedgerError, LedgerFull, LedgerReadOnly, NotAllowed
 from shoal.ledger.protocols import Ledger
 from shoal.model.worker import new_worker_id
 
-# So long after its last renewal the lock of a process that died is free; what it held is fenced by leases anyway.
+# The lock of a process that died is free this long after its last renewal; leases fence its items anyway.
 LOCK_SECONDS = 10.0
 RENEW_SECONDS = 2.0
-_POLL_SECONDS = 0.25
+POLL_SECONDS = 0.25
 
 
 @contextmanager
 def hold_file_lock(scraper: str, ledger: Path) -> Iterator[None]:
-    """Hold the lock of a scraper beside its ledger. Raises NotAllowed when another process has it."""
+    """Hold the file lock of a scraper beside its ledger. Raises NotAllowed when another process has it."""
     with _open_lock_file(_path(scraper, ledger)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +35,7 @@ def hold_file_lock(scraper: str, ledger: Path) -> Iterator[None]:
             file.seek(0)
             owner = (file.read(20) or b"").decode().strip()
             raise _already_running_error(scraper, owner) from None
-        with suppress(OSError):  # who owns it is only told to people; on a full disk it is not
+        with suppress(OSError):  # the owner's process id is only for messages; a full disk may prevent it
             file.truncate(0)
             file.write(str(os.getpid()).encode())
         try:
@@ -47,9 +47,9 @@ def hold_file_lock(scraper: str, ledger: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def hold_ledger_lock(scraper: str, ledger: Ledger, report: Callable[[str], None]) -> AsyncIterator[None]:
-    """Hold the lock of a scraper in the ledger. Raises NotAllowed when another process has it and gives signs of life.
+    """Hold the lock of a scraper in the ledger. Raises NotAllowed when another process has it and renews it.
 
-    One that died keeps it for a moment: that is waited for.
+    The lock of a process that died is waited for until it expires.
     """
     name, owner_id = f"single:{scraper}", new_worker_id()
     await _acquire(name, owner_id, scraper, ledger, report)
@@ -59,7 +59,7 @@ async def hold_ledger_lock(scraper: str, ledger: Ledger, report: Callable[[str],
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
-        with suppress(LedgerError):  # then its time runs out
+        with suppress(LedgerError):  # then it expires
             await ledger.locks.release(name, owner_id)
 
 
@@ -74,9 +74,9 @@ async def _acquire(name: str, owner_id: str, scraper: str, ledger: Ledger, repor
         elif (held.taken_by, held.until) != (first.taken_by, first.until):
             raise _already_running_error(scraper, held.taken_by)
         else:
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         if held is first:
-            report(f"{held.taken_by} has run {scraper} a moment ago; looking whether it still does.")
+            report(f"{held.taken_by} ran {scraper} a moment ago; checking whether it still does.")
 
 
 async def _renew(name: str, owner_id: str, ledger: Ledger) -> None:
@@ -84,7 +84,7 @@ async def _renew(name: str, owner_id: str, ledger: Ledger) -> None:
         await asyncio.sleep(RENEW_SECONDS)
         with suppress(LedgerError):
             if not await ledger.locks.renew(name, owner_id, LOCK_SECONDS):
-                # Its time ran out while this process or the ledger stood still. Whoever has it now may keep it.
+                # It expired while this process or the ledger was stopped. Another process may have it now.
                 await ledger.locks.acquire(name, owner_id, LOCK_SECONDS)
 
 
@@ -106,7 +106,7 @@ def _open_lock_file(path: Path) -> FileIO:
 
 
 def was_abandoned(scraper: str, ledger: Path) -> bool:
-    """Whether a process has owned this scraper here and none does now."""
+    """Whether a process has held the file lock of this scraper and none does now."""
     try:
         with _path(scraper, ledger).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

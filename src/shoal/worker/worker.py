@@ -51,12 +51,12 @@ class Worker:
         self._options = options
         self._attempts = attempts
         self._events = registration.identity.events
-        self.report = WorkSummary()
+        self.summary = WorkSummary()
         self._lease_buffer = LeaseBuffer()
         self._commits = CommitQueue()
-        self._committer = Committer(self._commits, registration, self._lease_buffer, self.report, log)
+        self._committer = Committer(self._commits, registration, self._lease_buffer, self.summary, log)
         closed_lanes = ClosedLanes(ledger.lanes)
-        self._slots = Slots(attempts, registration, self._lease_buffer, self._commits, closed_lanes, self.report, log)
+        self._slots = Slots(attempts, registration, self._lease_buffer, self._commits, closed_lanes, self.summary, log)
         self._claimer = Claimer(ledger, registration, self._lease_buffer, self._slots, log)
         self._maintenance = Maintenance(ledger, log)
         self._auto_concurrency = (
@@ -129,7 +129,7 @@ class Worker:
         finally:
             await self._end([*parts, *self._slots.tasks])
             self._complete_summary(began)
-        return self.report
+        return self.summary
 
     async def _watch(self, parts: Sequence[asyncio.Task[None]], claimer: asyncio.Task[None]) -> None:
         """Return when the worker stops; raise what a part, a slot or the heartbeat raised."""
@@ -199,7 +199,7 @@ class Worker:
         await self._attempts.close()
 
     def _complete_summary(self, began: float) -> None:
-        summary, failure_log = self.report, self._attempts.failure_log
+        summary, failure_log = self.summary, self._attempts.failure_log
         failure_log.log_repeated()
         summary.seconds = round(time.monotonic() - began, 3)
         summary.worker = self.id
