@@ -1,4 +1,4 @@
-"""`shoal demo`: a real scrape of the bundled shop, judged by the shop itself."""
+"""`shoal demo`: a real scrape of the bundled shop, checked against the shop."""
 
 import json
 import os
@@ -17,9 +17,9 @@ from tests.support.project import COMMAND, Shoal, clean_environment
 
 @pytest.fixture
 def answer(shoal: Shoal, sqlite_path: Path) -> dict[str, Any]:
-    said = shoal("demo", "--json", "--ledger", str(sqlite_path))
-    assert said.returncode == 0, said.stdout + said.stderr
-    found: dict[str, Any] = json.loads(said.stdout)
+    result = shoal("demo", "--json", "--ledger", str(sqlite_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
@@ -45,17 +45,17 @@ def test_the_shop_was_scraped_completely_and_politely(answer: dict[str, Any], sq
 
 def test_in_a_pipe(shoal: Shoal, tmp_path: Path) -> None:
     """Data on stdout, plain lines on stderr, and a ledger in a temporary folder that the next commands can read."""
-    said = shoal("demo")
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "\x1b" not in said.stdout + said.stderr
-    assert "1259 of 1259 products were found, 0 twice, 0 wrong" in said.stdout
-    assert "done " in said.stderr
+    result = shoal("demo")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+    assert "1259 of 1259 products were found, 0 twice, 0 wrong" in result.stdout
+    assert "done " in result.stderr
     assert not (tmp_path / ".shoal").exists()
-    following = next(line for line in said.stderr.splitlines() if "shoal results coverage" in line)
+    following = next(line for line in result.stderr.splitlines() if "shoal results coverage" in line)
     covered = shoal(*following.split()[1:])
     assert covered.returncode == 0, covered.stderr
     assert "price" in covered.stdout
-    assert "shoal init my-project" in said.stderr
+    assert "shoal init my-project" in result.stderr
 
 
 def test_on_postgres(shoal: Shoal, postgres_url: str) -> None:
@@ -63,13 +63,13 @@ def test_on_postgres(shoal: Shoal, postgres_url: str) -> None:
     assert refused.returncode == 3
     assert "shoal db migrate" in refused.stderr
     shoal("db", "migrate", SHOAL_LEDGER=postgres_url)
-    said = shoal("demo", "-q", "--json", SHOAL_LEDGER=postgres_url)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert json.loads(said.stdout)["checks"]["missing"] == []
+    result = shoal("demo", "-q", "--json", SHOAL_LEDGER=postgres_url)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads(result.stdout)["checks"]["missing"] == []
 
 
 def test_on_a_terminal_it_can_be_interrupted(tmp_path: Path) -> None:
-    """The bars are drawn, Ctrl-C stops it within a second or so, and it says how to go on."""
+    """The bars are drawn, Ctrl-C stops it within about a second, and it says how to continue."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "demo"],
