@@ -1,1 +1,1 @@
-"""What sites with bad intent, or with broken software, send."""
+"""Input from malicious sites and from sites with broken software."""

@@ -1,4 +1,4 @@
-"""One item that hangs its process: it is named, the process ends by itself, and the others are not punished."""
+"""An item that hangs its process is named, the process ends itself, and the other items are not charged."""
 
 import signal
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 def hanging(project: Project, block: str, *options: str) -> Command:
-    """A run whose loop is blocked by now."""
+    """A run whose event loop is blocked."""
     project.write(HANGING.format(block=block))
     return project.start("run", "shop.py", *QUICK_TO_GIVE_UP, *options)
 
@@ -75,7 +75,7 @@ def test_a_process_that_hangs_names_the_item_and_ends_by_itself(project: Project
         ("lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=30)", [signal.SIGTERM]),
     ],
 )
-def test_requests_to_stop_are_heard_while_the_loop_is_blocked(
+def test_stop_signals_work_while_the_loop_is_blocked(
     project: Project, block: str, signals: list[signal.Signals]
 ) -> None:
     command = hanging(project, block, "--set", "lease=60")
@@ -89,13 +89,13 @@ def test_requests_to_stop_are_heard_while_the_loop_is_blocked(
     assert not [attempt for attempt in project.attempts().get("endless", []) if attempt.outcome == "crashed"]
 
 
-def test_code_that_stops_every_thread_is_ended_by_the_system(project: Project) -> None:
+def test_code_that_holds_the_interpreter_lock_is_ended_by_the_system(project: Project) -> None:
     command = hanging(project, "re.match(r'(a|aa)*$', 'a' * 200 + 'b')")
     assert command.wait() == -signal.SIGPROF
     assert 'shop.py"' in command.stderr
 
 
-def test_a_process_that_was_stopped_for_long_goes_on(project: Project) -> None:
+def test_a_process_that_was_suspended_for_long_continues(project: Project) -> None:
     project.write(HANGING.format(block="break").replace("0.01", "0.2"))
     command = project.start("run", "shop.py", *QUICK_TO_GIVE_UP, "--set", "concurrency=2")
     command.wait_until_it_says("begins")
@@ -110,8 +110,8 @@ def test_a_process_that_was_stopped_for_long_goes_on(project: Project) -> None:
     assert "ends itself" not in command.stderr
 
 
-def test_pages_made_to_hang_a_crawl_are_crawled(project: Project) -> None:
-    """The case itself: follow=True and css on pages nested without end."""
+def test_pages_that_would_hang_a_parser_are_crawled(project: Project) -> None:
+    """The original case: follow=True and css on very deeply nested pages."""
     project.write("""
         shop = Scraper("shop")
 

@@ -1,4 +1,4 @@
-"""Large pages and small ones that become large: together they take no more than the budget, and none waits for ever."""
+"""Large pages, and small ones that become large: together they stay within the budget, and none waits for ever."""
 
 import asyncio
 import gzip
@@ -59,7 +59,7 @@ async def test_pages_wait_until_there_is_memory_for_them(site: Site, fetcher: Ht
     assert crowd.budget.used == 0
 
 
-async def test_waiting_for_memory_takes_none_of_an_items_time(site: Site, fetcher: HttpFetcher) -> None:
+async def test_waiting_for_memory_suspends_the_timeout(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/"] = reply(PAGE)
     crowd = Crowd(fetcher, WEIGHT)
     await asyncio.gather(*(crowd.attempt(site.url("/"), seconds=2.0, hold=0.5) for _ in range(8)))
@@ -91,7 +91,7 @@ async def test_a_page_larger_than_the_budget_passes_alone(site: Site, fetcher: H
     assert (crowd.most_at_once, crowd.budget.used) == (1, 0)
 
 
-async def test_what_is_inflated_counts(site: Site, fetcher: HttpFetcher) -> None:
+async def test_the_decompressed_size_counts(site: Site, fetcher: HttpFetcher) -> None:
     bomb = gzip.compress(b"<p>" * (SIZE // 3))
     assert len(bomb) < 1_000
     site.answers["/"] = reply(bomb, Content_Encoding="gzip")
@@ -134,7 +134,7 @@ async def _take(budget: MemoryBudget, size: int) -> None:
         share.close()
 
 
-async def test_a_worker_keeps_to_its_budget(site: Site, tmp_path: Path) -> None:
+async def test_a_worker_stays_within_its_memory_budget(site: Site, tmp_path: Path) -> None:
     site.answers["/robots.txt"] = reply(status=404)
     big = Scraper("big")
     at_once = most = 0

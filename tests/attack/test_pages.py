@@ -1,4 +1,4 @@
-"""Pages that are made to take a parser's time."""
+"""Pages that are made to cost a parser time."""
 
 import contextlib
 from collections.abc import Callable
@@ -47,12 +47,12 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_finding_links_takes_time_in_proportion_to_the_page(name: str) -> None:
+def test_finding_links_takes_linear_time(name: str) -> None:
     assert growth(lambda size: page(HOSTILE[name](size)).links(), 20_000) < 10
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_tree_is_built_in_proportion_or_refused(name: str) -> None:
+def test_a_tree_is_built_in_linear_time_or_refused(name: str) -> None:
     def build(size: int) -> None:
         with contextlib.suppress(Permanent):
             page(HOSTILE[name](size)).parse()
@@ -60,13 +60,13 @@ def test_a_tree_is_built_in_proportion_or_refused(name: str) -> None:
     assert growth(build, 20_000) < 10
 
 
-def test_a_page_that_is_too_deep_is_refused_and_says_why() -> None:
+def test_a_page_that_is_too_deep_is_refused_with_the_reason() -> None:
     with pytest.raises(Permanent, match=r"/dir/page cannot be parsed: excessive depth in document: 2048"):
         page("<div>" * 5_000 + "<h1>deep</h1>").css("h1")
     assert page("<div>" * 1_000 + "<h1>deep</h1>").css("h1::text").get() == "deep"
 
 
-def test_an_element_with_too_many_attributes_is_refused_and_says_why() -> None:
+def test_an_element_with_too_many_attributes_is_refused_with_the_reason() -> None:
     with pytest.raises(Permanent, match=f"an element has more than {MAX_ATTRIBUTES} attributes"):
         page(many_attributes(20_000)).css("p")
 
@@ -121,6 +121,6 @@ def visit(page: Page) -> None: ...
 
 
 @pytest.mark.parametrize("text", ["<" * 50_000, f"a&#{'9' * 5_000};b", f"a&#x{'f' * 5_000}b"])
-def test_a_field_without_its_markup_takes_no_time(text: str) -> None:
+def test_stripping_markup_takes_linear_time(text: str) -> None:
     assert growth(lambda size: plain_text(text * size), 1) < 10
     assert plain_text("<b>1 &lt; 2</b> &#65;") == "1 < 2 A"

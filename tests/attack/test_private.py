@@ -1,4 +1,4 @@
-"""deny_private: nothing but public addresses is visited, whatever a name resolves to and wherever a redirect leads."""
+"""deny_private: only public addresses are requested, whatever names resolve to and wherever redirects lead."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -34,15 +34,15 @@ async def test_private_addresses_are_refused_in_every_way_to_write_them(
     assert site.log == []
 
 
-async def test_they_are_allowed_by_default(site: Site, fetcher: HttpFetcher) -> None:
+async def test_private_addresses_are_allowed_by_default(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/"] = reply("hello")
     assert (await fetcher.fetch(Request(url=site.url("/", host="localhost")))).text == "hello"
 
 
-async def test_redirects_robots_and_requests_of_handlers_are_no_way_around(
+async def test_redirects_robots_and_requests_of_handlers_are_checked_too(
     site: Site, careful: HttpFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first hop is let through here as if it were public; where it leads is not."""
+    """The first hop is allowed here as if it were public; its redirect target is not."""
     site.answers["/"] = redirect(site.url("/secret", host="127.0.0.2"))
     monkeypatch.setattr("shoal.fetch.urls.is_public", lambda text: text == "127.0.0.1")
     with pytest.raises(Permanent, match=r"127\.0\.0\.2:\d+ has an address that is not public"):
@@ -53,7 +53,7 @@ async def test_redirects_robots_and_requests_of_handlers_are_no_way_around(
     assert site.targets == ["/"]
 
 
-def test_the_address_that_is_connected_to_is_the_one_that_counts() -> None:
+def test_the_connected_address_is_checked_not_the_name() -> None:
     found = socket.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)[0]
     with pytest.raises(PrivateAddress):
         public_socket(found)
@@ -70,12 +70,12 @@ def test_the_address_that_is_connected_to_is_the_one_that_counts() -> None:
         *("::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "2002:7f00:1::", "2002:a00:1::1"),
     ],
 )
-def test_what_is_not_public(address: str) -> None:
+def test_addresses_that_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
 @pytest.mark.parametrize(
     "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 )
-def test_what_is_public(address: str) -> None:
+def test_public_addresses(address: str) -> None:
     assert is_public(address)

@@ -1,4 +1,4 @@
-"""robots.txt files that ask for too much, or are made to take a crawler's time."""
+"""robots.txt files with excessive delays, or made to cost time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ class Remarks:
     """A log that keeps its warnings."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.warnings: list[str] = []
 
     def bind(self, **facts: Any) -> "Remarks":
         return self
@@ -28,7 +28,7 @@ class Remarks:
     def info(self, event: str, **facts: Any) -> None: ...
 
     def warning(self, event: str, **facts: Any) -> None:
-        self.said.append(f"{event}: {facts['why']}")
+        self.warnings.append(f"{event}: {facts['why']}")
 
     def error(self, event: str, **facts: Any) -> None: ...
 
@@ -37,7 +37,9 @@ class Remarks:
     "asked",
     ["Crawl-delay: 86401", "Crawl-delay: 1e308", "Request-rate: 1/999999d", f"Request-rate: 1/{'9' * 4_000}"],
 )
-async def test_a_pause_without_end_is_clamped_and_told_once(asked: str, site: Site, fetcher: HttpFetcher) -> None:
+async def test_an_excessive_crawl_delay_is_clamped_and_logged_once(
+    asked: str, site: Site, fetcher: HttpFetcher
+) -> None:
     site.answers["/robots.txt"] = reply(f"User-agent: *\n{asked}\n".encode())
     log = Remarks()
     robots = Robots(fetcher, "shoal/0.1", log=log)
@@ -45,13 +47,13 @@ async def test_a_pause_without_end_is_clamped_and_told_once(asked: str, site: Si
         rules = await robots.rules(site.url("/x"))
     assert rules.crawl_delay == MAX_CRAWL_DELAY
     LanePolicy(delay_min=rules.crawl_delay, delay_max=rules.crawl_delay).checked()
-    assert len(log.said) == 1
-    assert "86400 s are kept" in log.said[0]
-    assert f"127.0.0.1:{site.port}" in log.said[0]
+    assert len(log.warnings) == 1
+    assert "86400 s are kept" in log.warnings[0]
+    assert f"127.0.0.1:{site.port}" in log.warnings[0]
 
 
 @pytest.mark.parametrize("asked", ["nan", "inf", "-1", "-1e308", "x", "9" * 5_000, ""])
-async def test_a_pause_that_makes_no_sense_is_none(asked: str) -> None:
+async def test_an_invalid_crawl_delay_is_ignored(asked: str) -> None:
     rules = RobotsRules(f"User-agent: *\nCrawl-delay: {asked}\nRequest-rate: {asked}/0\n", "shoal")
     assert rules.crawl_delay in (None, MAX_CRAWL_DELAY)
     assert RobotsRules("User-agent: *\nRequest-rate: 0/1\n", "shoal").crawl_delay is None
@@ -66,7 +68,7 @@ WILDCARDS: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WILDCARDS)
-def test_the_cost_of_a_url_is_bounded_whatever_the_file_holds(name: str) -> None:
+def test_the_time_per_url_is_limited_for_any_file(name: str) -> None:
     files = {
         size: RobotsRules(WILDCARDS[name](size)[:MAX_FILE_BYTES], "shoal")
         for size in (MAX_WILDCARDS, 8 * MAX_WILDCARDS)
@@ -75,7 +77,7 @@ def test_the_cost_of_a_url_is_bounded_whatever_the_file_holds(name: str) -> None
     assert growth(lambda size: [files[size].allowed(url) for _ in range(5)], MAX_WILDCARDS, 8) < 3
 
 
-def test_rules_beyond_the_bound_forbid_more_and_never_less() -> None:
+def test_rules_beyond_the_limit_forbid_more_and_never_less() -> None:
     many = "".join(f"Disallow: /*{number}z\n" for number in range(MAX_WILDCARDS))
     rules = RobotsRules(f"User-agent: *\n{many}Disallow: /shop/*/cart\nAllow: /*\nAllow: /shop/*open\n", "shoal")
     assert not rules.allowed("http://a.test/x/1z")
@@ -85,7 +87,7 @@ def test_rules_beyond_the_bound_forbid_more_and_never_less() -> None:
     assert "cut" in rules.warnings[0]
 
 
-def test_groups_of_others_cost_nothing() -> None:
+def test_groups_of_other_agents_are_dropped() -> None:
     def read(size: int) -> RobotsRules:
         agents = "".join(f"User-agent: bot{number}\n" for number in range(size))
         return RobotsRules(agents + "Disallow: /\n" * size + "User-agent: *\nDisallow: /private\n", "shoal")

@@ -1,4 +1,4 @@
-"""Sitemap indexes that lead to ever more of them."""
+"""Sitemap indexes that link to further indexes without end."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Log:
 
 
 def crawl(children: int, most: int = 10_000) -> tuple[int, list[str], int]:
-    """How many sitemaps are read when each is an index of so many others, what is said, and how deep it went."""
+    """The number of sitemaps read when each is an index of `children` others, the warnings, and the depth."""
     shop = Scraper("shop")
 
     @shop.stage
@@ -40,7 +40,7 @@ def crawl(children: int, most: int = 10_000) -> tuple[int, list[str], int]:
     return read, log.warned, deepest
 
 
-def test_the_depth_of_indexes_is_limited_and_told() -> None:
+def test_the_depth_of_indexes_is_limited_and_logged() -> None:
     read, warned, deepest = crawl(children=1)
     assert (read, deepest) == (MAX_DEPTH + 1, MAX_DEPTH)
     assert warned == ["sitemaps are nested too deeply; these are not read"]

@@ -1,4 +1,4 @@
-"""Configuration: which place wins, what is refused, and that no password gets out."""
+"""Configuration: precedence of the sources, what is refused, and that no password is printed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from shoal.config import NAMES, Origin, Settings, load_settings, redacted
 from shoal.config.settings import SETTING_TYPES
 from shoal.errors import InvalidSetting
 
-PLACES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
+SOURCES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
 
 
 def load(folder: Path, flags: Mapping[str, str | None] | None = None, **environ: str) -> Settings:
@@ -33,24 +33,24 @@ def test_defaults_need_nothing(tmp_path: Path) -> None:
     assert set(settings.origins.values()) == {Origin("default")}
 
 
-@pytest.mark.parametrize("highest", range(len(PLACES)))
-def test_the_higher_place_wins(tmp_path: Path, highest: int) -> None:
-    """Every place up to `highest` gives another pool size; the last of them counts."""
+@pytest.mark.parametrize("highest", range(len(SOURCES)))
+def test_the_higher_source_wins(tmp_path: Path, highest: int) -> None:
+    """Every source up to `highest` gives another pool size; the last of them wins."""
     files = {
         "pyproject.toml": "[tool.shoal]\npool_size = 11\n",
         "shoal.toml": "pool_size = 12\n",
         ".env": "SHOAL_POOL_SIZE=13\n",
     }
-    for place in PLACES[: highest + 1]:
+    for place in SOURCES[: highest + 1]:
         if place in files:
             (tmp_path / place).write_text(files[place])
     environ = {"SHOAL_POOL_SIZE": "14"} if highest >= 3 else {}
     settings = load(tmp_path, {"pool_size": "15" if highest == 4 else None}, **environ)
     assert settings.pool_size == 11 + highest
-    assert settings.origins["pool_size"].kind == PLACES[highest]
+    assert settings.origins["pool_size"].kind == SOURCES[highest]
 
 
-def test_origins_name_the_place_a_person_must_go_to(tmp_path: Path) -> None:
+def test_origins_name_the_source_to_correct(tmp_path: Path) -> None:
     (tmp_path / "shoal.toml").write_text("patience = 5\n")
     (tmp_path / ".env").write_text("SHOAL_BUSY_TIMEOUT=2\n")
     settings = load(tmp_path, {"ledger": "a.db", "pool_size": "2"}, SHOAL_COMMAND_TIMEOUT="3")
@@ -128,7 +128,7 @@ def bounds(kind: Any) -> tuple[Any, ...]:
     return (info.ge, info.le) if isinstance(info, msgspec.inspect.IntType | msgspec.inspect.FloatType) else ()
 
 
-def test_a_range_is_told_in_full(tmp_path: Path) -> None:
+def test_the_error_has_the_whole_range(tmp_path: Path) -> None:
     error = refusal(tmp_path, SHOAL_MAX_BODY="12")
     assert error.message == (
         "max_body is '12' (from SHOAL_MAX_BODY); it must be a whole number of bytes from 1024 to 2147483648."
@@ -138,18 +138,18 @@ def test_a_range_is_told_in_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "meant"),
+    ("texts", "expected"),
     [(["true", "yes", "1", "on", "True", " ON "], True), (["false", "no", "0", "off", "FALSE"], False)],
 )
-def test_yes_and_no_in_every_spelling(tmp_path: Path, texts: list[str], meant: bool) -> None:
+def test_booleans_in_every_spelling(tmp_path: Path, texts: list[str], expected: bool) -> None:
     for text in texts:
-        assert load(tmp_path, SHOAL_ROBOTS=text).robots is meant
-    (tmp_path / "shoal.toml").write_text(f"robots = {str(meant).lower()}\n")
-    assert load(tmp_path).robots is meant
+        assert load(tmp_path, SHOAL_ROBOTS=text).robots is expected
+    (tmp_path / "shoal.toml").write_text(f"robots = {str(expected).lower()}\n")
+    assert load(tmp_path).robots is expected
 
 
 @pytest.mark.parametrize("value", ["1.0", "2", "[true]", '"maybe"'])
-def test_what_is_neither_yes_nor_no(tmp_path: Path, value: str) -> None:
+def test_invalid_booleans(tmp_path: Path, value: str) -> None:
     (tmp_path / "shoal.toml").write_text(f"robots = {value}\n")
     assert "it must be true or false" in refusal(tmp_path).message
 
@@ -164,7 +164,7 @@ def test_empty_texts_switch_things_off(tmp_path: Path) -> None:
     assert (settings.store, settings.log_dir, settings.user_agent) == ("", "", "")
 
 
-def test_sites_are_always_told_who_asks(tmp_path: Path) -> None:
+def test_a_user_agent_is_always_sent(tmp_path: Path) -> None:
     assert load(tmp_path).agent == f"shoal/{shoal.__version__}"
     assert load(tmp_path, SHOAL_USER_AGENT="books/1 (me@example.com)").agent == "books/1 (me@example.com)"
 
@@ -222,7 +222,7 @@ def test_unknown_names_in_dotenv_and_pyproject_are_errors_too(tmp_path: Path) ->
     assert "not a table" in refusal(tmp_path).message
 
 
-def test_variables_of_the_test_suite_and_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_variables_of_the_test_suite_and_of_other_programs_are_ignored(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OTHER=1\nthis is no assignment\n")
     settings = load(tmp_path, SHOAL_TEST_DATABASE_URL="x", SHOAL_CHAOS="long", SHOAL_CHROMIUM="/x", SHOALING="1")
     assert settings == load(tmp_path)
@@ -290,7 +290,7 @@ def test_postgres_by_parts(tmp_path: Path) -> None:  # S0.15
     assert str(settings.origins["ledger"]) == "--db-host"
 
 
-def test_parts_in_dotenv_stand_behind_the_environment(tmp_path: Path) -> None:
+def test_the_environment_overrides_parts_in_dotenv(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("PGHOST=from-dotenv\nDB_PASSWORD=secret\nDB_USER=me\n")
     assert load(tmp_path).ledger == "postgresql://me:secret@from-dotenv/"
     assert load(tmp_path, DB_HOST="from-env").ledger == "postgresql://me:secret@from-env/"
@@ -300,7 +300,7 @@ def test_parts_in_dotenv_stand_behind_the_environment(tmp_path: Path) -> None:
     ("host", "address"),
     [("::1", "postgresql://me@[::1]:5/x"), ("/run/pg", "postgresql://me@/x?host=/run/pg&port=5")],
 )
-def test_hosts_that_need_care(tmp_path: Path, host: str, address: str) -> None:
+def test_hosts_that_need_another_spelling(tmp_path: Path, host: str, address: str) -> None:
     assert load(tmp_path, PGHOST=host, PGPORT="5", PGDATABASE="x", PGUSER="me").ledger == address
 
 
@@ -359,7 +359,7 @@ def test_bad_values_do_not_show_the_password_of_an_address(tmp_path: Path) -> No
     assert "s3cret" not in str(refusal(tmp_path, SHOAL_POOL_SIZE="postgresql://me:s3cret@h/db"))
 
 
-def test_secrets_are_blotted_out_as_words(tmp_path: Path) -> None:
+def test_secrets_are_redacted_as_whole_words(tmp_path: Path) -> None:
     settings = load(tmp_path, SHOAL_LEDGER="postgresql://me:p%40ss@h/db")
     assert redacted("p@ss, p%40ss, but xp@ssx", settings.secrets()) == "***, ***, but xp@ssx"
     same = load(tmp_path, SHOAL_LEDGER="postgresql://postgres:postgres@h/db")

@@ -1,4 +1,4 @@
-"""Configuration of single scrapers: their tables, what outranks them, and the mode they run in."""
+"""Configuration of single scrapers: their tables, what overrides them, and their mode."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,13 +72,13 @@ def test_a_scraper_has_a_table_of_its_own(tmp_path: Path, prefix: str) -> None: 
     assert str(effective.origins["lease"]) == "lease in shoal.toml"
 
 
-def test_the_table_can_stand_in_pyproject(tmp_path: Path) -> None:
+def test_the_table_may_be_in_pyproject(tmp_path: Path) -> None:
     books = load(tmp_path, pyproject="[tool.shoal.scrapers.books]\ntarget = 'shop:books'\n").scrapers["books"]
     assert books.target == "shop:books"
     assert str(books.origins["target"]) == "tool.shoal.scrapers.books.target in pyproject.toml"
 
 
-def test_shoal_toml_outranks_pyproject_name_by_name(tmp_path: Path) -> None:
+def test_shoal_toml_overrides_pyproject_name_by_name(tmp_path: Path) -> None:
     low = """
     [tool.shoal.scrapers.books]
     target = "low.py"
@@ -119,7 +119,7 @@ def test_one_file_must_not_spell_a_name_both_ways(tmp_path: Path) -> None:
         ({"concurrency": "7"}, {"SHOAL_CONCURRENCY": "6"}, "", 7),
     ],
 )
-def test_flags_and_variables_outrank_the_table(
+def test_flags_and_variables_override_the_table(
     tmp_path: Path, flags: dict[str, str | None], environ: dict[str, str], dotenv: str, concurrency: int
 ) -> None:
     (tmp_path / ".env").write_text(dotenv)
@@ -128,7 +128,7 @@ def test_flags_and_variables_outrank_the_table(
     assert settings.for_scraper("others").concurrency == (3 if concurrency == 4 else concurrency)
 
 
-def test_a_scraper_without_a_table_has_the_settings_of_all(tmp_path: Path) -> None:
+def test_a_scraper_without_a_table_has_the_common_settings(tmp_path: Path) -> None:
     settings = load(tmp_path, "lease = 5\n")
     assert settings.scraper("books") == ScraperConfig(name="books")
     assert settings.for_scraper("books").lease == 5.0
@@ -168,7 +168,7 @@ def test_a_scraper_without_a_table_has_the_settings_of_all(tmp_path: Path) -> No
         ("scrapers.books.stages.a = {rate = '2/s', delay = 1}", "both say how far apart starts are."),
     ],
 )
-def test_mistakes_in_tables_are_told_with_their_place(tmp_path: Path, toml: str, message: str) -> None:
+def test_mistakes_in_tables_are_reported_with_their_origin(tmp_path: Path, toml: str, message: str) -> None:
     error = refusal(tmp_path, toml)
     assert message in error.message
     assert error.remedy
@@ -185,7 +185,7 @@ def test_mistakes_in_tables_are_told_with_their_place(tmp_path: Path, toml: str,
         ("mode = 'single'", "distributed", "", "single", "scrapers.books.mode in shoal.toml"),
     ],
 )
-def test_who_decides_the_mode(
+def test_the_mode_by_precedence(
     tmp_path: Path, table: str, code: str | None, ledger: str, mode: str, origin: str
 ) -> None:  # S1.1
     (tmp_path / ".env").write_text(f"SHOAL_LEDGER={ledger}\n" if ledger else "")
@@ -196,12 +196,12 @@ def test_who_decides_the_mode(
     assert effective.ledger == (ledger or ".shoal/ledger.db")
 
 
-def test_a_mode_that_the_code_made_up_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_mode_in_the_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"\(from the code of books\); it must be single or distributed"):
         load(tmp_path).for_scraper("books", mode="double")
 
 
-def test_single_and_distributed_scrapers_live_in_one_project(tmp_path: Path) -> None:  # S1.26
+def test_single_and_distributed_scrapers_share_a_project(tmp_path: Path) -> None:  # S1.26
     toml = f"""
     ledger = "{POSTGRES}"
     [scrapers.home]
@@ -238,7 +238,7 @@ def test_a_single_scraper_works_on_the_postgres_that_its_table_names(tmp_path: P
     assert (home.mode, home.ledger) == ("single", POSTGRES)
 
 
-def test_what_is_said_about_retries_and_to_whom(tmp_path: Path) -> None:  # S4.2
+def test_retry_options_by_precedence(tmp_path: Path) -> None:  # S4.2
     toml = "retries = 9\nbackoff_cap = 20\n[scrapers.books]\nbackoff_cap = 30\nbackoff_jitter = 0\n"
     settings = load(tmp_path, toml, {"backoff_jitter": "0.7"}, SHOAL_BACKOFF_FACTOR="3")
     assert settings.for_scraper("books").retry_options("books") == {
@@ -272,7 +272,7 @@ def test_a_ledger_of_a_table_wins_over_parts_from_variables_and_gets_the_passwor
     assert load(tmp_path, toml, flag).for_scraper("india").ledger == "postgresql://flagged/"
 
 
-def test_what_tables_hold_is_shown_without_secrets(tmp_path: Path) -> None:
+def test_tables_are_shown_without_secrets(tmp_path: Path) -> None:
     toml = """
     [scrapers.india]
     ledger = "postgresql://me:s3cret@db/india"

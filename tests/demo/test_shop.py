@@ -1,4 +1,4 @@
-"""The demo shop: what it says about itself is what a visitor finds."""
+"""The demo shop: its expected products are what a crawl finds."""
 
 import asyncio
 import gzip
@@ -82,7 +82,7 @@ def read_product(reply: Reply, link: str) -> ExpectedProduct | None:
 
 
 async def collect_links(shop: RunningShop) -> tuple[list[str], list[str]]:
-    """Walk from the home page through all listings: (the listings, the products they link to)."""
+    """Follow links from the home page through all listings: (the listings, the products they link to)."""
     listings: list[str] = []
     products: list[str] = []
     async with aiohttp.ClientSession() as client:
@@ -127,7 +127,7 @@ async def test_a_patient_visitor_finds_exactly_what_the_facts_say(shop: RunningS
     assert all("captcha" in reply.text for reply in odd.values() if reply.body)
 
 
-def test_the_shop_is_as_large_and_as_troubled_as_promised(shop: RunningShop) -> None:
+def test_the_shop_has_the_expected_size_and_faults(shop: RunningShop) -> None:
     facts = shop.facts()
     in_outlet = [truth for truth in facts.products.values() if truth.url.startswith(shop.outlet_url)]
     assert len(in_outlet) == 15
@@ -175,7 +175,7 @@ async def test_sitemaps_name_every_product_of_the_shop(small_shop: RunningShop) 
     assert sorted(links) == sorted([*living, *facts.dead])
 
 
-async def test_the_outlet_is_another_host_that_wants_to_be_visited_slowly(small_shop: RunningShop) -> None:
+async def test_the_outlet_is_another_host_with_a_crawl_delay(small_shop: RunningShop) -> None:
     assert urlsplit(small_shop.outlet_url).hostname != urlsplit(small_shop.url).hostname
     robots, shop_robots, redirected, home = await get_all(
         [
@@ -207,7 +207,7 @@ async def test_private_pages_are_linked_and_answer_but_are_no_facts(small_shop: 
 
 
 async def test_every_link_leads_somewhere(small_shop: RunningShop) -> None:
-    """A crawler that follows all it finds meets the announced dead pages and no others."""
+    """A crawler that follows every link meets the expected dead pages and no others."""
     seen, waiting, missing = set[str](), [f"{small_shop.url}/"], set[str]()
     while waiting:
         seen.update(waiting)
@@ -222,7 +222,7 @@ async def test_every_link_leads_somewhere(small_shop: RunningShop) -> None:
     assert missing == set(small_shop.facts().dead)
 
 
-async def test_charsets_are_said_in_headers_or_in_the_page_alone(shop: RunningShop) -> None:
+async def test_charsets_are_declared_in_headers_or_in_the_page_alone(shop: RunningShop) -> None:
     kitchen, stationery, bags = await get_all(
         [f"{shop.url}/category/{slug}" for slug in ("kitchen", "stationery", "bags")]
     )
@@ -234,7 +234,7 @@ async def test_charsets_are_said_in_headers_or_in_the_page_alone(shop: RunningSh
     assert bags.headers["Content-Type"] == "text/html; charset=utf-8"
 
 
-async def test_a_third_of_the_pages_is_packed_for_those_who_accept_it(shop: RunningShop) -> None:
+async def test_a_third_of_the_pages_is_gzipped_for_clients_that_accept_it(shop: RunningShop) -> None:
     links = [truth.url for truth in shop.facts().products.values() if truth.category == "Lighting"]
     packed = [reply for reply in await get_all(links) if reply.headers.get("Content-Encoding") == "gzip"]
     assert 0.2 < len(packed) / len(links) < 0.47
@@ -244,7 +244,7 @@ async def test_a_third_of_the_pages_is_packed_for_those_who_accept_it(shop: Runn
     assert plain.body == packed[0].body
 
 
-async def test_the_log_tells_what_was_seen(small_shop: RunningShop) -> None:
+async def test_the_log_has_every_visit(small_shop: RunningShop) -> None:
     slow = small_shop.facts().links_by_fault[Fault.SLOW][0]
     moved = small_shop.facts().links_by_fault[Fault.MOVED][0]
     async with aiohttp.ClientSession(headers={"User-Agent": "tester"}) as client:

@@ -1,4 +1,4 @@
-"""Blocks may cut a text anywhere: what comes out must not depend on it."""
+"""The boundaries of the blocks make no difference."""
 
 from __future__ import annotations
 

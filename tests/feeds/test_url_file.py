@@ -1,4 +1,4 @@
-"""Files of URLs: what counts as a line, what is refused, and where complaints point."""
+"""URL files: valid and invalid lines, and the line numbers of errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MANY_LINES = 1_000_000 if LONG else 200_000
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_lines_in_every_spelling(tmp_path: Path, content: str, packed: bool) -> None:
+def test_lines_in_every_form(tmp_path: Path, content: str, packed: bool) -> None:
     data = content.encode()
     assert urls(tmp_path, gzip.compress(data) if packed else data) == [A, B]
 
@@ -92,7 +92,7 @@ def test_json_lines_name_every_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "reason"),
     [
         (b'{"url": "https://a.example/", "prio": 1}', "line 3: The line is not a JSON object that describes an item"),
         (b'{"url": "https://a.example/", "prio": 1}', "unknown field `prio`"),
@@ -104,15 +104,15 @@ def test_json_lines_name_every_field(tmp_path: Path) -> None:
         (b"x" * (MAX_LINE + 1), "line 3: The line is longer than 8 MiB."),
     ],
 )
-def test_a_bad_line_is_told_and_does_no_harm(tmp_path: Path, line: bytes, complaint: str) -> None:
+def test_an_invalid_line_is_reported_and_does_not_affect_others(tmp_path: Path, line: bytes, reason: str) -> None:
     file, items = read(tmp_path, b"# first\n" + A.encode() + b"\n" + line + b"\n" + B.encode())
     assert [item.url for item in items] == [A, None, B]
     assert items[1] == NewItem()
-    assert complaint in file.describe_error(1, "what the intake says")
-    assert file.describe_error(2, "what the intake says") == "line 4: what the intake says"
+    assert reason in file.describe_error(1, "error of the intake")
+    assert file.describe_error(2, "error of the intake") == "line 4: error of the intake"
 
 
-def test_what_the_maker_refuses_is_a_bad_line_too(tmp_path: Path) -> None:
+def test_a_line_that_the_maker_refuses_is_invalid_too(tmp_path: Path) -> None:
     def picky(url: str) -> NewItem:
         if url == A:
             raise InvalidItem("Not that one.")
@@ -141,7 +141,7 @@ def test_a_file_full_of_bad_lines_keeps_few_reasons(tmp_path: Path) -> None:
         (f"{A}\n".encode("utf-16"), "is UTF-16 text"),
     ],
 )
-def test_files_that_are_not_what_they_seem(tmp_path: Path, data: bytes, why: str) -> None:
+def test_files_with_a_wrong_format_are_reported(tmp_path: Path, data: bytes, why: str) -> None:
     with pytest.raises(UsageError, match=why) as caught:
         read(tmp_path, data)
     assert "urls.txt" in caught.value.message
@@ -154,7 +154,7 @@ def test_gzip_in_several_members_with_padding(tmp_path: Path) -> None:
     assert urls(tmp_path, packed + b"\x1f") == [A, B]
 
 
-def test_places_that_cannot_be_read_are_told_in_one_sentence(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_read_are_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name, why in [
         ("missing", "no such file or directory"),
@@ -167,7 +167,7 @@ def test_places_that_cannot_be_read_are_told_in_one_sentence(tmp_path: Path) -> 
         assert caught.value.exit_code == 2
 
 
-def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
+def test_a_file_without_permission_is_reported(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(A)
     secret.chmod(0)
@@ -181,8 +181,8 @@ def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
         "try: UrlFile('secret', print)\n"
         "except UsageError as error: print(error.message)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code, str(secret)], capture_output=True, text=True, check=True)
-    assert said.stdout == "The URLs cannot be read from secret: permission denied.\n"
+    result = subprocess.run([sys.executable, "-c", code, str(secret)], capture_output=True, text=True, check=True)
+    assert result.stdout == "The URLs cannot be read from secret: permission denied.\n"
 
 
 FROM_STDIN = """
@@ -206,7 +206,7 @@ else:
 
 
 @pytest.mark.parametrize("way", ["sync", "asyncio", "uvloop"])
-def test_standard_input_is_read_as_it_comes(tmp_path: Path, way: str) -> None:
+def test_standard_input_is_read_while_it_is_written(tmp_path: Path, way: str) -> None:
     command = [sys.executable, "-c", FROM_STDIN, way]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
         assert reader.stdin is not None
@@ -224,7 +224,7 @@ def test_standard_input_is_read_as_it_comes(tmp_path: Path, way: str) -> None:
     assert nothing.stdout == b""
 
 
-async def test_a_silent_pipe_does_not_block_the_loop(tmp_path: Path) -> None:
+async def test_an_empty_pipe_does_not_block_the_loop(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     holder = os.open(path, os.O_RDWR)
@@ -263,15 +263,15 @@ def test_entries_and_their_lines_follow_a_simple_model(
     packed: bool,
     marked: bool,
 ) -> None:
-    """Whatever a file holds, each line that says something is one entry, and is found again by its position."""
+    """Every line that is not blank and not a comment is one entry, and its position maps back to the line."""
     text = "".join(line + end for line, end in lines) + last
     expected: list[tuple[int, str | None]] = []
     for number, line in enumerate(re.split("\r\n|\r|\n", text), 1):
-        said = line.strip()
-        if said.startswith("{"):
-            expected.append((number, json.loads(said)["url"] if said.endswith("}") else None))
-        elif said and not said.startswith("#"):
-            expected.append((number, said))
+        stripped = line.strip()
+        if stripped.startswith("{"):
+            expected.append((number, json.loads(stripped)["url"] if stripped.endswith("}") else None))
+        elif stripped and not stripped.startswith("#"):
+            expected.append((number, stripped))
     data = text.encode("utf-8-sig" if marked else "utf-8")
     path = tmp_path_factory.getbasetemp() / "model"
     path.write_bytes(gzip.compress(data) if packed else data)
@@ -281,7 +281,7 @@ def test_entries_and_their_lines_follow_a_simple_model(
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_stop_it(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_arbitrary_bytes_are_read_without_an_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "bytes"
     path.write_bytes(b"https://a.example/\n" + content + b"\nhttps://z.example/")
     found = [item.url for item in UrlFile(path, make)]
@@ -321,7 +321,7 @@ def test_a_bomb_without_an_end_of_line_stays_small(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-async def test_the_intake_counts_what_the_file_refuses(tmp_path: Path) -> None:
+async def test_the_intake_counts_invalid_lines(tmp_path: Path) -> None:
     good = f"# list\n{A}\nftp://a.example/\n\n{A}#again\n".encode()
     bad = b'\xff\n{"url": "https://c.example/", "x": 1}\n'
     (tmp_path / "urls").write_bytes(good + bad + B.encode())
@@ -330,8 +330,8 @@ async def test_the_intake_counts_what_the_file_refuses(tmp_path: Path) -> None:
         run = await ledger.runs.create(RunSpec(scraper="books", stages=(StageSpec("listing"),)))
         report = await ledger.intake.enqueue(run.id, file)
     assert (report.enqueued, report.duplicates, report.invalid) == (2, 1, 3)
-    told = [file.describe_error(position, message) for position, message in report.invalid_entries]
-    assert [text.partition(":")[0] for text in told] == ["line 3", "line 6", "line 7"]
-    assert "only http and https" in told[0]
-    assert "not valid UTF-8" in told[1]
-    assert "unknown field `x`" in told[2]
+    errors = [file.describe_error(position, message) for position, message in report.invalid_entries]
+    assert [text.partition(":")[0] for text in errors] == ["line 3", "line 6", "line 7"]
+    assert "only http and https" in errors[0]
+    assert "not valid UTF-8" in errors[1]
+    assert "unknown field `x`" in errors[2]

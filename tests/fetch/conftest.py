@@ -29,7 +29,7 @@ async def fetcher() -> AsyncIterator[HttpFetcher]:
 
 @pytest.fixture(scope="session")
 def self_signed(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """The server side of TLS with a certificate that nobody vouches for."""
+    """The server side of TLS with a self-signed certificate."""
     folder = tmp_path_factory.mktemp("certificate")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     openssl = shutil.which("openssl")

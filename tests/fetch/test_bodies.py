@@ -1,4 +1,4 @@
-"""Bodies and servers that misbehave: every one ends in one clear sentence, and harms nothing else."""
+"""Invalid bodies and faulty servers: each gives one clear sentence and affects nothing else."""
 
 import asyncio
 import gzip
@@ -56,7 +56,7 @@ async def test_compressed_bodies(site: Site, fetcher: HttpFetcher, encoding: str
     assert {seen.connection for seen in site.log} == {1}, "the connection was not kept"
 
 
-async def test_an_empty_body_may_call_itself_compressed(site: Site, fetcher: HttpFetcher) -> None:
+async def test_an_empty_body_with_a_content_encoding_is_empty(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/"] = reply(b"", Content_Encoding="gzip")
     assert (await fetcher.fetch(Request(url=site.url("/")))).body == b""
 
@@ -68,7 +68,7 @@ async def test_a_broken_compressed_body_is_transient(site: Site, fetcher: HttpFe
         await fetcher.fetch(Request(url=site.url("/")))
 
 
-async def test_an_encoding_nobody_asked_for_is_permanent(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_content_encoding_that_was_not_accepted_is_permanent(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/"] = reply(b"\x0b\x02\x80", Content_Encoding="br")
     with pytest.raises(Permanent, match="encoding 'br'"):
         await fetcher.fetch(Request(url=site.url("/")))
@@ -138,7 +138,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_a_zip_bomb_stays_small(site: Site) -> None:
-    """One gigabyte of zeros in one megabyte of gzip. The blocks repeat, so making it takes no time."""
+    """One gigabyte of zeros in one megabyte of gzip, made from repeated blocks."""
     packer = zlib.compressobj(9, wbits=31)
     header = packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)
     megabyte = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -173,7 +173,7 @@ async def test_a_body_longer_than_declared_is_transient(site: Site, fetcher: Htt
     assert (await fetcher.fetch(Request(url=site.url("/next")))).text == "next"
 
 
-async def test_bytes_after_the_declared_body_do_not_spoil_the_next_page(site: Site, fetcher: HttpFetcher) -> None:
+async def test_bytes_behind_the_declared_body_do_not_affect_the_next_page(site: Site, fetcher: HttpFetcher) -> None:
     read = asyncio.Event()
     written = asyncio.Event()
 
@@ -205,7 +205,7 @@ async def test_a_reset_is_transient(site: Site, fetcher: HttpFetcher) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", reply(b"beginning", Content_Length="100")])
-async def test_a_stalled_answer_is_transient(site: Site, begun: bytes) -> None:
+async def test_a_stalled_response_is_transient(site: Site, begun: bytes) -> None:
     async def stalls(seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.write(begun)
         await asyncio.Event().wait()
@@ -217,7 +217,7 @@ async def test_a_stalled_answer_is_transient(site: Site, begun: bytes) -> None:
     await fetcher.close()
 
 
-async def test_what_is_no_http_is_transient(site: Site, fetcher: HttpFetcher) -> None:
+async def test_an_invalid_http_response_is_transient(site: Site, fetcher: HttpFetcher) -> None:
     site.answers |= {"/a": b"220 mail.example ESMTP\r\n\r\n", "/b": b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"}
     for path in ("/a", "/b"):
         with pytest.raises(Transient, match=r"the response is not valid HTTP: \w+"):
@@ -229,7 +229,7 @@ async def test_long_headers_are_read(site: Site, fetcher: HttpFetcher) -> None:
     assert len((await fetcher.fetch(Request(url=site.url("/")))).headers["Content-Security-Policy"]) == 30_000
 
 
-async def test_nobody_listening_is_transient(fetcher: HttpFetcher) -> None:
+async def test_a_refused_connection_is_transient(fetcher: HttpFetcher) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(Transient, match=f"127.0.0.1:{port}: no connection: connection refused"):

@@ -1,4 +1,4 @@
-"""What an answer means."""
+"""Classification of responses."""
 
 from datetime import UTC, datetime
 
@@ -47,7 +47,7 @@ def test_good_statuses(status: int) -> None:
     assert classify_page(answer(status)) is None
 
 
-def test_throttled_says_how_long() -> None:
+def test_throttled_has_the_wait() -> None:
     for status in (429, 503):
         ended = classify_page(answer(status, Retry_After="7"))
         assert isinstance(ended, Throttled)
@@ -56,7 +56,7 @@ def test_throttled_says_how_long() -> None:
     assert isinstance(classify_page(answer(500, Retry_After="7")), Transient)
 
 
-def test_a_date_is_read_by_the_clock_of_the_site() -> None:
+def test_a_retry_after_date_is_relative_to_the_clock_of_the_site() -> None:
     ended = classify_page(
         answer(429, Date="Wed, 01 Jan 2020 00:00:00 GMT", Retry_After="Wed, 01 Jan 2020 00:02:00 GMT")
     )
@@ -138,5 +138,5 @@ def test_soft_blocks(page: Page, sign: str) -> None:
         answer(cf_mitigated=""),
     ],
 )
-def test_what_is_no_soft_block(page: Page) -> None:
+def test_pages_that_are_not_soft_blocks(page: Page) -> None:
     assert classify_page(page) is None

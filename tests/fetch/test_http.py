@@ -1,4 +1,4 @@
-"""Getting pages over HTTP: what goes on the wire, and who is asked before."""
+"""Fetching over HTTP: what is sent, and the calls of the gate."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "before_send", "se
 
 
 class Witness:
-    """A gate that writes down what it was asked, together with what the server had seen by then."""
+    """A gate that records its calls, and what the server had received at that time."""
 
     def __init__(self, site: Site) -> None:
         self.events: list[tuple[str, int, int]] = []
@@ -40,7 +40,7 @@ class Witness:
         raise AssertionError("that is up to whoever reads the answer")
 
 
-async def test_a_page_says_what_was_asked_and_what_came(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_page_has_its_request_and_its_response(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/a"] = reply("<h1>Hi</h1>", content_type="text/html; charset=utf-8", X_Shop="open")
     page = await fetcher.fetch(Request(url=site.url("/a"), headers={"X-Mine": "1"}))
     assert (page.status, page.text) == (200, "<h1>Hi</h1>")
@@ -76,16 +76,14 @@ async def test_a_body_is_sent(site: Site, fetcher: HttpFetcher) -> None:
         ("/a b?c d", "/a%20b?c%20d"),
     ],
 )
-async def test_the_url_goes_on_the_wire_as_it_is(
-    site: Site, fetcher: HttpFetcher, asked: str, on_the_wire: str
-) -> None:
+async def test_the_url_is_sent_unchanged(site: Site, fetcher: HttpFetcher, asked: str, on_the_wire: str) -> None:
     page = await fetcher.fetch(Request(url=site.url(asked)))
     assert site.targets == [on_the_wire]
     assert page.url == site.url(asked)
 
 
 @pytest.mark.parametrize("url", ["http://", "/path", "http://a b/", "http://x:99999/", "ftp://host/x", "mailto:a@b"])
-async def test_what_is_no_web_address_is_permanent(fetcher: HttpFetcher, url: str) -> None:
+async def test_a_url_that_is_not_http_is_permanent(fetcher: HttpFetcher, url: str) -> None:
     with pytest.raises(Permanent, match=r"not a valid absolute URL|only http and https|cannot|can be fetched"):
         await fetcher.fetch(Request(url=url))
 
@@ -99,13 +97,13 @@ async def test_credentials_of_a_url_become_a_header_and_stay_out_of_messages(sit
     assert "ss@" not in str(caught.value)
 
 
-async def test_a_header_that_would_smuggle_another_is_permanent(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_header_with_a_line_break_is_permanent(site: Site, fetcher: HttpFetcher) -> None:
     with pytest.raises(Permanent, match="cannot be sent"):
         await fetcher.fetch(Request(url=site.url("/"), headers={"X-A": "b\r\nX-C: d"}))
     assert site.log == []
 
 
-async def test_redirects_are_followed_and_remembered(site: Site, fetcher: HttpFetcher) -> None:
+async def test_redirects_are_followed_and_recorded(site: Site, fetcher: HttpFetcher) -> None:
     site.answers |= {
         "/1": redirect("/deep/2", 301),
         "/deep/2": redirect("3?x=1#part", 308),
@@ -205,7 +203,7 @@ async def test_credentials_do_not_follow_to_another_host(site: Site, fetcher: Ht
     assert away.headers["x-kept"] == "1"
 
 
-async def test_the_gate_is_asked_before_each_request_and_told_after(site: Site, fetcher: HttpFetcher) -> None:
+async def test_the_gate_is_called_before_and_after_each_request(site: Site, fetcher: HttpFetcher) -> None:
     site.answers |= {"/a": redirect("/b"), "/b": reply("ok")}
     gate = Witness(site)
     await fetcher.fetch(Request(url=site.url("/a")), gate=gate)
@@ -216,8 +214,8 @@ async def test_the_gate_is_asked_before_each_request_and_told_after(site: Site, 
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
-def test_sent_is_told_when_the_bytes_have_left(runner) -> None:  # type: ignore[no-untyped-def]
-    """The witness is a socket without a loop: what it can read at that moment did leave."""
+def test_after_send_is_called_when_the_bytes_have_left(runner) -> None:  # type: ignore[no-untyped-def]
+    """The server is a plain socket: what it can read at that moment has been sent."""
 
     async def look() -> bytes:
         arrived = b""
@@ -277,7 +275,7 @@ async def test_a_gate_may_end_the_fetch(site: Site, fetcher: HttpFetcher) -> Non
     assert site.targets == ["/a"]
 
 
-async def test_an_error_of_the_gate_is_not_taken_for_one_of_the_site(site: Site, fetcher: HttpFetcher) -> None:
+async def test_an_error_of_the_gate_is_not_an_error_of_the_site(site: Site, fetcher: HttpFetcher) -> None:
     class Broken:
         async def before_request(self, url: str, hop: int) -> None:
             raise ConnectionResetError("the ledger's connection")
@@ -314,7 +312,7 @@ async def test_cookies_stay_in_their_jar(site: Site, fetcher: HttpFetcher) -> No
     assert "cookie" not in site.log[6].headers, "another host got the cookie"
 
 
-async def test_a_site_that_asks_for_its_cookie_back_is_no_loop(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_redirect_to_itself_with_a_new_cookie_is_no_loop(site: Site, fetcher: HttpFetcher) -> None:
     async def once(seen: Seen, writer: asyncio.StreamWriter) -> None:
         welcome = "in=1" in seen.headers.get("cookie", "")
         writer.write(reply("welcome") if welcome else redirect("/", set_cookie="in=1; Path=/"))
@@ -348,7 +346,7 @@ async def test_cancelling_gives_the_connection_back(site: Site) -> None:
 
 
 async def test_a_kept_connection_that_closes_is_replaced_once(site: Site, fetcher: HttpFetcher) -> None:
-    """The server reads the second request of a connection and hangs up: sent again, and the gate asked again."""
+    """The server reads the second request of a connection and closes it: sent again, through the gate."""
     dropped: list[int] = []
 
     async def drops_kept_connections(seen: Seen, writer: asyncio.StreamWriter) -> None:

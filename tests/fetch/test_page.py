@@ -1,4 +1,4 @@
-"""What authors do with a page."""
+"""Page: text, selectors, links, JSON."""
 
 import codecs
 import subprocess

@@ -1,4 +1,4 @@
-"""robots.txt: read once, obeyed, and never guessed."""
+"""robots.txt: fetched once, cached, obeyed."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def test_product_token() -> None:
     assert product_token("My-Bot 2") == "my-bot"
 
 
-async def test_the_group_of_our_name_counts_else_that_of_everybody(site: Site, fetcher: HttpFetcher) -> None:
+async def test_the_group_of_our_agent_applies_else_the_wildcard_group(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/robots.txt"] = reply(FILE, content_type="text/plain")
     ours = await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))
     assert ours.allowed(site.url("/private"))
@@ -49,7 +49,7 @@ async def test_without_a_file_everything_is_allowed(site: Site, fetcher: HttpFet
     assert (rules.crawl_delay, rules.sitemaps) == (None, ())
 
 
-async def test_it_is_read_once_per_site_and_again_when_old(site: Site, fetcher: HttpFetcher) -> None:
+async def test_it_is_fetched_once_per_site_and_again_after_the_ttl(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/robots.txt"] = reply("", content_type="text/plain")
     robots = Robots(fetcher, "shoal/0.1")
     await asyncio.gather(*(robots.rules(site.url(f"/{n}")) for n in range(20)))
@@ -62,7 +62,7 @@ async def test_it_is_read_once_per_site_and_again_when_old(site: Site, fetcher: 
     assert site.targets == ["/robots.txt"] * 4
 
 
-async def test_a_server_error_is_transient_and_not_asked_again_at_once(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_server_error_is_transient_and_cached_for_a_moment(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/robots.txt"] = reply(status=500)
     robots = Robots(fetcher, "shoal/0.1")
     for _ in range(2):
@@ -71,7 +71,7 @@ async def test_a_server_error_is_transient_and_not_asked_again_at_once(site: Sit
     assert site.targets == ["/robots.txt"]
 
 
-async def test_after_the_retry_time_it_is_asked_again(site: Site, fetcher: HttpFetcher) -> None:
+async def test_after_the_retry_time_it_is_fetched_again(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/robots.txt"] = reply(status=503)
     robots = Robots(fetcher, "shoal/0.1", retry=0)
     with pytest.raises(Transient):
@@ -80,10 +80,10 @@ async def test_after_the_retry_time_it_is_asked_again(site: Site, fetcher: HttpF
     assert not (await robots.rules(site.url("/x"))).allowed(site.url("/x"))
 
 
-async def test_a_site_that_fails_again_is_left_alone_for_longer(
+async def test_the_wait_grows_with_every_failure(
     site: Site, fetcher: HttpFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first waits are short: a wrong address is found out by the item's own retries, within seconds."""
+    """The first waits are short: a wrong address fails with the item's own retries, within seconds."""
     now = 1000.0
     monkeypatch.setattr("shoal.fetch.robots.monotonic", lambda: now)
     site.answers["/robots.txt"] = reply(status=500)
@@ -94,7 +94,7 @@ async def test_a_site_that_fails_again_is_left_alone_for_longer(
             await robots.rules(site.url("/x"))
         with pytest.raises(Transient) as second:
             await robots.rules(site.url("/x"))
-        assert first.value.retry_after == second.value.retry_after, "nobody is told to come back too early"
+        assert first.value.retry_after == second.value.retry_after, "no caller gets an earlier retry"
         assert len(site.targets) == asked
         waits.append(first.value.retry_after or 0)
         now += waits[-1]
@@ -110,7 +110,7 @@ async def test_an_unreachable_site_is_transient(site: Site, fetcher: HttpFetcher
         await Robots(fetcher, "shoal/0.1").rules(site.url("/x"))
 
 
-async def test_too_many_requests_is_throttled_for_as_long_as_asked(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_429_is_throttled_for_its_retry_after(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/robots.txt"] = reply(status=429, Retry_After="90")
     robots = Robots(fetcher, "shoal/0.1", retry=0)
     for _ in range(2):
@@ -136,7 +136,7 @@ async def test_a_huge_file_is_cut_not_refused(site: Site, fetcher: HttpFetcher) 
     assert rules.allowed(site.url("/late"))
 
 
-async def test_when_the_asking_caller_is_cancelled_the_next_one_asks(site: Site, fetcher: HttpFetcher) -> None:
+async def test_when_the_fetching_caller_is_cancelled_the_next_one_fetches(site: Site, fetcher: HttpFetcher) -> None:
     async def first_hangs(seen: Seen, writer: asyncio.StreamWriter) -> None:
         if len(site.log) == 1:
             await asyncio.Event().wait()
@@ -153,7 +153,7 @@ async def test_when_the_asking_caller_is_cancelled_the_next_one_asks(site: Site,
         await first
 
 
-async def test_the_gate_is_asked_and_its_no_is_not_remembered(site: Site, fetcher: HttpFetcher) -> None:
+async def test_the_gate_is_called_and_its_refusal_is_not_cached(site: Site, fetcher: HttpFetcher) -> None:
     class Closed:
         asked = 0
 

@@ -1,4 +1,4 @@
-"""The body store, and the fetchers in front of it."""
+"""The body store and its fetchers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
-async def test_a_page_comes_back_whole(store: FileStore, tmp_path: Path) -> None:
+async def test_a_stored_page_is_read_back_unchanged(store: FileStore, tmp_path: Path) -> None:
     page = Page.of("http://shop.test/a?b=1&a=2", "<p>é" * 100, headers={"Content-Type": "text/html", "ETag": '"1"'})
     await store.put(page)
     again = await store.get("http://SHOP.test/a?a=2&b=1#part")
@@ -74,7 +74,7 @@ async def test_a_file_that_is_not_ours_counts_as_missing_and_stays(
     assert path.read_bytes() == damaged
 
 
-async def test_a_disk_that_refuses_is_transient(tmp_path: Path) -> None:
+async def test_a_write_error_of_the_store_is_transient(tmp_path: Path) -> None:
     (tmp_path / "pages").write_text("a file where the folder should be")
     with pytest.raises(StoreFailed, match=r"http://shop.test/ could not be kept in the store: \w+"):
         await FileStore(tmp_path / "pages").put(Page.of("http://shop.test/"))
@@ -111,9 +111,7 @@ async def test_an_unchanged_page_is_not_sent_again(site: Site, fetcher: HttpFetc
     assert stored.text == 'page "2"'
 
 
-async def test_a_304_from_another_page_than_the_stored_one_is_not_believed(
-    site: Site, fetcher: HttpFetcher, store: FileStore
-) -> None:
+async def test_a_304_of_another_redirect_target_is_not_used(site: Site, fetcher: HttpFetcher, store: FileStore) -> None:
     async def same_tag_everywhere(seen: Seen, writer: asyncio.StreamWriter) -> None:
         tagged = "if-none-match" in seen.headers
         writer.write(reply(status=304) if tagged else reply(f"page {seen.path}", ETag='"same"'))

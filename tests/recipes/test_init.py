@@ -1,4 +1,4 @@
-"""The project that `shoal init --recipe newspaper` makes: its test passes, and it runs."""
+"""The project of `shoal init --recipe newspaper`: its test passes, and it runs."""
 
 from __future__ import annotations
 

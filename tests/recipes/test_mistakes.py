@@ -1,4 +1,4 @@
-"""What a newspaper's file can have wrong: one sentence with the file, the line and what to do."""
+"""Mistakes in a newspaper's file: one sentence with the file, the line and the remedy."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
         (GOOD + "known: data/*.parquet\n", 11, "known is 'data/*.parquet'; it must end in .csv, .jsonl, .txt."),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_a_mistake_is_reported_in_one_sentence(tmp_path: Path, text: str, line: int, words: str) -> None:
     (tmp_path / "paper.yaml").write_text(text)
     with pytest.raises(InvalidScraper) as refused:
         load_scraper("paper.yaml", {}, tmp_path)
@@ -104,7 +104,7 @@ def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, text: str, line: int,
     assert refused.value.exit_code == 2
 
 
-def test_the_command_line_says_it_and_starts_nothing(project: Project) -> None:
+def test_the_command_line_reports_it_and_starts_nothing(project: Project) -> None:
     (project.folder / "paper.yaml").write_text(GOOD + "max_page: 2\n")
     refused = project.shoal("run", "paper.yaml", code=2)
     assert (

@@ -119,7 +119,7 @@ def test_an_api_is_read_by_its_paths(project: Project) -> None:
     assert "/story/2" not in paths(site, "/story/"), "what is excluded is not even fetched"
 
 
-def test_it_goes_on_where_it_was_interrupted(project: Project) -> None:
+def test_an_interrupted_listing_continues_at_its_page(project: Project) -> None:
     with Site(extra=paged(4)) as site:
         paper = write_paper(project.folder, site.url, PAGES)
         project.shoal("run", paper, "--limit", "3")
@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_interrupted(project: Project) -> None:
     assert len(visited) == len(set(visited)), "nothing is fetched twice"
 
 
-def test_robots_txt_the_pace_and_the_login_are_kept_to(project: Project) -> None:
+def test_robots_txt_the_rate_limit_and_the_login_are_respected(project: Project) -> None:
     robots = "User-agent: *\nDisallow: /story/2\n"
     with Site(extra={"/story/9": story(9)}) as elsewhere:
         away = cards([4]).replace(
@@ -156,7 +156,7 @@ def test_robots_txt_the_pace_and_the_login_are_kept_to(project: Project) -> None
     assert "open sesame" not in (project.folder / "ledger.db").read_bytes().decode("latin-1")
 
 
-def test_try_shows_what_one_page_gives(project: Project) -> None:
+def test_try_shows_the_output_of_one_page(project: Project) -> None:
     with Site(extra=paged(2)) as site:
         paper = write_paper(project.folder, site.url, PAGES)
         listing = project.shoal("try", paper, f"{site.url}/news/2", "--json")
@@ -167,7 +167,7 @@ def test_try_shows_what_one_page_gives(project: Project) -> None:
         assert json.loads(article.stdout)["body"].startswith("Story 3 begins.")
 
 
-async def test_a_request_that_failed_waits_at_least_as_long_as_the_file_says(tmp_path: Path) -> None:
+async def test_a_failed_request_waits_at_least_retry_seconds(tmp_path: Path) -> None:
     class Failing:
         async def get(self, url: str, **options: Any) -> Page:
             raise Transient("reset", retry_after=1.0)

@@ -1,4 +1,4 @@
-"""When a listing stops, as its site's log tells it."""
+"""When a listing stops, by the log of its site."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pages_visited(project: Project, extra: dict[str, str], *, code: int = 0, why
     return [path.removeprefix("/news/") for path in paths(site, "/news/")]
 
 
-def test_a_batch_that_failed_ends_it_and_a_hole_before_is_told(project: Project) -> None:
+def test_a_failed_batch_ends_the_listing_and_missing_pages_before_are_reported(project: Project) -> None:
     extra = paged(5)
     del extra["/news/2"]
     # Batches are 1+2, 3+4, 5+6, 7+8; only the last of them fails as a whole.
@@ -37,12 +37,12 @@ def test_a_batch_that_failed_ends_it_and_a_hole_before_is_told(project: Project)
     assert dead.url.endswith("/news/2"), "6, 7 and 8 are only the end"
 
 
-def test_an_empty_batch_ends_it(project: Project) -> None:
+def test_an_empty_batch_ends_the_listing(project: Project) -> None:
     extra = {**paged(3), "/news/4": cards([]), "/news/5": cards([]), "/news/6": cards([]), "/news/7": cards([7])}
     assert pages_visited(project, extra, why='why="a batch had no article"') == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_a_batch_that_is_repeated_ends_it(project: Project) -> None:
+def test_a_repeated_batch_ends_the_listing(project: Project) -> None:
     """Many sites show their last page under every number after it."""
     extra = {**paged(3), **{f"/news/{number}": cards([5, 6]) for number in range(4, 12)}}
     why = 'why="a batch was the same as the one before"'
@@ -50,7 +50,7 @@ def test_a_batch_that_is_repeated_ends_it(project: Project) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_a_batch_that_is_known_ends_it_and_only_the_new_is_fetched(project: Project, form: str) -> None:
+def test_a_known_batch_ends_the_listing_and_only_new_articles_are_fetched(project: Project, form: str) -> None:
     extra = paged(6)
     with Site(extra=extra) as site:
         known = [f"{site.url}/story/{number}" for number in (2, 5, 6, 7, 8, 9)]
@@ -63,7 +63,7 @@ def test_a_batch_that_is_known_ends_it_and_only_the_new_is_fetched(project: Proj
     assert sorted(paths(site, "/story/")) == ["/story/1", "/story/3", "/story/4"]
 
 
-def test_the_most_pages_and_the_most_articles(project: Project) -> None:
+def test_max_pages_and_max_articles(project: Project) -> None:
     templates = {**PAGES, "url_template": ["/news/{num}", "/other/{num}"]}
     with Site(extra={**paged(3), "/other/1": cards([1, 2])}) as site:
         project.shoal("run", write_paper(project.folder, site.url, templates, max_pages=2))
@@ -97,7 +97,7 @@ def test_a_listing_without_an_article_is_a_failure(project: Project, extra: dict
     assert all(words in error for error in errors)
 
 
-def test_an_article_without_a_body_is_a_failure_and_says_so(project: Project) -> None:
+def test_an_article_without_a_body_is_a_failure_with_the_reason(project: Project) -> None:
     extra = {**paged(1), "/story/2": story(2, body="<div>only a picture</div>")}
     pages_visited(project, extra, code=1)
     assert [record["title"] for record in project.export()] == ["Story 1"]
@@ -105,12 +105,12 @@ def test_an_article_without_a_body_is_a_failure_and_says_so(project: Project) ->
     assert failed.error == "selectors.article.body finds no text on the page"
 
 
-def test_a_start_that_is_one_of_the_pages_does_not_end_it(project: Project) -> None:
+def test_a_start_url_that_is_a_numbered_page_does_not_end_the_listing(project: Project) -> None:
     assert pages_visited(project, paged(3), listing={**PAGES, "start_url": "/news/2"})[:4] == ["2", "1", "2", "3"]
     assert len(project.export()) == 6
 
 
-def test_a_page_that_cannot_be_had_now_does_not_end_it(project: Project) -> None:
+def test_a_failed_page_does_not_end_the_listing(project: Project) -> None:
     listing = {**PAGES, "start_url": "/status/500"}
     assert pages_visited(project, paged(2), listing=listing) == ["1", "2", "3", "4", "5"]
     assert len(project.export()) == 4
@@ -135,8 +135,8 @@ class Shaky(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("down", [{"/news/1", "/news/2"}, {"/news/3", "/news/4"}])
-def test_a_listing_that_an_outage_ended_goes_on_when_it_is_tried_again(project: Project, down: set[str]) -> None:
-    """Otherwise the rest of the listing would be missing, and nobody would know."""
+def test_a_listing_that_an_outage_ended_continues_after_a_retry(project: Project, down: set[str]) -> None:
+    """Otherwise the rest of the listing would be missing without an error."""
     Shaky.pages, Shaky.down = paged(6), down
     server = ThreadingHTTPServer(("127.0.0.1", 0), Shaky)
     serving = threading.Thread(target=server.serve_forever, args=(0.05,))

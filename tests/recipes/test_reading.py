@@ -1,4 +1,4 @@
-"""What is read from a page: selectors with their fall-backs, days in many forms, cleaning."""
+"""Reading pages: selectors with fall-backs, dates in many formats, cleaning."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_selectors_fall_back_to_the_next_that_finds_something() -> None:
     assert text(page, ()) is None
 
 
-def test_the_text_of_an_element_is_what_its_reader_sees() -> None:
+def test_the_text_of_an_element_is_its_visible_text() -> None:
     page = "<div>One\n two<p>three<!-- no --> four</p><style>p {}</style>five<br>six<ul><li>a<li>b</ul></div>"
     assert text_in(Selector(text=page).css("div")[0].root) == "One two\nthree four\nfive\nsix\na\nb"
     deep = "<div>" * 1500 + "bottom" + "</div>" * 1500
@@ -87,7 +87,7 @@ def record(folder: Path, page: str, given: dict[str, Any] | None = None, **more:
     return context.reader.article(Page.of("https://paper.example/story/1", page), given or {})
 
 
-def test_the_first_day_that_can_be_read_counts(tmp_path: Path) -> None:
+def test_the_first_valid_day_counts(tmp_path: Path) -> None:
     article = {**SELECTORS["article"], "date": ["h1", ".tag", "time"]}
     selectors = {**SELECTORS, "article": article}
     found = record(tmp_path, story(1, day="7 May 2024"), {"date": "2020-01-01"}, selectors=selectors)
