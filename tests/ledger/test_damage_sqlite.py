@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import LedgerCorrupt
+from shoal.ledger.sqlite import connection as connection_module
 from shoal.ledger.sqlite import database as database_module
 from shoal.ledger.sqlite.integrity import find_damage
 from shoal.ledger.sqlite.ledger import SqliteLedger, open_sqlite
@@ -127,8 +128,8 @@ def lose_a_page(path: Path) -> None:
 async def test_a_statement_that_goes_on_for_ever_in_a_damaged_file_is_ended(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "CHECK_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(database_module, "PROGRESS_STEPS", 1_000)
+    monkeypatch.setattr(connection_module, "CHECK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(connection_module, "PROGRESS_STEPS", 1_000)
     endless = "with recursive n(x) as (select 1 union all select x + 1 from n limit 300000) select count(*) from n"
     async with filled(sqlite_path) as (ledger, _):
         assert await ledger.db.value(endless) == 300_000, "a sound file may take as long as it likes"

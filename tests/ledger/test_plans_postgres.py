@@ -296,11 +296,11 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
     others = [row[0] for row in await db.fetch("select no from shoal.run where no <> $1 and state = 'active'", run.no)]
     await db.fetch("update shoal.run set idle = true where no = any ($1)", others)
     await state("paused")
-    await cost("pause alone", sql["settle_lanes"], run.no, STEP)
+    await cost("pause alone", sql["apply_lane_work"], run.no, STEP)
     await db.fetch("update shoal.run set idle = false where no = any ($1)", others)
-    await cost("pause beside others", sql["settle_lanes"], run.no, STEP)
+    await cost("pause beside others", sql["apply_lane_work"], run.no, STEP)
     await state("active")
-    await cost("resume", sql["settle_lanes"], run.no, STEP)
+    await cost("resume", sql["apply_lane_work"], run.no, STEP)
     await state("cancelled")
     for begin in (None, [2, queues[0], -(2**31), 0], [3, queues[0], -(2**31), 0], [4, queues[0], -(2**31), 0]):
         await cost(f"cancel {begin and begin[0]}", sql["cancel_open_items"], run.no, "why", STEP, begin)

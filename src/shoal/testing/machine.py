@@ -1,7 +1,7 @@
-"""A Hypothesis state machine: random histories of a ledger against a small model of what must be true.
+"""A Hypothesis state machine: random histories of a ledger, compared with a small model.
 
-Derive a class, say how to open a lab, and run its TestCase. The model knows which items were acknowledged, which leases
-hold, what was committed. It does not know how lanes are laid out in tables; it checks what lanes promise.
+Derive a class, define `open_harness`, and run its TestCase. The model knows which items were acknowledged, which leases
+are valid, and what was committed. It does not model the tables of lanes; it checks the guarantees of lanes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LEASE_SECONDS = 30.0
 HOST_LIMIT = 2
 SPACED_SECONDS = 5.0
 FLOOR_SECONDS = 8.0
-# Items come out so long before their start.
+# Items are admitted so many seconds before their start.
 LEAD_SECONDS = 0.1
 KEYS = [f"k{n}" for n in range(12)]
 LANES = [None, "host-a", "host-b"]
 
 
 class ModelItem(msgspec.Struct):
-    """What the model knows of an item."""
+    """An item in the model."""
 
     stage: str
     lane: str | None
@@ -48,7 +48,7 @@ class ModelItem(msgspec.Struct):
 
 
 class ModelLease(msgspec.Struct):
-    """A lease that some worker believes it has. `valid` says whether the ledger must agree."""
+    """A lease that a worker believes it has. `valid`: whether the ledger must accept it."""
 
     claimed: ClaimedItem
     worker: str
@@ -81,13 +81,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.paused_lanes: set[str] = set()
         self.floors: dict[str, float] = {}
         self.jumped = 0.0
-        # Nothing of these lanes may start before then: somebody started or took a turn.
+        # No item of these lanes may start before this time, because of an earlier start or reservation.
         self.not_before: dict[str, float] = {}
-        # Requests from elsewhere: who asked, where, and whether it has a place there.
-        self.visits: dict[int, tuple[str, str, bool]] = {}
+        # Host slots: the worker, the host, and whether the slot is granted.
+        self.slots: dict[int, tuple[str, str, bool]] = {}
 
     def now(self) -> float:
-        """The ledger's time, counted from no matter when."""
+        """The ledger's time, from an arbitrary origin."""
         return time.monotonic() + self.jumped
 
     def run_sync(self, coroutine: Awaitable[T]) -> T:
@@ -308,7 +308,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def mark_dead(self, worker: str) -> None:
         self.workers.remove(worker)
         del self.silent[worker], self.earliest[worker]
-        self.visits = {visit: known for visit, known in self.visits.items() if known[0] != worker}
+        self.slots = {visit: known for visit, known in self.slots.items() if known[0] != worker}
         for held in self.held:
             if held.worker == worker and held.valid:
                 held.valid = False
@@ -411,23 +411,23 @@ class LedgerMachine(RuleBasedStateMachine):
         """A request from elsewhere wants a place at a host."""
         worker = data.draw(st.sampled_from(self.workers))
         visit = data.draw(st.sampled_from([1, 2, 3, 4]))
-        known = self.visits.get(visit)
+        known = self.slots.get(visit)
         if known is not None and known[:2] != (worker, host):
             return
         answer = self.run_sync(self.ledger.lanes.request_slot(worker, host, visit, run_id=self.run.id, stage="page"))
         assert not (answer.granted and answer.blocked_seconds)
         if answer.blocked_seconds:
-            self.visits.pop(visit, None)
+            self.slots.pop(visit, None)
         else:
-            self.visits[visit] = (worker, host, answer.granted)
+            self.slots[visit] = (worker, host, answer.granted)
             assert answer.granted or known is None or not known[2], "a place was lost"
 
-    @precondition(lambda self: self.visits)
+    @precondition(lambda self: self.slots)
     @rule(data=st.data())
     def release_slot(self, data: st.DataObject) -> None:
-        visit = data.draw(st.sampled_from(sorted(self.visits)))
+        visit = data.draw(st.sampled_from(sorted(self.slots)))
         self.run_sync(self.ledger.lanes.release_slots([visit]))
-        del self.visits[visit]
+        del self.slots[visit]
 
     @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))
     def cancel_one(self, state: ItemState) -> None:
@@ -488,7 +488,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for held in self.held:
             if held.valid and held.claimed.lane is not None:
                 out[held.claimed.lane] = out.get(held.claimed.lane, 0) + 1
-        for _, host, granted in self.visits.values():
+        for _, host, granted in self.slots.values():
             out[host] = out.get(host, 0) + granted
         for lane, count in out.items():
             assert count <= (1 if lane.startswith("group") else HOST_LIMIT), (lane, count)
@@ -509,7 +509,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for lane in page:
                 await ledger.lanes.set(lane.key, run_id=lane.run_id, paused=False)
                 await ledger.lanes.block(lane.key, 0, "", run_id=lane.run_id)
-        await ledger.lanes.release_slots(list(self.visits))
+        await ledger.lanes.release_slots(list(self.slots))
         worker = await self.harness.worker(lease_seconds=86_400)
         open_before = [known for known in self.items.values() if known.state == "open"]
         finished = 0

@@ -1,4 +1,4 @@
-"""Commits: everything or nothing, from the current lease only, as often as one likes."""
+"""Commits: atomic, only with a valid lease, repeatable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests from elsewhere: places in the lane of the host they go to, and hosts that ask to wait."""
+"""Host slots: requests of items of other lanes in a host's lane, and hosts that ask to wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distance between starts on a lane: starts that workers reserve, and floors under the delay."""
+"""Delays of lanes: starts that workers reserve, and minimum delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes: limits, distances, blocks, order. What the ledger lets out is what a site can see."""
+"""Lanes: limits, delays, blocks, order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
--- Store new items, each once per (stage, key_hash), and put the new ones where they belong: ready, delayed, or behind
--- their lane. Used by bulk enqueue and, inside the commit, for follow-ups. The caller has made and locked the lanes,
--- and admits afterwards. Arrays run in parallel; a null array means null for every row. lane_ix points into lane_ids.
--- Ids are given in the order of arrival, whatever the order of storing.
--- Rows whose parent is not among `accepted` are left out (null: all are taken).
+-- Store new items, once per (stage, key_hash), and insert them into ready, delayed or waiting. Used by bulk enqueue and
+-- by the commit for follow-ups. The caller has created and locked the lanes, and admits items afterwards. The arrays are
+-- parallel; a null array means null for every row. lane_ix is an index into lane_ids. Ids follow the order of arrival,
+-- whatever the order of storing. Rows whose parent is not in `accepted` are left out (null: all are stored).
 create or replace function shoal.intake(
     t timestamptz, queues int[], hashes bytea[], keys text[], urls text[], payloads json[], lane_ix int[],
     priorities int[], delays double precision[], max_tries int[], parents bigint[], accepted bigint[],
@@ -26,7 +25,7 @@ begin
         select i.id, lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
                i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload
         from input i
-        -- In the order of the index: kinder to it, and two who store the same keys cannot wait for each other in a ring.
+        -- In the order of the index: cheaper, and two transactions that store the same keys cannot deadlock.
         order by i.stage, i.key_hash, i.ord
         on conflict (stage, key_hash) do nothing
         returning id, lane, not_before, run, queue, priority
@@ -131,7 +130,7 @@ declare
     told json;
     lane_ids bigint[];
 begin
-    perform shoal.share_runs(array[run_no]);
+    perform shoal.lock_runs_shared(array[run_no]);
     select r.answer into told from shoal.receipt r where r.id = receipt_id;
     if found then
         enqueued := told ->> 'enqueued';
