@@ -126,7 +126,7 @@ class BrokenWire:
             self.injected[f"late {type(error).__name__}"] += 1
 
 
-async def test_a_claim_asked_for_again_says_who_must_report_a_start(postgres_url: str) -> None:
+async def test_a_recalled_claim_says_which_items_are_paced(postgres_url: str) -> None:
     ledger = await open_postgres(postgres_url)
     spaced = LanePolicy(limit=2, delay_min=10, delay_max=10)
     run = await ledger.runs.create(RunSpec(scraper="faults", stages=(StageSpec("page", lane=spaced),)))

@@ -114,7 +114,7 @@ async def bench(ledger: PostgresLedger, postgres_url: str) -> AsyncIterator[Benc
     await connection.close()
 
 
-async def test_cost_does_not_grow_with_what_stands_around(ledger: PostgresLedger, bench: Bench) -> None:  # S1.6
+async def test_cost_does_not_grow_with_other_rows(ledger: PostgresLedger, bench: Bench) -> None:  # S1.6
     queue = await bench.queue()
     await fill_ready(ledger, queue, 2_000)
     await settle(ledger)
@@ -165,9 +165,7 @@ async def test_fifty_one_partitions_cost_as_much_as_one(ledger: PostgresLedger, 
     assert rare < single + 51 * 12, (single, rare)
 
 
-async def test_looking_at_the_heads_of_queues_reads_no_more_than_the_heads(
-    ledger: PostgresLedger, bench: Bench
-) -> None:
+async def test_the_look_ahead_reads_only_the_first_items(ledger: PostgresLedger, bench: Bench) -> None:
     queues = [await bench.queue(f"state-{n}") for n in range(51)]
     await ledger.db.fetch("analyze shoal.ready")  # what the planner remembers is a table of 51 rows
     await fill_ready(ledger, queues[0], 100_000)
@@ -203,7 +201,7 @@ async def test_a_page_of_results_costs_the_same_however_many_there_are(
     assert big < 20 * BATCH
 
 
-async def test_a_start_costs_the_same_whatever_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
+async def test_a_start_costs_the_same_whatever_else_is_stored(ledger: PostgresLedger, bench: Bench) -> None:
     await ledger.lanes.set_delay_floor("host", 10, "robots.txt")
     turn = "select shoal.reserve(0, 'host', 0, '{}', '{}', 1, 86400, 0.02, 0)"
     small = min([(await bench.probe.pages(turn))[0] for _ in range(4)])
@@ -231,7 +229,7 @@ MANY = 8_000
 STEP = 500
 
 
-async def test_moves_and_lists_of_many_do_not_depend_on_statistics(ledger: PostgresLedger, bench: Bench) -> None:
+async def test_bulk_changes_and_lists_do_not_depend_on_statistics(ledger: PostgresLedger, bench: Bench) -> None:
     """Small runs come and go, the tables are analysed, many items are enqueued: no plan may read them all for a few.
 
     The functions have been called before, so that a plan made for small tables would be at hand.

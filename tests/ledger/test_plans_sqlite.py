@@ -108,7 +108,7 @@ async def new_run(ledger: SqliteLedger) -> Run:
     return await ledger.runs.create(RunSpec(scraper="plans", stages=(StageSpec("page", lane=LanePolicy(limit=8)),)))
 
 
-async def test_a_batch_costs_the_same_whatever_stands_around(ledger: SqliteLedger) -> None:  # S4.5
+async def test_a_batch_costs_the_same_whatever_else_is_stored(ledger: SqliteLedger) -> None:  # S4.5
     run = await new_run(ledger)
     await ledger.intake.enqueue(run.id, (f"https://example.com/{n}" for n in range(1_000)))
     small = await steps_of_a_batch(ledger, Scope(run_ids=(run.id,)))

@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
         )
         self.run: Run = self.run_sync(self.ledger.runs.create(spec))
 
-    # -- work arrives -------------------------------------------------------------------------------------------------
+    # -- intake ------------------------------------------------------------------------------------------------------
 
     @rule(
         keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
@@ -133,7 +133,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.items[stage, key] = ModelItem(stage, lane)
 
     def lane_name(self, stage: str, lane: str | None) -> str | None:
-        """Stages with different policies do not share lanes here: the model would have to know who declared last."""
+        """Stages with different policies do not share lanes here: the model would have to know which declared last."""
         return None if lane is None else f"{stage}-{lane}"
 
     # -- workers ------------------------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ class LedgerMachine(RuleBasedStateMachine):
         return max(SPACED_SECONDS if declared else 0.0, self.floors.get(lane, 0.0))
 
     def may_start(self, lane: str) -> ModelLease | None:
-        """An item of the lane whose request leaves any moment, as far as the ledger knows."""
+        """An item of the lane whose request may be sent at any moment, as far as the ledger knows."""
         paced = (held for held in self.held if held.claimed.paced and held.claimed.lane == lane)
         return next((held for held in paced if held.valid and not held.started), None)
 
     def record_start(self, lane: str | None, wait: float = 0.0) -> None:
-        """A request of this lane leaves after so long; the next one keeps its distance."""
+        """A request of this lane is sent after so many seconds; the next one keeps the delay."""
         delay = self.delay_of(lane)
         if lane is not None and delay > 0:
             self.not_before[lane] = max(self.not_before.get(lane, float("-inf")), self.now() + wait + delay)
@@ -255,7 +255,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
     def commit_again(self, data: st.DataObject) -> None:
-        """The answer to a commit was lost, so it is sent once more."""
+        """The answer to a commit was lost, so the commit is repeated."""
         held = data.draw(st.sampled_from([h for h in self.held if h.committed]))
         assert held.committed is not None
         report = self.run_sync(self.ledger.commits.commit(held.worker, [held.committed]))
@@ -287,7 +287,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), seen=st.booleans())
     def kill(self, data: st.DataObject, seen: bool) -> None:
-        """A worker dies or leaves: seen by its pool, or stopping properly."""
+        """A worker dies, which its pool observes, or stops."""
         worker = data.draw(st.sampled_from(self.workers))
         if seen:
             upkeep_report = self.run_sync(self.ledger.workers.mark_dead(worker))
@@ -408,7 +408,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), host=st.sampled_from(["page-host-a", "elsewhere"]))
     def request_slot(self, data: st.DataObject, host: str) -> None:
-        """A request from elsewhere wants a place at a host."""
+        """A worker requests a host slot."""
         worker = data.draw(st.sampled_from(self.workers))
         visit = data.draw(st.sampled_from([1, 2, 3, 4]))
         known = self.slots.get(visit)
@@ -420,7 +420,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.slots.pop(visit, None)
         else:
             self.slots[visit] = (worker, host, answer.granted)
-            assert answer.granted or known is None or not known[2], "a place was lost"
+            assert answer.granted or known is None or not known[2], "a slot was lost"
 
     @precondition(lambda self: self.slots)
     @rule(data=st.data())

@@ -17,7 +17,8 @@ returning state, (select coalesce(max(s.version), 0) from shoal.setting s) as se
 -- Returns a row when the lock was free, expired, or already the caller's.
 insert into shoal.lock as k (name, owner, acquired_at, expires_at)
 values ($1, $2, shoal.clock(), shoal.clock() + shoal.seconds($3))
-on conflict (name) do update set owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+on conflict (name) do update
+set owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
 where k.finished_at is null and (k.expires_at <= shoal.clock() or k.owner = excluded.owner)
 returning name
 

@@ -1,5 +1,5 @@
--- Queries that both backends share, written for PostgreSQL: see shoal.ledger.schema.load_queries. For SQLite `shoal.` is
--- dropped and $1 becomes ?1; clock() and seconds() are functions there too. JSON parameters have no cast: PostgreSQL
+-- Queries that both backends share, written for PostgreSQL: see shoal.ledger.schema.load_queries. For SQLite `shoal.`
+-- is dropped and $1 becomes ?1; clock() and seconds() are functions there too. JSON parameters have no cast: PostgreSQL
 -- takes the type of the column, and a cast to json would make SQLite store a number.
 
 -- name: run_stages

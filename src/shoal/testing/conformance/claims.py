@@ -31,14 +31,14 @@ class ClaimsConformance:
         assert len(keys) == len(set(keys)) == 210
         await harness.check()
 
-    async def test_a_claim_takes_at_most_what_was_asked_for(self, harness: LedgerHarness) -> None:  # S0.3, S0.8
+    async def test_a_claim_returns_at_most_its_limit(self, harness: LedgerHarness) -> None:  # S0.3, S0.8
         run = await harness.run()
         await harness.put(run, *(f"k{n}" for n in range(5)))
         worker = await harness.worker()
         assert [len(await harness.claim(worker, 2)) for _ in range(4)] == [2, 2, 1, 0]
 
     @pytest.mark.parametrize("limit", [0, -1, 10_001])
-    async def test_a_senseless_batch_size_is_refused(self, harness: LedgerHarness, limit: int) -> None:
+    async def test_an_invalid_batch_size_is_refused(self, harness: LedgerHarness, limit: int) -> None:
         with pytest.raises(InvalidSetting, match="batch size"):
             await harness.claim(await harness.worker(), limit)
 
@@ -84,7 +84,7 @@ class ClaimsConformance:
         rest = await harness.claim_keys(worker, 100, mine)
         assert len(taken) + len(rest) == 9, "idle workers take over the others"
 
-    async def test_without_stealing_a_worker_keeps_to_its_partitions(self, harness: LedgerHarness) -> None:
+    async def test_without_stealing_a_worker_claims_its_partitions_only(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a", partition="CA")
         worker = await harness.worker()
@@ -171,7 +171,7 @@ class ClaimsConformance:
             seen += [int(key) for key in batch]
         assert seen == sorted(order)
 
-    async def test_given_back_items_are_claimable_at_once_and_uncharged(self, harness: LedgerHarness) -> None:  # S1.15
+    async def test_returned_items_are_claimable_at_once_and_not_charged(self, harness: LedgerHarness) -> None:  # S1.15
         run = await harness.run()
         await harness.put(run, "a", "b")
         worker, other = await harness.worker(), await harness.worker()
@@ -185,7 +185,7 @@ class ClaimsConformance:
         assert await harness.ledger.reads.attempts(run.id, claimed[0].item) == []
         await harness.check()
 
-    async def test_giving_back_what_is_no_longer_ours_changes_nothing(self, harness: LedgerHarness) -> None:
+    async def test_returning_a_lost_lease_changes_nothing(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a")
         worker, other = await harness.worker(), await harness.worker()
@@ -195,7 +195,7 @@ class ClaimsConformance:
         assert await harness.ledger.claims.return_leases(worker, [old.lease, Lease(10**9, 1, run.no)]) == 0
         assert (await harness.commit(other, done(new))).committed == 1
 
-    async def test_started_tells_which_leases_still_hold(self, harness: LedgerHarness) -> None:
+    async def test_mark_started_returns_lost_leases(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a", "b")
         worker = await harness.worker()
@@ -224,7 +224,7 @@ class WorkersConformance:
         assert len(ids) == 100
         assert all(name.startswith("host-") and len(name.split("-")) == 3 for name in ids)
 
-    async def test_a_silent_workers_items_go_to_others(self, harness: LedgerHarness) -> None:  # S0.7, S1.16, S3.20
+    async def test_items_of_a_silent_worker_are_rescued(self, harness: LedgerHarness) -> None:  # S0.7, S1.16, S3.20
         run = await harness.run()
         await harness.put(run, "a", "b")
         silent, live = await harness.worker(lease_seconds=30), await harness.worker(lease_seconds=300)
@@ -246,7 +246,7 @@ class WorkersConformance:
         assert [(a.outcome, a.worker) for a in attempts] == [("crashed", silent)]
         await harness.check()
 
-    async def test_a_worker_that_held_much_is_relieved_step_by_step(self, harness: LedgerHarness) -> None:
+    async def test_many_leases_of_a_dead_worker_are_rescued_in_steps(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         keys = [str(number) for number in range(2_300)]
         await harness.put(run, *keys)
@@ -272,7 +272,9 @@ class WorkersConformance:
             assert (await harness.ledger.upkeep.run_once()).rescued == 0
         assert (await harness.finish(worker, held)).committed == 1
 
-    async def test_a_late_commit_of_a_worker_nobody_missed_is_accepted(self, harness: LedgerHarness) -> None:
+    async def test_a_late_commit_is_accepted_while_the_worker_is_not_declared_lost(
+        self, harness: LedgerHarness
+    ) -> None:
         run = await harness.run()
         await harness.put(run, "a")
         worker = await harness.worker(lease_seconds=30)
@@ -280,7 +282,7 @@ class WorkersConformance:
         await harness.advance_clock(1000)
         assert (await harness.finish(worker, held)).committed == 1
 
-    async def test_a_dead_workers_items_come_back_at_once(self, harness: LedgerHarness) -> None:
+    async def test_items_of_a_dead_worker_are_rescued_at_once(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a")
         worker, other = await harness.worker(), await harness.worker()
@@ -313,7 +315,7 @@ class WorkersConformance:
         assert (view.state.value, view.outcome, view.rescues) == ("dead", "poison", 4)
         await harness.check()
 
-    async def test_neighbours_of_a_poison_item_survive(self, harness: LedgerHarness) -> None:
+    async def test_buffered_items_beside_a_poison_item_survive(self, harness: LedgerHarness) -> None:
         run = await harness.run(max_rescues=2)
         await harness.put(run, "poison", "neighbour")
         for _ in range(3):
@@ -359,7 +361,7 @@ class WorkersConformance:
         assert len(await harness.ledger.workers.list(present=False)) == 2
 
     @pytest.mark.parametrize("lease_seconds", [0.0, -5.0, float("nan"), 1e9])
-    async def test_a_senseless_lease_is_refused(self, harness: LedgerHarness, lease_seconds: float) -> None:
+    async def test_an_invalid_lease_is_refused(self, harness: LedgerHarness, lease_seconds: float) -> None:
         with pytest.raises(InvalidSetting):
             await harness.ledger.workers.register(WorkerSpec(id="w", node="n", pid=1, lease_seconds=lease_seconds))
 

@@ -36,7 +36,7 @@ class SteeringConformance:
         report = await harness.finish(worker, held)
         assert len(report.lost) == 3
         view = await harness.item(first, "old")
-        assert (view.rescues, view.tries) == (0, 0), "an order of a person is charged to nobody"
+        assert (view.rescues, view.tries) == (0, 0), "a release by an operator is not charged"
         with pytest.raises(InvalidSetting):
             await harness.ledger.steering.release(older_than=-1)
         await harness.check()
@@ -93,7 +93,7 @@ class SteeringConformance:
         assert sorted(await harness.claim_keys(worker)) == ["l1", "later", "ready"]
         await harness.check()
 
-    async def test_cancelling_the_item_in_a_lane_lets_the_next_out(self, harness: LedgerHarness) -> None:
+    async def test_cancelling_an_item_admits_the_next_of_its_lane(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1, ordered=True, shared=False))
         await harness.put(run, "one", "two", lane="group")
         worker = await harness.worker()
@@ -111,7 +111,7 @@ class SteeringConformance:
         with pytest.raises(InvalidSetting):
             await harness.ledger.steering.cancel(run.id, ItemFilter(), limit=0)
 
-    async def test_orders_leave_events(self, harness: LedgerHarness) -> None:
+    async def test_operator_commands_record_events(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.ledger.steering.release(older_than=1, run_id=run.id, by="operator-1")
         await harness.ledger.steering.retry(run.id, ItemFilter(), by="operator-1")

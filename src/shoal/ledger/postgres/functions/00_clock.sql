@@ -5,9 +5,9 @@ language sql volatile as 'select pg_catalog.clock_timestamp()';
 create or replace function shoal.seconds(n double precision) returns interval
 language sql immutable as 'select pg_catalog.make_interval(secs => n)';
 
--- Every transaction that moves rows of a run holds this lock shared; pausing, cancelling, finishing and removing hold it
--- exclusively. It is in memory, bound to the transaction (so PgBouncer may pool transactions), and always taken before
--- the locks of lanes, which are taken before those of rows.
+-- Every transaction that moves rows of a run holds this lock shared; pausing, cancelling, finishing and removing hold
+-- it exclusively. It is in memory, bound to the transaction (so PgBouncer may pool transactions), and always taken
+-- before the locks of lanes, which are taken before those of rows.
 create or replace function shoal.lock_runs_shared(runs int[]) returns void
 language plpgsql as $$
 begin

@@ -9,9 +9,10 @@
 -- The caller sorts the rows.
 --
 -- A row whose lane was paused or blocked after it became ready is not leased; it goes to `delayed`, keeps its slot, and
--- is returned with deferred = true so that the caller claims again. There are never more of these than the lane's limit.
--- The same happens to a row whose lane may not start soon, because others have reserved starts since, or because too
--- many became ready before the lane had a delay. A claim locks no lane: the worker that holds the lease reserves a start.
+-- is returned with deferred = true so that the caller claims again. There are never more of these than the lane's
+-- limit. The same happens to a row whose lane may not start soon, because others have reserved starts since, or because
+-- too many became ready before the lane had a delay. A claim locks no lane: the worker that holds the lease reserves a
+-- start.
 create or replace function shoal.claim(
     worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most_of_each int[], most int)
 returns table (
@@ -26,15 +27,15 @@ declare
 begin
     perform shoal.lock_runs_shared(array(select k.run from shoal.queue k where k.id = any (queues)));
     t := shoal.clock();
-    -- Decides the race with the reaper and with a caller that abandons this claim: the first to lock the row wins. The row
-    -- is locked, not updated: while another session's snapshot is open, every version would be kept and read again.
+    -- Decides the race with the reaper and with a caller that abandons this claim: the first to lock the row wins. The
+    -- row is locked, not updated: while another session's snapshot is open, every version would be kept and read again.
     -- Heartbeats do not wait for this kind of lock, however long this claim waits for others.
     perform 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining') for key share;
     if not found then
         raise exception using errcode = 'SH001', message = 'worker lost';
     end if;
     if exists (select 1 from shoal.void_claim v where v.worker = worker_no and v.claim_no = claim) then
-        raise exception using errcode = 'SH003', message = 'claim given up';
+        raise exception using errcode = 'SH003', message = 'claim abandoned';
     end if;
     places := array(
         select x.ctid
@@ -97,13 +98,14 @@ begin
            j.lane_key, i.url, i.key, i.payload, j.due is not null, j.paced
     from classified j join shoal.item i on i.run = j.run and i.id = j.item;
 
-    -- A claim counts as a heartbeat, once a second. Done last: from here the worker's heartbeats wait for this transaction.
+    -- A claim counts as a heartbeat, once a second. Done last: from here the worker's heartbeats wait for this
+    -- transaction.
     update shoal.worker w set heartbeat_at = shoal.clock()
     where w.no = worker_no and w.heartbeat_at < shoal.clock() - interval '1 second';
 end $$;
 
--- The priorities of the first items of each queue, at most `depth`, without claiming them: when the queues of a run have
--- different priorities, a claim compares their first items.
+-- The priorities of the first items of each queue, at most `depth`, without claiming them: when the queues of a run
+-- have different priorities, a claim compares their first items.
 create or replace function shoal.first_priorities(
     queues int[], after_priority int[], after_item bigint[], depth int) returns table (priorities int[])
 language sql stable
@@ -136,8 +138,8 @@ begin
     where s.worker = worker_no and s.claim_no = claim;
 end $$;
 
--- Mark items as started without a reservation. A lane with a delay counts from now and admits its next item. Returns the
--- items whose lease is still valid.
+-- Mark items as started without a reservation. A lane with a delay counts from now and admits its next item. Returns
+-- the items whose lease is still valid.
 create or replace function shoal.mark_started(items bigint[], epochs int[]) returns bigint[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -223,7 +225,8 @@ begin
         returning d.*
     ),
     classified as materialized (
-        select g.*, coalesce(g.lane = any (lanes), false) and shoal.loses_slot(g.slotted, l, case when r.idle then 'idle' else r.state end) as in_line
+        select g.*, coalesce(g.lane = any (lanes), false)
+                    and shoal.loses_slot(g.slotted, l, case when r.idle then 'idle' else r.state end) as in_line
         from gone g join shoal.run r on r.no = g.run left join shoal.lane l on l.id = g.lane
     ),
     to_ready as (

@@ -1,10 +1,10 @@
--- Commit finished attempts in one transaction: leases, results, follow-ups, attempts, outcomes, lanes, counts. Only items
--- whose lease (item, epoch) is still valid change; the others are returned as `repeated` (this same commit was made
--- before) or `lost` (the lease is no longer valid). The call may be repeated.
+-- Commit finished attempts in one transaction: leases, results, follow-ups, attempts, outcomes, lanes, counts. Only
+-- items whose lease (item, epoch) is still valid change; the others are returned as `repeated` (this same commit was
+-- made before) or `lost` (the lease is no longer valid). The call may be repeated.
 --
--- kinds: done, dead, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is not
--- blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a shorter
--- path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
+-- kinds: done, dead, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
+-- not blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a
+-- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
 create or replace function shoal.commit(
     worker_no int, items bigint[], epochs int[], runs int[], kinds text[], outcomes text[],
     delays double precision[], errors text[], took real[], details json[],

@@ -106,8 +106,8 @@ begin
     end if;
 end $$;
 
--- Declare workers without a recent heartbeat lost, and `dead_workers`, whose end was observed, at once. Changes only rows
--- of workers and skips locked ones: a worker that is claiming now is alive.
+-- Declare workers without a recent heartbeat lost, and `dead_workers`, whose end was observed, at once. Changes only
+-- rows of workers and skips locked ones: a worker that is claiming now is alive.
 create or replace function shoal.declare_lost(dead_workers int[]) returns text[]
 language plpgsql as $$
 declare

@@ -3,8 +3,8 @@
 --
 -- The plans must not depend on statistics. A table that was empty when it was analysed counts as empty for the planner
 -- however large it is now, and then all plans cost the same. So: no sequential scans, no hash and no merge joins; rows
--- are picked by LATERAL ... LIMIT, whose join order is fixed; and ranges are comparisons of whole index keys, which only
--- one index can answer.
+-- are picked by LATERAL ... LIMIT, whose join order is fixed; and ranges are comparisons of whole index keys, which
+-- only one index can answer.
 
 -- End these items of a run as cancelled, whatever their state; without a reason (a removed run) no outcome is stored.
 -- The run's lock is held exclusively, so nothing of it moves meanwhile; operators' changes of lanes wait for the lanes'
@@ -256,8 +256,8 @@ end $$;
 -- One step of a run's lane work; true means that there is more to do now.
 --
 -- `release`: the run was paused, or no worker serves it, so it must not keep slots in shared lanes: its admitted items
--- return to `waiting`. This is deferred until another run waits for a lane, because then nothing may have to be moved at
--- all. `readmit`: the run is active again, so its lanes admit items.
+-- return to `waiting`. This is deferred until another run waits for a lane, because then nothing may have to be moved
+-- at all. `readmit`: the run is active again, so its lanes admit items.
 create or replace function shoal.apply_lane_work(run_no int, most int) returns boolean
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -397,7 +397,7 @@ begin
     return array[table_no, at_queue, priorities[cardinality(items)], items[cardinality(items)]];
 end $$;
 
--- Ask the next lanes to let out what waits behind them of a run. Returns where to go on; null: all were asked.
+-- Admit items of a run from its next lanes. Returns the cursor; null: all lanes were read.
 create or replace function shoal.readmit_from_lanes(run_no int, place bigint[], most int) returns bigint[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -545,8 +545,8 @@ where r.state = 'cancelled' or (r.state = 'active' and r.sealed)
 group by k.run;
 
 -- One step of deleting a removed run without open items, along the primary keys from where the last step ended, because
--- deleted rows are read again while another session holds an old snapshot. `place`: the cursor; null to begin, null when
--- the run is deleted.
+-- deleted rows are read again while another session holds an old snapshot. `place`: the cursor; null to begin, null
+-- when the run is deleted.
 create or replace function shoal.purge(run_no int, most int, inout place bigint[])
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off

@@ -107,9 +107,9 @@ begin
     return lane_id;
 end $$;
 
--- A lane's delay was changed. A shorter delay applies at once. The first delay of a lane counts from now if items of the
--- lane are leased: their requests may start at any moment without a reservation. Items admitted before are deferred when
--- they are claimed.
+-- A lane's delay was changed. A shorter delay applies at once. The first delay of a lane counts from now if items of
+-- the lane are leased: their requests may start at any moment without a reservation. Items admitted before are deferred
+-- when they are claimed.
 create or replace function shoal.retime(lane_id bigint, was_paced boolean, t timestamptz) returns void
 language sql as $$
     update shoal.lane l
@@ -130,13 +130,13 @@ language sql as $$
       and d.due_at <> greatest(t, shoal.lane_due(l, t))
 $$;
 
--- Reserve the next starts of a lane for a worker; waits: seconds until each. The first are for the given leases, which are
--- marked as started; the others are further requests. A start may be used up to `slack` seconds late, so other workers
--- keep that much more distance. idle: the worker did not use its reserved starts, and its last request was so many seconds
--- ago; unless another worker reserved since, the delay counts from that request. Returns fewer starts than wanted when
--- they would be more than `within` seconds ahead (null: a delay and a minute, so that after a block is lifted the lane does
--- not wait for hours). next_in: when the first start that was not given would be. spacing: the minimum distance between two
--- starts of the worker.
+-- Reserve the next starts of a lane for a worker; waits: seconds until each. The first are for the given leases, which
+-- are marked as started; the others are further requests. A start may be used up to `slack` seconds late, so other
+-- workers keep that much more distance. idle: the worker did not use its reserved starts, and its last request was so
+-- many seconds ago; unless another worker reserved since, the delay counts from that request. Returns fewer starts than
+-- wanted when they would be more than `within` seconds ahead (null: a delay and a minute, so that after a block is
+-- lifted the lane does not wait for hours). next_in: when the first start that was not given would be. spacing: the
+-- minimum distance between two starts of the worker.
 create or replace function shoal.reserve(
     run_no int, lane_key text, worker_no int, items bigint[], epochs int[], wanted int, within double precision,
     slack double precision, idle double precision,
@@ -199,8 +199,8 @@ begin
     end if;
 end $$;
 
--- The lane of a host that a stage's requests go to, locked. It is created with the stage's policy; an existing lane gets
--- the policy of the newest stage that named it, or the stricter one while the run of the older stage is active.
+-- The lane of a host that a stage's requests go to, locked. It is created with the stage's policy; an existing lane
+-- gets the policy of the newest stage that named it, or the stricter one while the run of the older stage is active.
 create or replace function shoal.host_lane(stage_id int, lane_key text) returns bigint
 language plpgsql as $$
 declare
@@ -230,8 +230,8 @@ begin
 end $$;
 
 -- Request a slot in a host's lane for a request of an item of another lane; the same id is the same request. It waits
--- (`ahead` others are before it) and precedes the lane's own items, because its item already holds a slot of another lane.
--- blocked_seconds: the lane is blocked or paused for so long, and the request does not wait.
+-- (`ahead` others are before it) and precedes the lane's own items, because its item already holds a slot of another
+-- lane. blocked_seconds: the lane is blocked or paused for so long, and the request does not wait.
 create or replace function shoal.request_slot(
     worker_no int, stage_id int, lane_key text, slot_id bigint,
     out is_granted boolean, out ahead int, out blocked_seconds double precision, out why text, out paced boolean)

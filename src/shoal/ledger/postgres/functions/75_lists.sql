@@ -1,6 +1,6 @@
 -- Lists of items: the next ids in ascending order, from the table of such items. seen_to: only items up to this id were
--- read, because many do not match; null means all. Plans are pinned as in 60_runs.sql, so that a list does not become slow
--- when statistics are old.
+-- read, because many do not match; null means all. Plans are pinned as in 60_runs.sql, so that a list does not become
+-- slow when statistics are old.
 
 -- Items of these queues in this state (null: any). Only for states with their own table and index.
 create or replace function shoal.find_items(
@@ -37,8 +37,8 @@ begin
         ids := array(select s.item from shoal.lease s where s.item > after_item and s.queue = any (queues)
                      order by s.item limit most);
     else
-        -- Ready items are ordered by id within each priority, so this steps from priority to priority along the index; with
-        -- very many priorities it is cheaper to read all rows.
+        -- Ready items are ordered by id within each priority, so this steps from priority to priority along the index;
+        -- with very many priorities it is cheaper to read all rows.
         with recursive kind(queue, priority) as (
             select q.id, (select r.priority from shoal.ready r where r.queue = q.id order by r.priority limit 1)
             from unnest(queues) as q(id)
@@ -201,9 +201,9 @@ begin
     order by i.id;
 end $$;
 
--- Lanes that a run waits for, among them the busiest. There may be very many, and no index orders them by waiting items:
--- so this reads the lanes of the first items and of some spread evenly over the rest. A lane with one percent of the
--- waiting items is found in 99 of 100 cases.
+-- Lanes that a run waits for, among them the busiest. There may be very many, and no index orders them by waiting
+-- items: so this reads the lanes of the first items and of some spread evenly over the rest. A lane with one percent of
+-- the waiting items is found in 99 of 100 cases.
 create or replace function shoal.busy_lanes(run_no int) returns bigint[]
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off

@@ -1,4 +1,4 @@
--- functions: c9903f43e6bb5d26
+-- functions: 7ee6c3527eb863ec
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -28,7 +28,8 @@ create table shoal.run (
 create index run_active on shoal.run (no) where state = 'active';
 create index run_lane_work on shoal.run (no) where lane_work is not null;
 -- One run for one idempotency key: a slot of a schedule, a member of a collection.
-create unique index run_idempotency_key on shoal.run (idempotency_key) where idempotency_key is not null and state <> 'removed';
+create unique index run_idempotency_key on shoal.run (idempotency_key)
+    where idempotency_key is not null and state <> 'removed';
 
 create table shoal.stage (
     id           int generated always as identity primary key,
@@ -199,13 +200,12 @@ create table shoal.result (
     primary key (run, item, n)
 );
 
--- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
--- unstarted: those of them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from
--- other lanes' items hold and wait for (see host_slot); both reduce the number of items.
--- next_at: the earliest start that can be reserved by the worker next_by, which has reserved the starts since run_from;
--- for other workers it is `handover` seconds later, because next_by may send that late.
--- delay_* is the effective delay: own_delay_*, declared by a stage, raised to the floor (robots.txt's crawl-delay), or
--- what an operator set (delay_fixed).
+-- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
+-- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
+-- hold and wait for (see host_slot); both reduce the number of items. next_at: the earliest start that can be reserved
+-- by the worker next_by, which has reserved the starts since run_from; for other workers it is `handover` seconds
+-- later, because next_by may send that late. delay_* is the effective delay: own_delay_*, declared by a stage, raised
+-- to the floor (robots.txt's crawl-delay), or what an operator set (delay_fixed).
 create table shoal.lane (
     id            bigint generated always as identity primary key,
     next_at       timestamptz,

@@ -1,5 +1,5 @@
--- Rules that the tables must keep: every row found is a violation. SQLite has the same ones; these differ in the keys of
--- item, outcome and waiting, in greatest/max, and in counting booleans.
+-- Rules that the tables must keep: every row found is a violation. SQLite has the same ones; these differ in the keys
+-- of item, outcome and waiting, in greatest/max, and in counting booleans.
 
 -- name: audit_one_place
 -- Law 1: every item is in exactly one table.
@@ -44,8 +44,8 @@ limit 20
 
 -- name: audit_host_slots
 -- A lane's counters of slots must equal the number of its slots.
-select 'lane ' || l.key || ': says ' || l.slots_granted || '/' || l.slots_wanted || ' slots, has ' || coalesce(v.granted, 0) || '/'
-       || coalesce(v.waiting, 0) as detail
+select 'lane ' || l.key || ': says ' || l.slots_granted || '/' || l.slots_wanted || ' slots, has '
+       || coalesce(v.granted, 0) || '/' || coalesce(v.waiting, 0) as detail
 from shoal.lane l
 left join (select lane, count(*) filter (where granted) as granted, count(*) filter (where not granted) as waiting
            from shoal.host_slot group by lane) v on v.lane = l.id

@@ -1,5 +1,5 @@
--- Claims and leases: calls of functions/30_claim.sql and functions/50_unlease.sql. open_queues differs from SQLite in the
--- count deltas and in lists, which are arrays here and JSON there.
+-- Claims and leases: calls of functions/30_claim.sql and functions/50_unlease.sql. open_queues differs from SQLite in
+-- the count deltas and in lists, which are arrays here and JSON there.
 
 -- name: open_queues
 -- Only queues with ready items, by the counts. There are few deltas: they are folded every second. The last column is

@@ -1,6 +1,6 @@
 -- Reads. SQLite has the same names and columns; queries that are equal on both are in ledger/queries/. These differ
--- because here times are timestamps, lists are arrays, counts are totals plus deltas, and the run leads the primary keys
--- of item, outcome, attempt and result. Some call functions, whose plans are pinned (functions/75_lists.sql).
+-- because here times are timestamps, lists are arrays, counts are totals plus deltas, and the run leads the primary
+-- keys of item, outcome, attempt and result. Some call functions, whose plans are pinned (functions/75_lists.sql).
 
 -- name: worker_progress
 with finished as (

@@ -13,8 +13,8 @@ select * from shoal.sweep_step($1::int)
 select shoal.finish_runs()
 
 -- name: tidy
--- Receipts are needed for minutes, counts per minute for days, locks for schedules that run once a year. Deletes at most
--- $1 of each, and returns the largest number deleted.
+-- Receipts are needed for minutes, counts per minute for days, locks for schedules that run once a year. Deletes at
+-- most $1 of each, and returns the largest number deleted.
 with old_receipts as (
     delete from shoal.receipt x where x.ctid = any (array(
         select y.ctid from shoal.receipt y where y.at < shoal.clock() - interval '1 day' limit $1::int)) returning 1

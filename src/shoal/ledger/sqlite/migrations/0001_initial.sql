@@ -30,7 +30,8 @@ create table run (
 create index run_active on run (no) where state = 'active';
 create index run_lane_work on run (no) where lane_work is not null;
 -- One run for one idempotency key: a slot of a schedule, a member of a collection.
-create unique index run_idempotency_key on run (idempotency_key) where idempotency_key is not null and state <> 'removed';
+create unique index run_idempotency_key on run (idempotency_key)
+    where idempotency_key is not null and state <> 'removed';
 
 create table stage (
     id             integer primary key autoincrement,
@@ -205,13 +206,12 @@ create table result (
     primary key (run, item, n)
 ) strict;
 
--- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
--- unstarted: those of them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from
--- other lanes' items hold and wait for (see host_slot); both reduce the number of items.
--- next_at: the earliest start that can be reserved by the worker next_by, which has reserved the starts since run_from;
--- for other workers it is `handover` microseconds later, because next_by may send that late.
--- delay_* is the effective delay: own_delay_*, declared by a stage, raised to the floor (robots.txt's crawl-delay), or
--- what an operator set (delay_fixed).
+-- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
+-- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
+-- hold and wait for (see host_slot); both reduce the number of items. next_at: the earliest start that can be reserved
+-- by the worker next_by, which has reserved the starts since run_from; for other workers it is `handover` microseconds
+-- later, because next_by may send that late. delay_* is the effective delay: own_delay_*, declared by a stage, raised
+-- to the floor (robots.txt's crawl-delay), or what an operator set (delay_fixed).
 create table lane (
     id            integer primary key autoincrement,
     next_at       integer,
@@ -361,8 +361,8 @@ create table clock (
     offset integer not null
 ) strict, without rowid;
 
--- Plain views for the sqlite3 shell. Ages use the wall clock, because the shell does not have the ledger's clock; the two
--- differ only when the wall clock was set.
+-- Plain views for the sqlite3 shell. Ages use the wall clock, because the shell does not have the ledger's clock; the
+-- two differ only when the wall clock was set.
 
 -- S0.16, S1.23: who holds what, of which run and stage.
 create view active_claims as
@@ -426,7 +426,8 @@ group by w.id, r.no, g.id order by done desc;
 -- S1.18: what failed, why, and how often it was tried again.
 create view failed_items as
 select r.id as run_id, r.scraper, g.name as stage, o.item, coalesce(i.url, i.key) as url, o.outcome,
-       o.error as error_message, max(o.tries - 1, 0) as retry_count, strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
+       o.error as error_message, max(o.tries - 1, 0) as retry_count,
+       strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
 from outcome o
 join run r on r.no = o.run
 join item i on i.id = o.item

@@ -48,8 +48,8 @@ limit 20
 
 -- name: audit_host_slots
 -- A lane's counters of slots must equal the number of its slots.
-select 'lane ' || l.key || ': says ' || l.slots_granted || '/' || l.slots_wanted || ' slots, has ' || coalesce(v.granted, 0) || '/'
-       || coalesce(v.waiting, 0) as detail
+select 'lane ' || l.key || ': says ' || l.slots_granted || '/' || l.slots_wanted || ' slots, has '
+       || coalesce(v.granted, 0) || '/' || coalesce(v.waiting, 0) as detail
 from lane l
 left join (select lane, sum(granted) as granted, sum(not granted) as waiting from host_slot group by lane) v on v.lane = l.id
 where (l.slots_granted, l.slots_wanted) <> (coalesce(v.granted, 0), coalesce(v.waiting, 0))

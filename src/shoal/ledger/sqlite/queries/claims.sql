@@ -1,9 +1,9 @@
--- Claims. On PostgreSQL these are functions (functions/30_claim.sql); open_queues differs in lists, JSON here and arrays
--- there, and in the count deltas.
+-- Claims. On PostgreSQL these are functions (functions/30_claim.sql); open_queues differs in lists, JSON here and
+-- arrays there, and in the count deltas.
 
 -- name: open_queues
--- Only queues with ready items, by the counts. The last column is the priority of the first item, looked up only where a
--- queue has several priorities.
+-- Only queues with ready items, by the counts. The last column is the priority of the first item, looked up only where
+-- a queue has several priorities.
 select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts), k.priority_min, k.priority_max,
        case when k.priority_min = k.priority_max then k.priority_min
             else coalesce((select y.priority from ready y where y.queue = k.id order by y.priority, y.item limit 1),
@@ -30,9 +30,9 @@ from json_each(?1) j
 update worker set heartbeat_at = ?2 where no = ?1 and state in ('live', 'draining')
 
 -- name: claim_pick
--- The first rows of a queue as one JSON text: see scratch/tables.sql for why. The last two columns: deferred (the row may
--- not start soon, because its lane was paused or blocked after it became ready, others have reserved starts since, or
--- too many became ready before the lane had a delay) and paced (the lane has a delay).
+-- The first rows of a queue as one JSON text: see scratch/tables.sql for why. The last two columns: deferred (the row
+-- may not start soon, because its lane was paused or blocked after it became ready, others have reserved starts since,
+-- or too many became ready before the lane had a delay) and paced (the lane has a delay).
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
     case when l.paused or l.blocked_until > ?3 then 1

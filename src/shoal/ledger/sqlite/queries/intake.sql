@@ -1,5 +1,5 @@
--- Intake. On PostgreSQL storing is a function (functions/20_intake.sql); the queues differ in lists, JSON here and arrays
--- there.
+-- Intake. On PostgreSQL storing is a function (functions/20_intake.sql); the queues differ in lists, JSON here and
+-- arrays there.
 
 -- name: make_queues
 -- Creates missing queues and widens the range of priorities of the others.

@@ -13,7 +13,8 @@ select l.id, l.delay_max > 0 as paced from lane l where l.run = ?1 and l.key = ?
 update lane
 set max_active = coalesce(?2, max_active), own_delay_min = coalesce(?3, own_delay_min),
     own_delay_max = coalesce(?4, own_delay_max), delay_min = coalesce(?3, delay_min),
-    delay_max = coalesce(?4, delay_max), delay_fixed = delay_fixed or ?3 is not null, paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
+    delay_max = coalesce(?4, delay_max), delay_fixed = delay_fixed or ?3 is not null,
+    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
 where id = ?1
 
 -- name: set_delay_floor
@@ -23,10 +24,9 @@ set floor = ?2, floor_why = ?3, delay_min = case when delay_fixed then delay_min
 where id = ?1 and (floor <> ?2 or floor_why is not ?3)
 
 -- name: retime_lane
--- A lane's delay was changed. A shorter delay applies at once. The first delay of a lane counts from now if items of the
--- lane are leased: their requests may start at any moment without a reservation. Items admitted before are deferred when
--- they are claimed.
--- ?2: whether the lane had a delay before.
+-- A lane's delay was changed. A shorter delay applies at once. The first delay of a lane counts from now if items of
+-- the lane are leased: their requests may start at any moment without a reservation. Items admitted before are deferred
+-- when they are claimed. ?2: whether the lane had a delay before.
 update lane
 set next_at = case
     when next_at > ?3 + cast(1e6 * delay_max as integer) then ?3 + cast(1e6 * delay_max as integer)

@@ -1,12 +1,12 @@
--- Moves between waiting, ready and lease that several operations use. On PostgreSQL these are functions/10_admit.sql and
--- functions/50_unlease.sql.
+-- Moves between waiting, ready and lease that several operations use. On PostgreSQL these are functions/10_admit.sql
+-- and functions/50_unlease.sql.
 
 -- name: admit_pick
--- Admit as many items from `waiting` as the touched lanes allow. Items of a lane with a delay are admitted shortly before
--- they may start: their workers reserve the starts and sleep until then, so no time is lost. Runs that wait for the same
--- lane take turns; rows of paused and idle runs are not read.
--- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, up to the allowance. The plus in +k.item
--- removes the affinity of the value: only then does SQLite use the whole key to find the next row.
+-- Admit as many items from `waiting` as the touched lanes allow. Items of a lane with a delay are admitted shortly
+-- before they may start: their workers reserve the starts and sleep until then, so no time is lost. Runs that wait for
+-- the same lane take turns; rows of paused and idle runs are not read. SQLite has no LATERAL, so `walk` steps from one
+-- waiting item to the next, up to the allowance. The plus in +k.item removes the affinity of the value: only then does
+-- SQLite use the whole key to find the next row.
 insert into temp.admitted (item, lane, run, queue, priority, epoch, tries, rescues, due)
 with recursive
 open as materialized (
@@ -93,9 +93,9 @@ select json_array(max(x.id), count(*), json_group_array(x.id) filter (where x.ha
     from lane_room l where l.id > ?1 order by l.id limit ?2) x
 
 -- name: ensure_lanes
--- A lane has the policy of the newest stage that named it, until an operator changes it, so that two runs with different
--- policies do not overwrite each other. While the run of the older stage is active, the stricter policy applies, because
--- both runs send requests.
+-- A lane has the policy of the newest stage that named it, until an operator changes it, so that two runs with
+-- different policies do not overwrite each other. While the run of the older stage is active, the stricter policy
+-- applies, because both runs send requests.
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
 select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_delay_min, x.lane_delay_max,
        x.lane_ordered, x.stage
@@ -133,11 +133,10 @@ cross join stage s on s.id = j.value ->> 1
 cross join lane l on l.run = case when s.lane_shared then 0 else s.run end and l.key = j.value ->> 0
 
 -- name: unlease_pick
--- Leases to end, as [item, epoch]; ?2 says how: returned, released or crashed.
--- The first crash counts for every lease of the worker (rescues = 1), because it is unknown which item caused it; later
--- ones count only for items reported as started. Beyond the run's max_rescues the item is poison.
--- straight: the item was certainly not started, so it keeps its slot and returns to ready; but a paused or idle run keeps
--- no slot in a shared lane.
+-- Leases to end, as [item, epoch]; ?2 says how: returned, released or crashed. The first crash counts for every lease
+-- of the worker (rescues = 1), because it is unknown which item caused it; later ones count only for items reported as
+-- started. Beyond the run's max_rescues the item is poison. straight: the item was certainly not started, so it keeps
+-- its slot and returns to ready; but a paused or idle run keeps no slot in a shared lane.
 insert or ignore into temp.unleased (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
                                      worker, poison, straight, ordered, next_at, delay_max)
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues_now, s.claimed_at, s.started_at,

@@ -62,10 +62,9 @@ order by i.id
 
 -- name: find_items
 -- Lists of items: the next ids in ascending order, from the table of such items. seen_to: only items up to this id were
--- read, because many do not match; null means all.
--- This one: of the queues ?2, in the state ?1, which has its own table and index; null: any state. `in (select ...)`
--- replaces LATERAL, which SQLite lacks. Ready items are ordered by id within each priority, so `kind` steps from priority
--- to priority along the index.
+-- read, because many do not match; null means all. This one: of the queues ?2, in the state ?1, which has its own table
+-- and index; null: any state. `in (select ...)` replaces LATERAL, which SQLite lacks. Ready items are ordered by id
+-- within each priority, so `kind` steps from priority to priority along the index.
 with recursive kind (queue, priority) as (
     select q.value, (select y.priority from ready y where y.queue = q.value order by y.priority limit 1)
     from json_each(?2) q where ?1 = 'ready'
@@ -174,8 +173,8 @@ where s.claimed_at <= clock() - cast(1e6 * ?1 as integer)
 order by s.claimed_at limit ?2
 
 -- name: results
--- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and only
--- the selected records from the table.
+-- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and
+-- only the selected records from the table.
 select r.item, r.n, g.name as stage, i.key, i.url, r.record
 from (
     select x.rowid as place from result x

@@ -1,5 +1,5 @@
--- Upkeep and health. next_due differs from PostgreSQL in lists and in the arithmetic of times; the clock's offset and the
--- cursors of upkeep are stored by functions there or not needed.
+-- Upkeep and health. next_due differs from PostgreSQL in lists and in the arithmetic of times; the clock's offset and
+-- the cursors of upkeep are stored by functions there or not needed.
 
 -- name: ticks_due
 -- Upkeep whose interval has passed, {"name": microseconds}. A time in the future means that the clock was set back.
