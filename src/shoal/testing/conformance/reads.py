@@ -487,7 +487,7 @@ class ReadsConformance:
         assert "in the pause after the one before them" in gates["delayed_order"].text
 
     async def test_no_worker_is_needed_where_nothing_is_left(self, harness: LedgerHarness) -> None:
-        """A stage without a worker is reported when it has items, and as the run's problem only when no other stage has any."""
+        """A stage without a worker is reported when it has items; the run is, when no other stage has any."""
         run = await harness.run("list", "page")
         await harness.put(run, "a")
         await harness.worker(lease_seconds=3600, scope=Scope(stages=("list",)))
