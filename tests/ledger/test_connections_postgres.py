@@ -21,7 +21,7 @@ from shoal.model.run import RunSpec, StageSpec
 from tests.support.postgres import PostgresServer
 
 LONG = os.environ.get("SHOAL_CHAOS") == "long"
-# Three of them are kept for superusers, which nobody here is but the one who made the server.
+# Three of them are reserved for superusers; only the user that created the server is one.
 CONNECTIONS = 100 if LONG else 12
 CLIENTS = CONNECTIONS
 POOL = 4

@@ -24,7 +24,7 @@ def harness(either_harness: LedgerHarness) -> LedgerHarness:
 
 
 async def set_state(harness: LedgerHarness, run_no: int, state: str) -> None:
-    """The first of an order's two steps; whoever gave it dies before the second."""
+    """The first of two steps; the caller dies before the second."""
     assert isinstance(harness.ledger, SqliteLedger | PostgresLedger)
     table = "run" if isinstance(harness.ledger, SqliteLedger) else "shoal.run"
     await harness.ledger.db.fetch(f"update {table} set state = '{state}' where no = {run_no}")
@@ -164,7 +164,7 @@ async def test_the_lane_sweep_finds_untouched_lanes_in_steps(
     await harness.advance_clock(6)
     found = []
     for ledger in (harness.ledger, await harness.open_again(), harness.ledger):
-        # Another process goes on at its turn, the same one at once.
+        # Another process continues when the task is due, the same one at once.
         await harness.advance_clock(6)
         await ledger.upkeep.run_once()
         found.append(len(await harness.claim(worker)))
@@ -174,7 +174,7 @@ async def test_the_lane_sweep_finds_untouched_lanes_in_steps(
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 async def test_no_worker_is_lost_because_the_file_was_locked(harness: LedgerHarness) -> None:
-    """While somebody holds the write lock no heartbeat gets through; when it is free, heartbeats come first."""
+    """While another process holds the write lock no heartbeat succeeds; when it is free, heartbeats come first."""
     run = await harness.run()
     await harness.put(run, "a")
     silent = await harness.worker(lease_seconds=30)

@@ -45,7 +45,7 @@ async def test_a_claimer_does_not_wait_for_a_lane(harness: LedgerHarness, person
 async def test_a_claimer_does_not_wait_for_a_lane_with_a_delay(
     harness: LedgerHarness, person: asyncpg.Connection
 ) -> None:
-    """Whoever holds the lane may be reserving a start: the claimer reserves its own afterwards, at a distance."""
+    """The transaction that locks the lane may reserve a start: the claimer reserves its own later, with the delay."""
     run = await harness.run(lane=LanePolicy(limit=2, delay_min=10, delay_max=10))
     await harness.put(run, "a", "b", lane="host")
     worker = await harness.worker()
@@ -112,7 +112,7 @@ async def test_due_items_do_not_wait_for_a_locked_lane_of_others(
 
 
 async def test_a_heartbeat_does_not_wait_for_a_claim(harness: LedgerHarness, person: asyncpg.Connection) -> None:
-    """A claim that is held up by somebody's lock keeps its worker alive, and stopping that worker waits for it."""
+    """A claim that waits for a lock keeps its worker alive, and stopping that worker waits for the claim."""
     run = await harness.run()
     await harness.put(run, "a")
     worker = await harness.worker()

@@ -1,4 +1,4 @@
-"""Law 6 on PostgreSQL: claim and commit touch rows in proportion to the batch, whatever stands around.
+"""Law 6 on PostgreSQL: claim and commit read rows in proportion to the batch, whatever else is stored.
 
 The work is inside functions, so two witnesses are asked: EXPLAIN (ANALYZE, BUFFERS) of the call counts every page that
 the statements inside touched, and the server's own per-transaction statistics count the rows read by sequential scans.
