@@ -10,7 +10,7 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import Event
+from shoal.model.views import AuditEvent
 from shoal.notify import delivery
 from shoal.notify.conditions import Alert
 from shoal.notify.delivery import Deliveries
@@ -62,7 +62,7 @@ async def alerts(ledger: Ledger, run_id: str) -> list[str]:
     return [event.subject for event in await _events(ledger, run_id)]
 
 
-async def _events(ledger: Ledger, run_id: str) -> list[Event]:
+async def _events(ledger: Ledger, run_id: str) -> list[AuditEvent]:
     """The events of alerts, oldest first."""
     found = (await ledger.reads.events(run_id=run_id)).rows
     return [event for event in reversed(found) if event.action == "alert"]

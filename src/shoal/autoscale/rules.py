@@ -256,7 +256,7 @@ def _decide_shrink(
     reason = (
         _Reason(ScalingReason.LANES, lanes)
         if inputs.waiting_for_lanes
-        else _Reason(ScalingReason.NO_NEED, "nobody waits for room")
+        else _Reason(ScalingReason.NO_NEED, "no item is ready")
     )
     if now == bounds.least or history.idle_since is None or inputs.at - history.idle_since < delays.idle:
         return _no_change(now, reason, history)

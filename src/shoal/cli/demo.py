@@ -74,7 +74,7 @@ async def _demo(session: Session, settings: Settings) -> int:
             check = check_scrape(shop, records)
         if session.json:
             state, counts = report.run.state, report.counts
-            session.record({"run_id": run.id, "state": state, "counts": counts, "testimony": check})
+            session.record({"run_id": run.id, "state": state, "counts": counts, "checks": check})
         else:
             _title(session, f"{SAMPLE} of the {report.counts.results} records")
             shown = records[:SAMPLE]

@@ -58,7 +58,8 @@ def start(
         ),
     ] = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Only workers 0 and 1 of the plan, each with its own partitions; asks not.")
+        bool,
+        typer.Option("--test", help="Only workers 0 and 1 of the plan, each with its own partitions; without asking."),
     ] = False,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; start nothing.")] = False,
@@ -67,15 +68,15 @@ def start(
     resume: Resume = False,
     fresh: Fresh = False,
     assign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who gets which partitions: [0] CA, MT a line.")
+        Path | None, typer.Option(metavar="FILE", help="Which worker gets which partitions: [0] CA, MT per line.")
     ] = None,
-    partition: Annotated[list[str], typer.Option(help="Deal out this partition instead of all; may be repeated.")] = [],  # noqa: B006
-    only: Annotated[bool, typer.Option("--only", help="Each worker nothing but its own partitions, ever.")] = False,
+    partition: Annotated[list[str], typer.Option(help="Assign this partition instead of all; may be repeated.")] = [],  # noqa: B006
+    only: Annotated[bool, typer.Option("--only", help="Each worker takes nothing but its own partitions.")] = False,
     stagger: Annotated[str, typer.Option(metavar="LOW-HIGH", help="Seconds between two starts.")] = "2-5",
     max_restarts: Annotated[int, typer.Option(min=0, max=1_000, help="Restarts of one worker that crashes.")] = 5,
     log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the log files go.")] = Path("logs"),
 ) -> None:
-    """Check everything, show the plan, start workers and keep them going until the run has ended.
+    """Check everything, show the plan, start workers and restart those that crash, until the run has ended.
 
     `shoal pool SCRAPER` means the same.
     """
@@ -162,7 +163,7 @@ def scale(
     target: Target,
     workers: Annotated[str, typer.Argument(metavar="N", help="How many from now on, or auto.")],
 ) -> None:
-    """Give the pools of a scraper that run now another number of workers, those with the highest numbers go first.
+    """Set the number of workers of all running pools of a scraper; the highest numbers stop first.
 
     A pool with --min and --max then no longer chooses by itself; `auto` lets it choose again.
     """

@@ -1,8 +1,5 @@
-"""Lines of text from a file or a stream: decompressed, decoded, split.
-
-From the bytes of a file or a stream to the bytes of its text: gzip is inflated, a byte order mark dropped.
-
-From blocks of bytes to lines of text, whatever the blocks cut apart.
+"""Lines of text from blocks of bytes: decompressed, without byte order mark, decoded, split. The boundaries of the
+blocks make no difference.
 """
 
 from __future__ import annotations
@@ -16,12 +13,12 @@ from shoal.fetch.inflate import GZIP_MAGIC, Inflater
 BLOCK = 256 << 10
 _BOM = b"\xef\xbb\xbf"
 _HEAD = 4
-# Room for the largest payload and URL that the ledger takes, in JSON with every character escaped.
+# Enough for the largest payload and URL that the ledger accepts, in JSON with every character escaped.
 MAX_LINE = 8 << 20
 
 
 class Unpacker:
-    """Fed with blocks of bytes, gives blocks of text bytes of bounded size. `name` is the source's, for messages."""
+    """Decompresses blocks of bytes into blocks of limited size. `name` is the source's, for messages."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,7 +29,7 @@ class Unpacker:
 
     def feed(self, block: bytes) -> Iterator[bytes]:
         if self._head is not None:
-            # A pipe may hand over its first bytes one by one.
+            # The first blocks of a pipe may be single bytes.
             self._head += block
             if len(self._head) < _HEAD:
                 return
@@ -85,10 +82,9 @@ class Unpacker:
 
 
 class LineSplitter:
-    """Fed with blocks, gives lists of lines without their ends.
+    """Splits blocks into lists of lines, without line ends.
 
-    Lines end with LF, CRLF or CR, as editors count them. A line that is no text for an item is given as the reason:
-    a `BadLine` instead of a str.
+    Lines end with LF, CRLF or CR, as editors count them. A line that cannot be decoded is a `BadLine` instead of a str.
     """
 
     def __init__(self) -> None:
@@ -122,7 +118,7 @@ class LineSplitter:
         return []
 
     def _keep(self, part: bytes) -> None:
-        """Remember a part of an unfinished line, but never more of it than a line may have."""
+        """Keep a part of an unfinished line, up to the maximum length of a line."""
         if part and self._rest_size <= MAX_LINE:
             self._rest.append(part)
         self._rest_size += len(part)
@@ -136,7 +132,7 @@ class LineSplitter:
 
 
 class BadLine:
-    """A line that cannot be read, and why."""
+    """A line that cannot be decoded, and why."""
 
     __slots__ = ("why",)
 
@@ -145,7 +141,7 @@ class BadLine:
 
 
 def _decoded(lines: bytes) -> list[str | BadLine]:
-    """Nearly always the whole block is clean, so it is decoded at once."""
+    """Nearly all blocks are valid, so a block is decoded as a whole first."""
     try:
         text = lines.decode()
     except UnicodeDecodeError:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from shoal.fetch.memory import Reservation
 
 ACCEPT_ENCODING = "gzip, deflate"
-# A body of unknown size is reserved in steps of at least this.
+# A body of unknown size is reserved in steps of this.
 _RESERVE_STEP = 64 * 1024
 FALLBACK = "cp1252"
 
-# Python's names of the encodings of the WHATWG standard. A site may name no other: some of Python's codecs are no
-# encodings of text at all (base64, rot13, zlib), and others take quadratic time (punycode, idna).
+# Python's names of the encodings of the WHATWG standard. Others are ignored: some of Python's codecs are not encodings
+# of text (base64, rot13, zlib), and others take quadratic time (punycode, idna).
 _WEB_ENCODINGS = frozenset(
     {
         *(f"cp{number}" for number in (866, 874, 932, 949, *range(1250, 1259))),
@@ -40,11 +40,9 @@ _WEB_ENCODINGS = frozenset(
 async def read_body(
     response: ClientResponse, cap: int, *, truncate: bool = False, memory: Reservation | None = None
 ) -> bytes:
-    """The whole body, or the first `cap` bytes of it if `truncate`; never more in memory than the cap and one read.
+    """The whole body, or its first `cap` bytes if `truncate`; never more in memory than the cap and one read.
 
-    What it takes is reserved in `memory` before it is read.
-
-    Raises Permanent for a body above the cap and Transient for one that cannot be inflated.
+    Its size is reserved in `memory`. Raises Permanent for a body above the cap and Transient for broken compression.
     """
     inflater = _inflater_of(response)
     length = response.content_length
@@ -103,7 +101,7 @@ def _inflater_of(response: ClientResponse) -> Inflater | None:
 def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
     """The encoding and the text: by byte order mark, then Content-Type, then the markup's own declaration.
 
-    Without any of them it is UTF-8 if it is valid, and windows-1252, as browsers assume, if it is not.
+    Without any of them: UTF-8 if the body is valid UTF-8, otherwise windows-1252, as in browsers.
     """
     mark_encoding, mark = read_bom(body)
     if mark_encoding is not None and mark is not None:
@@ -111,7 +109,7 @@ def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
     encoding = _web_encoding(http_content_type_encoding(content_type))
     if encoding is None and markup:
         encoding = _web_encoding(html_body_declared_encoding(body))
-        # A declaration that can be read as ASCII proves that the page is not in UTF-16.
+        # A declaration that is readable as ASCII proves that the page is not UTF-16.
         if encoding is not None and encoding.startswith("utf-16"):
             encoding = "utf-8"
     if encoding is not None:

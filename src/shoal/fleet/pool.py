@@ -23,7 +23,7 @@ from shoal.observe.formatting import pluralize
 from shoal.worker.watchdog import EXIT_HUNG
 
 EXIT_HANDLER_FAILS = 1
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+MIN_BACKOFF, MAX_BACKOFF = 0.5, 30.0
 
 Replan = Callable[[int | None], Awaitable[PartitionAssignment]]
 
@@ -251,7 +251,7 @@ class Pool:
             elif code == EXIT_HANDLER_FAILS:  # another process would fail as well, and use up attempts of more items
                 slot.state = SlotState.HANDLER_FAILING
                 log = self._launcher.log_file(slot.number)
-                self._report(f"Worker {slot.number} leaves: the scraper's code fails every time; its log is {log}.")
+                self._report(f"Worker {slot.number} exits: the scraper's code fails every time; its log is {log}.")
                 return
             elif slot.restarts >= self._options.max_restarts:
                 slot.state = SlotState.GAVE_UP
@@ -286,7 +286,7 @@ class Pool:
 
     async def _wait_before_restart(self, slot: PoolSlot, code: int) -> None:
         slot.restarts += 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (slot.restarts - 1))
+        pause = min(MAX_BACKOFF, MIN_BACKOFF * 2 ** (slot.restarts - 1))
         how = f"was killed by signal {-code}" if code < 0 else f"crashed (exit {code})"
         if code == EXIT_HUNG:
             how = f"hung on an item and ended itself; its log {self._launcher.log_file(slot.number)} names it"

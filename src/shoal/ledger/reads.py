@@ -26,9 +26,9 @@ from shoal.model.outcome import OutcomeClass
 from shoal.model.url_key import key_hash
 from shoal.model.views import (
     AttemptView,
+    AuditEvent,
     Counts,
     CursorPage,
-    Event,
     FailedItem,
     ItemFilter,
     ItemView,
@@ -151,7 +151,7 @@ class SqlReads:
 
     async def events(
         self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
-    ) -> CursorPage[Event]:
+    ) -> CursorPage[AuditEvent]:
         check_limit(limit)
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no
         found = await self._db.fetch(self._sql["events"], run_no, int_cursor(cursor), limit)

@@ -16,7 +16,7 @@ from shoal.ledger.explain import Scaling
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
-from shoal.model.views import AttemptView, Event, ItemView, LockView
+from shoal.model.views import AttemptView, AuditEvent, ItemView, LockView
 from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
 
 T = TypeVar("T")
@@ -139,8 +139,8 @@ def attempt_from(row: Row) -> AttemptView:
 
 
 @_checked_read
-def event_from(row: Row) -> Event:
-    return Event(
+def event_from(row: Row) -> AuditEvent:
+    return AuditEvent(
         id=row["id"],
         at=row["at"],
         run_id=row["run_id"],

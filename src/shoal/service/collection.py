@@ -38,7 +38,7 @@ NO_DEAD = DeadLimit(Decimal(0), False)
 class CollectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which scrapers of a folder to run.
 
-    `name`: of the collection. `target`: how the operator named it. `all`: everything in the folder, which must be said
+    `name`: of the collection. `target`: how the operator named it. `all`: everything in the folder, which is required
     unless `members` chooses. `failed`: those that failed in the last run. `sequential`: members in the foreground.
     `overrides`: settings that flags gave; members get them as variables. `run`: as for one scraper.
     """
@@ -243,7 +243,7 @@ async def _resume_members(
         if present and present != {member.key for member in plan.members}:
             raise UsageError(
                 f"Run {run.id} of this collection is unfinished and has other members than those chosen now.",
-                remedy="--resume goes on with it, --fresh starts a new one.",
+                remedy="--resume resumes it, --fresh starts a new one.",
             )
     if request.failed:
         keys = {member.key for member in plan.members}

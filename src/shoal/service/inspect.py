@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.export import Coverage
     from shoal.ledger.protocols import Ledger
     from shoal.model.lane import LaneView
-    from shoal.model.views import AttemptView, Counts, Event, ItemFilter, ItemView, ResultRow, WaitReason
+    from shoal.model.views import AttemptView, AuditEvent, Counts, ItemFilter, ItemView, ResultRow, WaitReason
     from shoal.model.worker import WorkerView
     from shoal.observe.failures import Failures
 
@@ -46,7 +46,7 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Run
     counts: Counts
-    events: tuple[Event, ...]
+    events: tuple[AuditEvent, ...]
 
 
 class ItemDetail(msgspec.Struct, frozen=True, kw_only=True):

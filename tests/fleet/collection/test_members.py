@@ -25,7 +25,7 @@ def keys(members: list[Member] | tuple[Member, ...]) -> list[str]:
     return [member.key for member in members]
 
 
-def test_files_are_found_and_the_others_let_alone(tmp_path: Path) -> None:  # S2.1, S2.16
+def test_members_are_found_and_other_files_ignored(tmp_path: Path) -> None:  # S2.1, S2.16
     write(tmp_path, "fiji/fijitimes.yaml")
     write(tmp_path, "tonga/matangi.yml")
     write(tmp_path, "samoa/observer.py", "from shoal import Scraper\nobserver = Scraper('observer')\n")
@@ -39,7 +39,7 @@ def test_files_are_found_and_the_others_let_alone(tmp_path: Path) -> None:  # S2
     assert sorted(keys(discover(tmp_path))) == ["fiji/fijitimes", "samoa/observer", "tonga/matangi"]
 
 
-def test_names_come_from_the_file_unless_it_says_otherwise(tmp_path: Path) -> None:
+def test_names_come_from_the_path_or_the_yaml(tmp_path: Path) -> None:
     write(tmp_path, "fiji/a.yaml", "name: The Fiji Times\ncountry: Fiji Islands")
     (member,) = discover(tmp_path)
     assert (member.key, member.name) == ("fiji_islands/a", "fiji_islands.the_fiji_times")
@@ -83,7 +83,7 @@ def test_of_two_files_for_one_member_one_is_broken(tmp_path: Path) -> None:
     ]
 
 
-def test_whatever_is_wrong_with_a_file_the_others_are_found(tmp_path: Path) -> None:
+def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
     write(tmp_path, "fiji/good.yaml")
     write(tmp_path, "fiji/tabs.yaml", "a:\n\t- b")
     write(tmp_path, "fiji/group.yaml", "group: '\u65e5\u672c'")
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_read_is_a_broken_member(tmp_path: Path, monkeyp
     assert len(members) == 1
 
 
-def test_an_empty_folder_and_none_at_all(tmp_path: Path) -> None:
+def test_an_empty_or_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="There is no scraper in"):
         discover(tmp_path)
     with pytest.raises(NotFound, match="There is no folder"):
@@ -194,7 +194,7 @@ def test_members_are_chosen_by_any_label(tmp_path: Path) -> None:
         chosen(planet=["mars"])
 
 
-def test_a_group_stays_one_when_few_of_it_are_chosen(tmp_path: Path) -> None:
+def test_a_group_stays_a_group_when_one_member_is_chosen(tmp_path: Path) -> None:
     for country in ("fiji", "tonga", "samoa"):
         write(tmp_path, f"{country}/islands.yaml")
     found = plan_members(discover(tmp_path), MemberFilter(where={"country": ["tonga"]}))
@@ -211,7 +211,7 @@ def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
 # Its memory
 
 
-async def test_one_look_at_the_processes_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_reading_of_the_process_table_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is made beside the event loop."""
     looks: list[int] = []
     memory_by_session = process_limits.memory_by_session

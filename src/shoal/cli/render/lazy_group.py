@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import partial
 from importlib import import_module
-from typing import Any
+from inspect import signature
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -27,10 +30,15 @@ class Verb:
         if group is None:
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
             single.command(name)(getattr(module, self.module.rpartition(".")[2]))
-            return typer.main.get_command(single)
+            command: Any = typer.main.get_command(single)
+            _convert_only_if_needed(command)
+            return command
         group.info.help, group.info.no_args_is_help = self.help, True
         group._add_completion, group.rich_markup_mode = False, None  # plain help, without rich
-        return typer.main.get_group(group)
+        loaded: Any = typer.main.get_group(group)
+        for command in (loaded, *loaded.commands.values()):
+            _convert_only_if_needed(command)
+        return loaded
 
 
 def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
@@ -38,6 +46,10 @@ def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
 
     class LazyCommands(TyperGroup):
         _lazy = _Commands(verbs)
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            _convert_only_if_needed(self)
 
         @property
         def commands(self) -> MutableMapping[str, Any]:
@@ -77,3 +89,44 @@ class _Commands(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._verbs)
+
+
+def _convert_only_if_needed(command: Any) -> None:
+    """Let the parameters of a command or group convert only values that do not have their type yet.
+
+    Typer converts every value, absent ones too, by a validator of pydantic's; importing pydantic and building the
+    validators takes as long as the rest of a short command.
+    """
+    get_params = command.get_params
+    changed: set[int] = set()
+
+    def get_quick_params(ctx: Any) -> list[Any]:
+        annotations = signature(command.callback).parameters if command.callback is not None else {}
+        parameters: list[Any] = get_params(ctx)
+        for parameter in parameters:
+            if id(parameter) not in changed:
+                changed.add(id(parameter))
+                annotation = annotations[parameter.name].annotation if parameter.name in annotations else bool
+                kind = getattr(annotation, "__origin__", annotation)  # of Annotated
+                parameter.process_value = partial(_process_value, parameter, parameter.process_value, kind)
+        return parameters
+
+    command.get_params = get_quick_params
+
+
+def _process_value(parameter: Any, convert: Any, kind: Any, ctx: Any, value: Any) -> Any:
+    """What click's `Parameter.process_value` does, without a conversion of what has its type."""
+    if value is None and not parameter.required:
+        value = () if parameter.multiple or parameter.nargs == -1 else None
+    elif not _has_type(value, kind):
+        return convert(ctx, value)
+    return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    origin = get_origin(kind)
+    if origin is UnionType:
+        return any(_has_type(value, each) for each in get_args(kind))
+    if origin is list:
+        return isinstance(value, list | tuple) and all(_has_type(each, get_args(kind)[0]) for each in value)
+    return isinstance(kind, type) and isinstance(value, kind)

@@ -130,7 +130,7 @@ class Scheduler:
         due = table.due(known.last_taken, self._now)
         decision = decide(name, known, due.slots, config.overlap, self._now)
         if decision is not None and await self._apply(decision, config, table) and due.has_dropped and decision.begin:
-            self._print(f"{name}: slots before {decision.begin[0].name} were missed and are not made up for.")
+            self._print(f"{name}: slots before {decision.begin[0].name} were missed and will not run.")
         return max(MIN_SECONDS, (next_slots(table, self._now, 1)[0] - self._now).total_seconds())
 
     async def _apply(self, decision: SlotDecision, config: ScheduleConfig, table: Timetable) -> bool:

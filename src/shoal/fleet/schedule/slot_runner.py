@@ -20,7 +20,7 @@ from shoal.ledger.protocols import Locks
 
 RENEWALS_PER_LEASE = 4
 MAX_READ = 1 << 20
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+MIN_BACKOFF, MAX_BACKOFF = 2.0, 60.0
 RETRY_SECONDS = 1.0
 
 
@@ -156,7 +156,7 @@ class SlotRunner:
             await asyncio.gather(renewing, running, return_exceptions=True)
 
     async def _run_process(self) -> dict[str, Any]:
-        pause = FIRST_PAUSE
+        pause = MIN_BACKOFF
         while True:
             try:
                 outcome = await self._process.run()
@@ -178,7 +178,7 @@ class SlotRunner:
                 await asyncio.wait_for(self._process.stopped.wait(), pause)
                 return self._result_of(self._stopped_state, outcome)
             except TimeoutError:
-                pause = min(LONGEST_PAUSE, pause * 2)
+                pause = min(MAX_BACKOFF, pause * 2)
 
     @property
     def _stopped_state(self) -> str:
@@ -205,4 +205,4 @@ class SlotRunner:
 
 def _still_running_text(outcome: SlotExit) -> str:
     run = outcome.report.get("run_id")
-    return f"run {run} is still going" if run else "another process is at it"
+    return f"run {run} is still going" if run else "another process runs it"

@@ -155,15 +155,15 @@ def decide(
     schedule: str, known: KnownSlots, due: Sequence[dt.datetime], overlap: Overlap, now: dt.datetime
 ) -> SlotDecision | None:
     """None when there is nothing to do."""
-    going = known.unfinished
-    left = next((slot for slot, lock in going if lock.until <= now), None)
-    if left is not None:
-        return SlotDecision(resume=left)
+    unfinished = known.unfinished
+    lost = next((slot for slot, lock in unfinished if lock.until <= now), None)
+    if lost is not None:
+        return SlotDecision(resume=lost)
     new = tuple(_slots(schedule, due))
-    if not new or (going and overlap == "wait"):
+    if not new or (unfinished and overlap == "wait"):
         return None
-    return SlotDecision(skip=new, blocked_by=going[0][0]) if going else SlotDecision(begin=new)
+    return SlotDecision(skip=new, blocked_by=unfinished[0][0]) if unfinished else SlotDecision(begin=new)
 
 
-def _slots(schedule: str, moments: Iterable[dt.datetime]) -> Iterable[Slot]:
-    return (Slot(schedule, moment) for moment in moments)
+def _slots(schedule: str, times: Iterable[dt.datetime]) -> Iterable[Slot]:
+    return (Slot(schedule, time) for time in times)
