@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from shoal.model.log import Log
     from shoal.model.run import Run
     from shoal.model.views import Counts
+    from shoal.service.client import Fleet, connect
+    from shoal.service.run import RunReport
 
     __version__: str
 
 __all__ = [
     "Blocked",
     "Counts",
+    "Fleet",
     "Follow",
     "Http",
     "Item",
@@ -27,16 +30,19 @@ __all__ = [
     "Page",
     "Permanent",
     "Run",
+    "RunReport",
     "Scraper",
     "Secret",
     "Stage",
     "Throttled",
     "Transient",
+    "connect",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
+    "Fleet": "service.client",
     "Follow": "define.follow",
     "Http": "define.context",
     "Item": "define.context",
@@ -44,11 +50,13 @@ _HOMES = {
     "Page": "fetch.page",
     "Permanent": "errors",
     "Run": "model.run",
+    "RunReport": "service.run",
     "Scraper": "define.scraper",
     "Secret": "define.scraper",
     "Stage": "define.stage",
     "Throttled": "errors",
     "Transient": "errors",
+    "connect": "service.client",
 }
 
 

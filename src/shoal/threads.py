@@ -1,73 +1,83 @@
-"""Threads for functions that block. They are daemons: a function that never returns cannot keep the process alive."""
+"""Threads for functions that block: handlers that are not `async`, and the connections of a SQLite ledger."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+# It gets a function that says whether the caller was cancelled, so that it can undo what nobody will learn of.
+CancellableJob = Callable[[Callable[[], bool]], T]
 
 
-class Threads:
-    """As many threads as there are calls at once; idle ones are used again.
+class ThreadRunner:
+    """Calls functions in threads, at most `max_threads` at once, in the order of the calls; idle threads are reused.
 
-    The standard pool is not used because it waits for its threads when Python ends, however long they take.
+    The threads are daemons: a function that never returns does not keep the process alive, whereas the standard
+    executor waits for its threads when Python exits.
     """
 
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._idle = 0
-        self._all = 0
+    def __init__(self, name: str, *, max_threads: int = sys.maxsize) -> None:
+        self._name = name
+        self._max_threads = max_threads
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], CancellableJob[Any]] | None] = SimpleQueue()
         self._lock = threading.Lock()
+        self._idle = 0  # negative while calls wait for a thread
+        self._threads = 0
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread. When the caller is cancelled the call goes on, and its answer is dropped."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        """Call a function in a thread. When the caller is cancelled, a call under way continues and its result is
+        dropped."""
+        return await self.run_cancellable(lambda _: function())
+
+    async def run_cancellable(self, job: CancellableJob[T]) -> T:
+        """The same for a function that can find out whether the caller was cancelled."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:
-            start = self._idle == 0
-            if start:
-                self._all += 1
+            must_start = self._idle <= 0 and self._threads < self._max_threads
+            if must_start:
+                self._threads += 1
             else:
                 self._idle -= 1
-        self._jobs.put((loop, future, function))
-        if start:
-            threading.Thread(target=self._work, name=f"shoal-handler-{self._all}", daemon=True).start()
+        self._jobs.put((future, job))
+        if must_start:
+            name = self._name if self._max_threads == 1 else f"{self._name}-{self._threads}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
         return await future
 
     def close(self) -> None:
-        """Let idle threads end. Busy ones end with their call."""
-        for _ in range(self._all):
+        """Let the threads end after the calls made so far."""
+        for _ in range(self._threads):
             self._jobs.put(None)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            loop, future, function = job
-            answer: Any = None
+        while (entry := self._jobs.get()) is not None:
+            future, job = entry
+            result: Any = None
             error: BaseException | None = None
-            try:
-                answer = function()
-            except (StopIteration, GeneratorExit) as stop:  # a future cannot carry these to whoever awaits it
-                error = RuntimeError(f"{type(stop).__name__}: {stop.args[0] if stop.args else None!r}")
-            except BaseException as raised:
-                error = raised
+            if not future.cancelled():
+                try:
+                    result = job(future.cancelled)
+                except (StopIteration, GeneratorExit) as stop:  # a future does not accept these
+                    error = RuntimeError(f"{type(stop).__name__}: {stop.args[0] if stop.args else None!r}")
+                except BaseException as raised:
+                    error = raised
             with self._lock:
                 self._idle += 1
-            try:
-                loop.call_soon_threadsafe(_settle, future, answer, error)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits any more
-            del job, future, function, answer, error
+            with suppress(RuntimeError):  # the loop is closed
+                future.get_loop().call_soon_threadsafe(_resolve, future, result, error)
+            del entry, future, job, result, error
 
 
-def _settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:
         future.set_exception(error)
     else:
-        future.set_result(answer)
+        future.set_result(result)

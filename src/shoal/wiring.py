@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from shoal.model.log import Log
     from shoal.model.worker import Scope
     from shoal.notify.alert_thread import AlertThread
-    from shoal.worker.attempt import AttemptRunner
+    from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.options import WorkerOptions
+    from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
 
 # A server that accepts the connection and then says nothing is given at least this long.
@@ -126,11 +127,13 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, nobody else needs to be spared."""
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import AttemptRunner
+    from shoal.worker.attempt import AttemptResources
+    from shoal.worker.attempt_runner import AttemptRunner
+    from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
 
     robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
-    return AttemptRunner(scraper, fetcher, Politeness(None, robots), log=log)
+    return AttemptRunner(AttemptResources(scraper, fetcher, Politeness(robots), log=log), FailureLog(log))
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
@@ -162,20 +165,29 @@ def build_worker(
     *,
     log: Log,
     from_store: bool = False,
+    end_process: EndProcess | None = None,
 ) -> Worker:
-    """A worker on this ledger. Its heart opens the ledger a second time, in its own thread, for heartbeats alone."""
+    """A worker on this ledger. Its heartbeat opens the ledger a second time, in its own thread.
+
+    `end_process` ends the process when the event loop hangs; without it, a hang is only logged.
+    """
     from shoal.fetch.memory import MemoryBudget
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import AttemptRunner
+    from shoal.worker.attempt import AttemptResources
+    from shoal.worker.attempt_runner import AttemptRunner
+    from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
+    from shoal.worker.registration import Registration
+    from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
 
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
-    attempts = AttemptRunner(
+    identity = WorkerIdentity(WorkerEvents())
+    resources = AttemptResources(
         scraper,
         fetcher,
-        Politeness(ledger.lanes, robots),
+        Politeness(robots, ledger.lanes, identity),
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
@@ -191,10 +203,11 @@ def build_worker(
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
-        attempts,
-        options,
-        open_heartbeat_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
+        Registration(ledger, identity, options, log),
+        AttemptRunner(resources, FailureLog(log)),
+        open_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
         hang_timeout=longest + settings.lease,
+        end_process=end_process,
         log=log,
     )
 

@@ -58,7 +58,7 @@ def test_without_limits_the_machine_counts(kernel: Kernel) -> None:
     assert rounded(machine.read_load()) == Load(cpu=0.6, cpu_throttled=None, memory=0.25)
 
 
-def test_only_the_cores_we_may_use_count(kernel: Kernel) -> None:
+def test_only_the_allowed_cores_count(kernel: Kernel) -> None:
     machine = Machine(proc=kernel.proc, cgroups=kernel.cgroups, cores={1})
     kernel.write(kernel.proc / "stat", "cpu  100 0 0 100 0 0 0 0\ncpu0 100 0 0 0 0 0 0 0\ncpu1 20 0 0 60 20 0 0 0")
     assert machine.read_load().cpu == pytest.approx(0.2)
@@ -132,7 +132,7 @@ def test_no_limit_of_version_1_is_a_huge_number_or_minus_one(kernel: Kernel) -> 
     assert rounded(machine.read_load()) == Load(cpu=0.3, cpu_throttled=None, memory=0.25)
 
 
-def test_where_nothing_can_be_read_nothing_is_known(tmp_path: Path) -> None:
+def test_without_kernel_files_the_load_is_unknown(tmp_path: Path) -> None:
     machine = Machine(proc=tmp_path / "no", cgroups=tmp_path / "none")
     assert machine.read_load() == Load(cpu=None, cpu_throttled=None, memory=None)
 

@@ -70,7 +70,7 @@ def test_it_reaches_the_most_within_half_a_minute_and_returns_to_the_least() -> 
 
 
 @pytest.mark.parametrize("rate", [1, 5, 9, 15])
-def test_with_steady_work_it_finds_its_number_and_stays(rate: int) -> None:
+def test_it_converges_with_steady_work(rate: int) -> None:
     """Enough to keep up, no flapping: after some minutes it changes no more."""
     world = World(lambda _: rate)
     seen = course(world, 3_600)
@@ -79,13 +79,13 @@ def test_with_steady_work_it_finds_its_number_and_stays(rate: int) -> None:
     assert [change for change in changes(seen) if change[0] > 900] == []
 
 
-def test_bursts_do_not_make_it_flap() -> None:
+def test_bursts_do_not_make_it_oscillate() -> None:
     """Ten seconds of work every twenty: it keeps those it will need again."""
     seen = course(World(lambda at: 20 if at % 20 < 10 else 0), 1_800)
     assert turns(seen) <= 2
 
 
-def test_a_site_that_bears_seven_gets_about_seven() -> None:
+def test_it_converges_to_what_a_site_allows() -> None:
     world = World(lambda _: 100)
     world.fails_above = 7
     seen = course(world, 3_600)
@@ -96,7 +96,7 @@ def test_a_site_that_bears_seven_gets_about_seven() -> None:
     assert turns(seen) <= 2 * 3_600 / DELAYS.avoid_failed_size + 2
 
 
-def test_a_machine_with_four_cores_gets_no_more_than_they_bear() -> None:
+def test_it_converges_to_what_the_cores_allow() -> None:
     world = World(lambda _: 100)
     world.cores = 4
     seen = course(world, 3_600)

@@ -79,12 +79,12 @@ CASES = {
     "a process that keeps its core busy": ((4, but(BUSY, process=0.97)), (4, "this process keeps a core busy (97 %)")),
     "below the bounds": ((1, CALM), (2, "2 to 10 are allowed")),
     "above the bounds": ((20, CALM), (10, "2 to 10 are allowed")),
-    "as many as needed": ((4, CALM), (4, "nobody waits for room")),
+    "as many as needed": ((4, CALM), (4, "no item is ready")),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_at_first_sight(name: str) -> None:  # S2.20
+def test_the_first_decision(name: str) -> None:  # S2.20
     (now, inputs), expected = CASES[name]
     decision = decided(now, inputs)
     assert (decision.target, decision.why) == expected
@@ -98,14 +98,14 @@ def test_a_full_cpu_counts_when_it_lasts() -> None:
     assert (later.target, later.why) == (6, "the CPU is at 97 %")
 
 
-def test_a_full_cpu_that_was_free_in_between_does_not_last() -> None:
+def test_a_cpu_that_was_free_in_between_is_not_full_for_long() -> None:
     full = but(BUSY, load=Load(cpu=0.97))
     history = decided(8, full).history
     history = decided(8, but(BUSY, at=AT + 2, idle=8, load=Load(cpu=0.2)), history).history
     assert decided(8, but(full, at=AT + DELAYS.cpu_full), history).target == 8
 
 
-def test_a_cpu_limit_that_holds_back_is_a_full_cpu() -> None:
+def test_a_throttled_cpu_is_a_full_cpu() -> None:
     held = but(BUSY, load=Load(cpu=0.7, cpu_throttled=0.8))
     history = decided(8, held).history
     later = decided(8, but(held, at=AT + DELAYS.cpu_full), history)
@@ -113,13 +113,13 @@ def test_a_cpu_limit_that_holds_back_is_a_full_cpu() -> None:
 
 
 @pytest.mark.parametrize("load", [Load(cpu=1.0, cpu_throttled=1.0, memory=1.0), Load()])
-def test_load_is_no_reason_when_it_is_unknown_or_not_wanted(load: Load) -> None:
+def test_an_unknown_or_unlimited_load_is_ignored(load: Load) -> None:
     history = decided(4, but(BUSY, idle=4, load=load), limits=LoadLimits(cpu=1, memory=1)).history
     later = decided(4, but(BUSY, at=AT + 60, load=load), history, LoadLimits(cpu=1, memory=1))
     assert later.target == 8
 
 
-def test_it_takes_its_time_between_two_steps_up() -> None:
+def test_it_waits_between_two_steps_up() -> None:
     history = decided(2, BUSY).history
     assert decided(4, but(BUSY, at=AT + 4), history).target == 4
     assert decided(4, but(BUSY, at=AT + 5), history).target == 8
@@ -132,7 +132,7 @@ def test_it_waits_for_the_effect_of_a_step_down() -> None:
     assert decided(4, but(bad, at=AT + 30), history).target == 2
 
 
-def test_a_number_that_was_too_many_is_not_tried_again_at_once() -> None:
+def test_a_size_that_was_too_large_is_not_tried_again_at_once() -> None:
     history = decided(8, but(BUSY, ended=100, failed=100)).history
     again = decided(4, but(BUSY, at=AT + 30), history)
     assert again.target == 7
@@ -143,7 +143,7 @@ def test_a_number_that_was_too_many_is_not_tried_again_at_once() -> None:
     assert decided(7, but(BUSY, at=AT + 300), held.history).target == 8
 
 
-def test_it_shrinks_slowly_when_there_is_nothing_to_take() -> None:
+def test_it_shrinks_slowly_without_a_backlog() -> None:
     idle = but(CALM, idle=6)
     history = decided(8, idle).history
     assert decided(8, but(idle, at=AT + 29), history).target == 8
@@ -155,6 +155,6 @@ def test_it_shrinks_slowly_when_there_is_nothing_to_take() -> None:
     assert decided(6, but(BUSY, at=AT + 32), less.history).target == 10
 
 
-def test_those_who_work_are_not_sent_home_for_want_of_more() -> None:
+def test_busy_ones_are_kept_without_a_backlog() -> None:
     history = decided(8, CALM).history
     assert decided(8, but(CALM, at=AT + 600), history).target == 8

@@ -56,7 +56,7 @@ async def story(tmp_path: Path) -> AsyncIterator[Story]:
         yield Story(ledger, run.id, tmp_path / "nothing")
 
 
-async def test_changes_are_told_and_what_holds_back_is_told_once(story: Story) -> None:  # S2.20, S4.18
+async def test_changes_are_reported_and_a_blocked_growth_once(story: Story) -> None:  # S2.20, S4.18
     await story.goes_on(1)
     await story.goes_on(1, ready=100)
     await story.goes_on(1, ready=90)  # it is given time
@@ -72,7 +72,7 @@ async def test_changes_are_told_and_what_holds_back_is_told_once(story: Story) -
     ]
 
 
-async def test_reasons_that_take_turns_are_told_once_a_minute_at_most(story: Story) -> None:
+async def test_alternating_reasons_are_reported_once_a_minute(story: Story) -> None:
     for _ in range(60):
         await story.goes_on(5, waiting_for_lanes=7)
         story.now = 10
@@ -80,13 +80,13 @@ async def test_reasons_that_take_turns_are_told_once_a_minute_at_most(story: Sto
     assert len(await story.told()) <= 11
 
 
-async def test_a_reason_that_lasts_is_told_again_after_ten_minutes(story: Story) -> None:
+async def test_a_lasting_reason_is_reported_again_after_ten_minutes(story: Story) -> None:
     for _ in range(130):
         await story.goes_on(5, waiting_for_lanes=7)
     assert await story.told() == ["2 to 2: 7 items wait for their lanes, where more would not help"] * 2
 
 
-async def test_after_a_step_down_only_what_comes_later_counts(story: Story) -> None:
+async def test_after_a_step_down_earlier_attempts_are_ignored(story: Story) -> None:
     story.now = 8
     await story.goes_on(1)
     await story.goes_on(1, ready=100, ends=AttemptTotals(100, 90))
@@ -106,7 +106,7 @@ def test_the_window_holds_a_minute() -> None:
     assert window.total == AttemptTotals(15, 1, 0)
 
 
-def test_counts_that_drop_are_left_out() -> None:
+def test_totals_that_drop_are_ignored() -> None:
     """The ledger forgets a minute now and then."""
     window = Window()
     window.add(0, AttemptTotals(100, 50, 0))

@@ -28,6 +28,17 @@ def test_help_is_quick(shoal: Shoal) -> None:
     assert 0 < min(times) < 0.4
 
 
+@pytest.mark.parametrize("command", [["runs", "ls"], ["status"], ["db", "show", "--scraper", "books"]], ids=" ".join)
+def test_short_commands_do_not_import_pydantic(shoal: Shoal, command: list[str]) -> None:
+    """Importing it and building its validators would double their time."""
+    shoal("db", "migrate")
+    done = shoal(*command, fresh=True, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 0
+    assert "typer" in done.stderr
+    for heavy in ("pydantic", "asyncpg", "aiohttp", "uvloop", "rich"):
+        assert f" {heavy}\n" not in done.stderr
+
+
 def test_help_imports_nothing_heavy(shoal: Shoal) -> None:
     imported = shoal("--help", PYTHONPROFILEIMPORTTIME="1").stderr
     assert "typer" in imported

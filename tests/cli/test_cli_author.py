@@ -17,7 +17,7 @@ from shoal.cli.main import VERBS, app, main
 from shoal.config.settings import Settings
 from shoal.demo.shop import Shop
 from shoal.demo.shop.serving import RunningShop
-from shoal.recipes.catalogue import RECIPES
+from shoal.templates import TEMPLATES
 from tests.support import fork_server
 from tests.support.fork_server import COMMAND
 from tests.support.project import Finished, Shoal, clean_environment
@@ -209,7 +209,7 @@ def test_init_it_says_what_it_made_and_what_to_type_next(shoal: Shoal, tmp_path:
 def test_init_an_unknown_recipe_and_a_folder_that_cannot_be(shoal: Shoal, tmp_path: Path) -> None:
     unknown = shoal("init", "--recipe", "soup")
     assert unknown.returncode == 2
-    for recipe in RECIPES.values():
+    for recipe in TEMPLATES.values():
         assert f"{recipe.name} ({recipe.about})" in unknown.stderr
     (tmp_path / "file").write_text("")
     blocked = shoal("init", "file")
@@ -217,7 +217,7 @@ def test_init_an_unknown_recipe_and_a_folder_that_cannot_be(shoal: Shoal, tmp_pa
     assert "cannot be written" in blocked.stderr
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", TEMPLATES)
 def test_init_the_commented_settings_are_the_defaults(told: Told, tmp_path: Path, recipe: str) -> None:
     assert told("init", "--recipe", recipe)[0] == 0
     file = tmp_path / "shoal.toml"
@@ -229,8 +229,8 @@ def test_init_the_commented_settings_are_the_defaults(told: Told, tmp_path: Path
     assert len(own) == 10
     for name in own:
         assert rows[name]["value"] == Settings().shown()[name]
-    scraper = RECIPES[recipe].scraper
-    assert rows[f"scrapers.{scraper}.stages.{RECIPES[recipe].stage}.rate"]["value"] == "30/min"
+    scraper = TEMPLATES[recipe].scraper
+    assert rows[f"scrapers.{scraper}.stages.{TEMPLATES[recipe].stage}.rate"]["value"] == "30/min"
 
 
 def test_try_records_are_data_and_items_are_told(shoal: Shoal, scraper: Path, site: Site, tmp_path: Path) -> None:

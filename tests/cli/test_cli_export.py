@@ -119,7 +119,7 @@ def test_notes_about_what_is_exported(shoal: Shoal, sqlite_path: Path) -> None:
     [
         (["latest", "-o", "out.xlsx"], 2, "does not say which format"),
         (["latest", "-o", "out"], 2, "does not say which format"),
-        (["latest", "-o", "out.csv", "--format", "excel"], 2, "'excel' is no format"),
+        (["latest", "-o", "out.csv", "--format", "excel"], 2, "'excel' is not a format"),
         (["latest", "-o", "missing/out.csv"], 2, "There is no folder missing."),
         (["latest", "-o", "."], 2, "does not say which format"),
         (["latest", "-o", "/dev/full", "--format", "csv"], 2, "No space left on device"),

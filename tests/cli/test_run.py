@@ -50,7 +50,7 @@ def test_ten_lines_from_start_to_export(either: Project) -> None:
     }
     assert visits["/link/1"][0].user_agent.startswith("shoal/")
     log = [json.loads(line) for line in (either.folder / ".shoal/logs" / f"{run.id}.log").read_text().splitlines()]
-    assert [line["event"] for line in log] == ["the run begins", "the run ends here"]
+    assert [line["event"] for line in log] == ["run started", "worker stopped"]
     assert {line["run"] for line in log} == {run.id}
     again = json.loads(either.shoal("run", "books.py", "--resume", "--json").stdout)
     assert (again["run_id"], again["state"], again["counts"]["done"]) == (run.id, "finished", 31)
@@ -364,7 +364,7 @@ ENDLESS = """
 def test_a_source_without_end_can_be_stopped(project: Project) -> None:
     project.write(ENDLESS)
     command = project.start("run", "shop.py", "--set", "log_level=debug")
-    command.wait_until_it_says("the run begins")
+    command.wait_until_it_says("run started")
     command.tell(signal.SIGTERM)
     assert command.wait() == 130
     assert project.run().state is RunState.ACTIVE

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 import shoal
 from shoal.config import NAMES, Origin, Settings, load_settings, redacted
-from shoal.config.settings import VALUES
-from shoal.config.values import NumberSetting
+from shoal.config.settings import SETTING_TYPES
 from shoal.errors import InvalidSetting
 
 PLACES = ["pyproject.toml", "shoal.toml", ".env", "environment", "flag"]
@@ -113,11 +114,18 @@ def test_bad_values_name_their_origin_and_their_range(tmp_path: Path, name: str,
 
 
 def test_both_ends_of_every_range_are_allowed(tmp_path: Path) -> None:
-    ranges = {name: value for name, value in VALUES.items() if isinstance(value, NumberSetting)}
-    assert ranges
-    for name, allowed in ranges.items():
-        for end in (allowed.low, allowed.high):
+    ranges = {name: bounds(kind) for name, kind in SETTING_TYPES.items() if bounds(kind)}
+    assert len(ranges) > 20
+    for name, ends in ranges.items():
+        for end in ends:
             assert getattr(load(tmp_path, {name: f"{end:.10g}"}), name) == end
+
+
+def bounds(kind: Any) -> tuple[Any, ...]:
+    """The least and the greatest number that a type allows; nothing for other types."""
+    info = msgspec.inspect.type_info(kind)
+    info = info.type if isinstance(info, msgspec.inspect.Metadata) else info
+    return (info.ge, info.le) if isinstance(info, msgspec.inspect.IntType | msgspec.inspect.FloatType) else ()
 
 
 def test_a_range_is_told_in_full(tmp_path: Path) -> None:
@@ -239,11 +247,36 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ("SHOAL_LEDGER='a # $b.db' # why", "a # $b.db"),
         (r'SHOAL_LEDGER="a \"b\" \\.db"', 'a "b" \\.db'),
         ("SHOAL_LEDGER=with space.db", "with space.db"),
+        ("SHOAL_LEDGER=$HOME/${HOME}.db", "$HOME/${HOME}.db"),
+        ('SHOAL_LEDGER="$HOME/${HOME}.db"', "$HOME/${HOME}.db"),
+        ("SHOAL_LEDGER=first.db\nSHOAL_LEDGER=last.db", "last.db"),
+        ('OTHER="several\nlines"\nSHOAL_LEDGER=a.db', "a.db"),
+        ("OTHER='open\nSHOAL_LEDGER=a.db", "a.db"),
+        ("SHOAL_LEDGER=a.db\r\nOTHER=1\r", "a.db"),
     ],
 )
 def test_dotenv_lines(tmp_path: Path, line: str, value: str) -> None:
     (tmp_path / ".env").write_text(f"# comment\n\n{line}\n")
     assert load(tmp_path).ledger == value
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("SHOAL_LEDGER\n", 1),
+        ("\n\n  SHOAL_LEDGER 'a.db'\n", 3),
+        ("A=1\nSHOAL_LEDGER='a' b\n", 2),
+        ("A=1\nSHOAL_LEDGER='a\nb'\n", 2),
+        ("export PGPASSWORD='open\n", 1),
+        ("OTHER='open\nSHOAL_LEDGER='a.db'\n", 2),
+        ('OTHER="open\nB=1\nSHOAL_LEDGER="a.db"\n', 3),
+    ],
+)
+def test_broken_lines_of_dotenv_are_named_when_they_are_ours(tmp_path: Path, text: str, line: int) -> None:
+    (tmp_path / ".env").write_text(text)
+    error = refusal(tmp_path)
+    assert error.message == f"Line {line} of .env cannot be parsed."
+    assert "NAME=value on one line" in error.remedy
 
 
 def test_an_empty_ledger_is_not_silently_the_default(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import assert_type
 
 from shoal import Counts, Follow, Http, Item, Log, Page, Permanent, Run, Scraper, Stage
@@ -24,6 +25,21 @@ class Shelf:
 books = Scraper("books", settings=Shelf)
 
 
+class Catalogue:
+    def __init__(self, currency: str) -> None:
+        self.currency = currency
+
+
+@books.provide
+async def catalogue(shelf: Shelf) -> AsyncIterator[Catalogue]:
+    yield Catalogue(shelf.currency)
+
+
+@books.provide(scope="attempt")
+def price(item: Item, catalogue: Catalogue) -> Decimal:
+    return Decimal(str(item.payload.get("price", 0)))
+
+
 @books.stage(rate="2/s", retries=3, follow=Follow(to="book", allow="/book/"), partition="north")
 async def listing(page: Page) -> AsyncIterator[NewItem]:
     for link in page.css("li.next a"):
@@ -31,12 +47,12 @@ async def listing(page: Page) -> AsyncIterator[NewItem]:
 
 
 @books.stage(record=Book, lane=lambda item: item.key, ordered=True, timeout=10, delay=(1, 2))
-async def book(page: Page, item: Item, log: Log, shelf: Shelf) -> Book:
+async def book(page: Page, item: Item, log: Log, shelf: Shelf, price: Decimal = Decimal(0)) -> Book:
     title = page.css("h1::text").get()
     if title is None:
         raise Permanent("there is no title")
     log.info("found", title=title, currency=shelf.currency)
-    return Book(title, float(item.payload.get("price", 0)))
+    return Book(title, float(price))
 
 
 @books.stage
@@ -74,6 +90,9 @@ async def as_a_test_calls_them(page: Page, log: Log) -> None:
     assert_type(reviews(page), Iterator[dict[str, str]])
     assert_type(listing.item("https://shop.example/"), NewItem)
     assert_type(book.item(Item(key="b"), priority=1), NewItem)
+    assert_type(catalogue(Shelf()), AsyncIterator[Catalogue])
+    assert_type(price(Item(key="b"), Catalogue("EUR")), Decimal)
+    books.provide(scope="run")  # type: ignore[call-overload]
     reviews("page")  # type: ignore[arg-type]
     books.stage(rtae="2/s")  # type: ignore[call-overload]
     tell(page)  # type: ignore[call-arg, arg-type]

@@ -46,7 +46,7 @@ def test_the_shop_was_scraped_completely_and_politely_on_postgres(shoal: Shoal, 
     said = shoal("demo", "-q", "--json", SHOAL_LEDGER=postgres_url)
     assert said.returncode == 0, said.stdout + said.stderr
     answer = json.loads(said.stdout)
-    counts, seen = answer["counts"], answer["testimony"]
+    counts, seen = answer["counts"], answer["checks"]
     assert answer["state"] == "finished"
     assert seen["products"] >= 1000
     assert (seen["found"], seen["missing"], seen["twice"], seen["wrong"]) == (seen["products"], [], [], [])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.working import INTERRUPTED
+from shoal.cli.render.run import EXIT_INTERRUPTED
 from tests.support.deployments import unit, units
 
 SERVICES = units("*.service")
@@ -37,7 +37,7 @@ def test_systemd_has_nothing_against_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", SERVICES, ids=[file.name for file in SERVICES])
 def test_a_stop_is_not_a_failure(file: Path) -> None:
     service = unit(file)["Service"]
-    assert service["SuccessExitStatus"] == str(INTERRUPTED)
+    assert service["SuccessExitStatus"] == str(EXIT_INTERRUPTED)
     assert service["KillMode"] == "mixed"
     assert "KillSignal" not in service  # SIGTERM is what drains
 

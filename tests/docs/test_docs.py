@@ -8,18 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
 import shoal
-from shoal import Follow, Http, Item, Page, Scraper, Stage
+from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
 from shoal.cli.main import app
-from shoal.cli.working import INTERRUPTED, TIMED_OUT
-from shoal.config.scrapers import OWN_VALUES, STAGE_VALUES
-from shoal.config.settings import ENV_PREFIX, NAMES, SCRAPER_VALUES, VALUES, Settings
-from shoal.config.values import BoolSetting, ChoiceSetting, DeadLimitSetting, NumberSetting, SettingType
+from shoal.cli.render.run import EXIT_INTERRUPTED, EXIT_TIMED_OUT
+from shoal.config.settings import (
+    ENV_PREFIX,
+    NAMES,
+    SCRAPER_OWN_TYPES,
+    SCRAPER_TYPES,
+    SETTING_TYPES,
+    STAGE_TYPES,
+    Settings,
+)
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
-from shoal.define.providers import HOOK_INJECTS, STAGE_INJECTS, Inject
+from shoal.define.providers import BUILT_IN_PROVIDERS
 from shoal.define.stage import StageOptions
 from shoal.errors import AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
@@ -100,7 +107,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert row, f"{name} has no row"
         default, meaning = row.groups()
         assert default == written(getattr(defaults, name)), name
-        for word in words_of(VALUES[name]):
+        for word in words_of(name):
             assert word in meaning, f"the row of {name} does not say {word}"
     assert {*NAMES, "scrapers", "mode", "origins", "hidden"} == set(Settings.__struct_fields__)
 
@@ -114,24 +121,25 @@ def written(default: object) -> str:
     return f"`{default}`" if str(default) else "empty"
 
 
-def words_of(value: SettingType) -> list[str]:
+def words_of(name: str) -> list[str]:
     """What a reader must be told about the values that are allowed."""
-    match value:
-        case NumberSetting():
-            return [f"{value.low:.10g} to {value.high:.10g}"]
-        case ChoiceSetting():
-            return [f"`{option}`" for option in value.options]
-        case BoolSetting():
+    if name == "max_dead":
+        return ["`1%`", "`25`", "`100%`"]
+    info = msgspec.inspect.type_info(SETTING_TYPES[name])
+    match info.type if isinstance(info, msgspec.inspect.Metadata) else info:
+        case msgspec.inspect.IntType(ge=low, le=high) | msgspec.inspect.FloatType(ge=low, le=high):
+            return [f"{low:.10g} to {high:.10g}"]
+        case msgspec.inspect.LiteralType(values=options):
+            return [f"`{option}`" for option in options]
+        case msgspec.inspect.BoolType():
             return ["`true`", "`false`"]
-        case DeadLimitSetting():
-            return ["`1%`", "`25`", "`100%`"]
         case _:
             return []
 
 
 def test_every_setting_of_scrapers_and_stages_is_documented() -> None:
     text = text_of("configuration.md")
-    for name in [*OWN_VALUES, *SCRAPER_VALUES, *STAGE_VALUES]:
+    for name in [*SCRAPER_OWN_TYPES, *SCRAPER_TYPES, *STAGE_TYPES]:
         assert f"`{name}`" in text.partition("## Settings of one scraper")[2], name
 
 
@@ -156,11 +164,24 @@ def members(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
+@pytest.mark.parametrize(("kind", "title"), [(Fleet, "Operate a fleet"), (RunReport, "Run a scraper")])
+def test_every_member_is_in_the_python_page(kind: type, title: str) -> None:
+    text = section(text_of("python.md"), title)
+    for name in members(kind) - {"list_is_stored", "export_error"}:
+        assert re.search(rf"`{name}\b", text), f"{kind.__name__}.{name}"
+
+
+def test_every_argument_of_run_is_in_the_python_page() -> None:
+    text = section(text_of("python.md"), "Run a scraper")
+    for name in inspect.signature(Scraper.run).parameters:
+        assert name in ("self", "settings") or f"| `{name}=" in text, name
+
+
 def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
-    assert arguments | {"stage", "start", "on_start", "on_finish"} == scraper
+    assert arguments | {"stage", "start", "on_start", "on_finish", "run"} == scraper
     assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
@@ -184,11 +205,12 @@ def test_every_rule_of_following_is_in_the_reference() -> None:
 
 
 def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
-    text = rows(text_of("reference.md"), "What functions may ask for")
-    for inject in Inject:
-        offered = text[inject.value].split(" | ")[1]
-        assert ("stages" in offered) == (inject in (*STAGE_INJECTS, Inject.SETTINGS)), inject
-        assert ("hooks" in offered) == (inject in (*HOOK_INJECTS, Inject.SETTINGS)), inject
+    text = rows(text_of("reference.md"), "Injected parameters")
+    scopes = {provider.name: provider.scope for provider in BUILT_IN_PROVIDERS} | {"settings": "worker"}
+    for name, scope in scopes.items():
+        offered = text[name].split(" | ")[1]
+        assert ("stages" in offered) == (scope in ("attempt", "worker")), name
+        assert ("hooks" in offered) == (scope in ("run", "worker")), name
 
 
 def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:
@@ -229,7 +251,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("page", ["commands.md", "reference.md"])
 def test_every_exit_code_is_documented(page: str) -> None:
     codes = {ShoalError.exit_code} | {error.exit_code for error in ShoalError.__subclasses__()}
-    for code in codes | {0, 1, INTERRUPTED, TIMED_OUT}:
+    for code in codes | {0, 1, EXIT_INTERRUPTED, EXIT_TIMED_OUT}:
         assert f"| {code} |" in text_of(page), code
 
 

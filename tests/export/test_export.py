@@ -1,4 +1,4 @@
-"""Exports of runs on both ledgers: what is in them, in which order, also while the run goes on."""
+"""Exports of runs on both ledgers: content, order, and exports during the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_two_exports_of_a_finished_run_are_the_same_bytes(
     report = await export_run(either_harness.ledger, run.id, first)
     # How the ledger is read must not show in the file.
     monkeypatch.setattr("shoal.export.records.FIRST_PAGE", 7)
-    monkeypatch.setattr("shoal.export.records.LARGEST_PAGE", 11)
+    monkeypatch.setattr("shoal.export.records.MAX_PAGE", 11)
     again = await export_run(either_harness.ledger, run.id, second)
     assert first.read_bytes() == second.read_bytes()
     assert report == again
@@ -46,9 +46,7 @@ async def test_records_are_copied_byte_for_byte_in_order(either_harness: LedgerH
     assert (tmp_path / "out.jsonl").read_text().splitlines() == texts
 
 
-async def test_a_record_that_was_stored_on_several_lines_is_one_line(
-    either_harness: LedgerHarness, tmp_path: Path
-) -> None:
+async def test_a_multi_line_record_becomes_one_line(either_harness: LedgerHarness, tmp_path: Path) -> None:
     run = await stored(either_harness.ledger, ['{\r\n "a": "x\\ny"\n}'])
     await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl")
     (line,) = (tmp_path / "out.jsonl").read_bytes().split(b"\n")[:-1]
@@ -66,7 +64,7 @@ async def test_a_run_without_records(either_harness: LedgerHarness, tmp_path: Pa
         assert (tmp_path / f"out.{format}").read_bytes() == b""
 
 
-async def test_meta_tells_where_each_record_comes_from(either_harness: LedgerHarness, tmp_path: Path) -> None:
+async def test_meta_fields(either_harness: LedgerHarness, tmp_path: Path) -> None:
     run = await stored(either_harness.ledger, [{"title": "A"}, "{}", {"_url": "its own", "_stäge": 1}])
     await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(meta=True))
     first, empty, own = read_jsonl((tmp_path / "out.jsonl").read_bytes())
@@ -79,7 +77,7 @@ async def test_meta_tells_where_each_record_comes_from(either_harness: LedgerHar
     assert (tmp_path / "out.jsonl").read_text().count('"_url"') == 3
 
 
-async def test_only_some_columns(either_harness: LedgerHarness, tmp_path: Path) -> None:
+async def test_selected_columns(either_harness: LedgerHarness, tmp_path: Path) -> None:
     run = await stored(either_harness.ledger, ['{"a":1.10,"b":2,"c":3}', '{"c":4}'])
     layout = Layout(columns=("c", "nope", "a"))
     await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=layout)
@@ -91,7 +89,7 @@ async def test_only_some_columns(either_harness: LedgerHarness, tmp_path: Path) 
     assert read_parquet(tmp_path / "out.parquet").to_pylist()[1] == {"c": 4, "nope": None, "a": None}
 
 
-async def test_stages_apart_and_together(either_harness: LedgerHarness, tmp_path: Path) -> None:
+async def test_one_stage_or_all(either_harness: LedgerHarness, tmp_path: Path) -> None:
     run = await stored(either_harness.ledger, [{"title": f"Book {n}"} for n in range(150)], end=False)
     await add(either_harness.ledger, run, [{"stars": n} for n in range(3)], stage=REVIEW)
     together = await export_run(either_harness.ledger, run.id, tmp_path / "all.csv")
@@ -104,7 +102,7 @@ async def test_stages_apart_and_together(either_harness: LedgerHarness, tmp_path
     assert [row.record for row in sample] == ['{"stars":0}', '{"stars":1}']
 
 
-async def test_cells_for_spreadsheets(either_harness: LedgerHarness, tmp_path: Path) -> None:
+async def test_bom_and_safe_csv(either_harness: LedgerHarness, tmp_path: Path) -> None:
     cells = ["=1+1", "+1", "-x", "@me", "\tx", "plain", -5, ""]
     run = await stored(either_harness.ledger, [{"=name": cell} for cell in cells])
     await export_run(either_harness.ledger, run.id, tmp_path / "plain.csv")
@@ -119,7 +117,7 @@ def column(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_while_the_run_goes_on(either_harness: LedgerHarness, tmp_path: Path, format: str) -> None:
+async def test_export_during_the_run(either_harness: LedgerHarness, tmp_path: Path, format: str) -> None:
     """All that was stored before, some of what comes meanwhile, each once, and every row whole."""
     before = [{"id": f"before-{n}", "price": n} for n in range(2_000)]
     run = await stored(either_harness.ledger, before, end=False)
@@ -172,7 +170,7 @@ async def test_row_groups_are_bounded(
     assert file.read().to_pylist() == BOOKS
 
 
-async def test_coverage_of_very_many_records_is_sampled_and_says_so(either_harness: LedgerHarness) -> None:
+async def test_coverage_of_many_records_is_sampled(either_harness: LedgerHarness) -> None:
     harness = either_harness
     run, other = await harness.run(), await harness.run()
     worker = await harness.worker(lease_seconds=3600)
@@ -214,7 +212,7 @@ async def test_coverage(either_harness: LedgerHarness) -> None:
     assert (c.present, c.filled, c.types, c.example) == (1, 0, ("list",), "")
 
 
-async def test_what_is_refused(either_harness: LedgerHarness, tmp_path: Path) -> None:
+async def test_refused_exports(either_harness: LedgerHarness, tmp_path: Path) -> None:
     run = await stored(either_harness.ledger, BOOKS[:1])
     with pytest.raises(NotFound):
         await export_run(either_harness.ledger, "nope", tmp_path / "out.csv")
@@ -222,7 +220,7 @@ async def test_what_is_refused(either_harness: LedgerHarness, tmp_path: Path) ->
         await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", stage="nope")
     with pytest.raises(UsageError, match="does not say which format"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.xlsx")
-    with pytest.raises(UsageError, match="'xlsx' is no format"):
+    with pytest.raises(UsageError, match="'xlsx' is not a format"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.csv", format="xlsx")
     with pytest.raises(UsageError, match="are for CSV"):
         await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(bom=True))
@@ -239,7 +237,7 @@ async def test_too_many_columns(either_harness: LedgerHarness, tmp_path: Path, m
     assert few.records == 101
 
 
-async def test_a_record_that_is_no_json_is_named(either_harness: LedgerHarness, tmp_path: Path) -> None:
+async def test_an_invalid_record_is_named(either_harness: LedgerHarness, tmp_path: Path) -> None:
     """PostgreSQL refuses most of that itself; numbers beyond every range pass everywhere."""
     run = await stored(either_harness.ledger, ['{"a":1}', '{"a":1e999}'])
     with pytest.raises(InvalidRecord, match=r"Record 0 of item \d+ \(page\) cannot be read"):

@@ -1,4 +1,4 @@
-"""What readers of JSONL, CSV and Parquet find is what was stored."""
+"""Exported JSONL, CSV and Parquet files read back as the stored records."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_objects_keyed_by_data_become_json(tmp_path: Path) -> None:
     assert [json.loads(text) for text in table["by_id"].to_pylist()] == [record["by_id"] for record in records]
 
 
-async def test_what_is_nested_too_deeply_becomes_json(tmp_path: Path) -> None:
+async def test_deep_nesting_becomes_json(tmp_path: Path) -> None:
     value: Any = 1
     for _ in range(200):
         value = [value]

@@ -1,4 +1,4 @@
-"""The file: whole or not at all, the old one until then, and no litter."""
+"""Export targets: files are complete or absent, old files stay until commit, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return folder
 
 
-def test_the_old_file_stays_until_the_new_one_is_whole(place: Path) -> None:
+def test_the_old_file_stays_until_commit(place: Path) -> None:
     target = open_target(str(place / "out.jsonl"))
     target.write(b"new")
     assert (place / "out.jsonl").read_text() == OLD
@@ -64,7 +64,7 @@ def test_permissions_and_links_are_kept(place: Path) -> None:
     assert (place / "out.jsonl").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_new_file_can_be_read_by_whom_the_umask_allows(place: Path) -> None:
+def test_a_new_file_has_the_permissions_of_the_umask(place: Path) -> None:
     before = os.umask(0o027)
     try:
         target = open_target(str(place / "new.jsonl"))
@@ -75,7 +75,7 @@ def test_a_new_file_can_be_read_by_whom_the_umask_allows(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/out.jsonl", "out.jsonl/out.jsonl", "."])
-def test_no_place_for_a_file(place: Path, name: str) -> None:
+def test_paths_that_cannot_be_written(place: Path, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_target(str(place / name))
     says_what_to_do(caught.value)
@@ -189,7 +189,7 @@ async def test_killed_in_the_middle(
     assert path.stat().st_size == report.bytes
 
 
-def test_a_check_writes_nothing_and_leaves_a_pipe_alone(tmp_path: Path) -> None:
+def test_check_target_writes_nothing_and_does_not_open_a_pipe(tmp_path: Path) -> None:
     there = tmp_path / "a.csv"
     there.write_text("old")
     assert check_target(there) is Format.CSV

@@ -154,7 +154,9 @@ async def test_a_zip_bomb_stays_small(site: Site) -> None:
 
 async def test_a_body_shorter_than_declared_is_transient(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/"] = reply(b"short", Content_Length="500", Connection="close")
-    with pytest.raises(Transient, match=f"127.0.0.1:{site.port}: the site broke off: the body is not complete"):
+    with pytest.raises(
+        Transient, match=f"127.0.0.1:{site.port}: the body is not complete: the connection closed early"
+    ):
         await fetcher.fetch(Request(url=site.url("/")))
 
 
@@ -166,7 +168,7 @@ async def test_a_chunked_body_that_breaks_off_is_transient(site: Site, fetcher: 
 
 async def test_a_body_longer_than_declared_is_transient(site: Site, fetcher: HttpFetcher) -> None:
     site.answers |= {"/liar": reply(b"0123456789", Content_Length="4"), "/next": reply("next")}
-    with pytest.raises(Transient, match="does not answer in proper HTTP"):
+    with pytest.raises(Transient, match="the response is not valid HTTP"):
         await fetcher.fetch(Request(url=site.url("/liar")))
     assert (await fetcher.fetch(Request(url=site.url("/next")))).text == "next"
 
@@ -218,7 +220,7 @@ async def test_a_stalled_answer_is_transient(site: Site, begun: bytes) -> None:
 async def test_what_is_no_http_is_transient(site: Site, fetcher: HttpFetcher) -> None:
     site.answers |= {"/a": b"220 mail.example ESMTP\r\n\r\n", "/b": b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"}
     for path in ("/a", "/b"):
-        with pytest.raises(Transient, match=r"does not answer in proper HTTP: \w+"):
+        with pytest.raises(Transient, match=r"the response is not valid HTTP: \w+"):
             await fetcher.fetch(Request(url=site.url(path)))
 
 

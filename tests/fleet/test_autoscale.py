@@ -69,7 +69,7 @@ def test_it_grows_with_the_backlog_and_shrinks_when_the_site_fails(fleet: Projec
     assert "3150 items wait for 2 to 4 workers" in pool.stdout
 
 
-def test_a_person_outranks_the_rule_until_it_may_decide_again(fleet: Project) -> None:
+def test_a_size_that_an_operator_set_suspends_the_autoscaler(fleet: Project) -> None:
     """S4.18: more and fewer workers while it runs, by the rule and by hand; the run says who it was."""
     pool = gated_pool(fleet, "--min", "1", "--max", "3", "--set", "drain=0.2", *WHATEVER_THE_LOAD)
     busy(fleet, 3)
@@ -79,7 +79,7 @@ def test_a_person_outranks_the_rule_until_it_may_decide_again(fleet: Project) ->
     fleet.shoal("pool", "scale", "gated.py", "1")
     busy(fleet, 1)
     assert steps(fleet)[2:] == [(3, 1)]
-    assert "a person asked for it" in fleet.shoal("status", "latest").stdout
+    assert "an operator asked for it" in fleet.shoal("status", "latest").stdout
     said = fleet.shoal("pool", "scale", "gated.py", "auto", "--json").stdout
     assert json.loads(said) == {"scraper": "gated", "workers": "auto", "present": 1}
     busy(fleet, 3)
@@ -89,7 +89,7 @@ def test_a_person_outranks_the_rule_until_it_may_decide_again(fleet: Project) ->
     assert all_done_once(fleet)
 
 
-def test_the_plan_says_that_it_chooses(project: Project) -> None:
+def test_the_plan_shows_the_bounds(project: Project) -> None:
     project.write(GATED, "gated.py")
     said = project.shoal("pool", "gated.py", "--min", "2", "--max", "10", "--dry-run")
     assert "It begins with 2 workers, and has more or fewer as needed." in said.stdout

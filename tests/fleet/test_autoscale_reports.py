@@ -53,7 +53,9 @@ class Scene:
         self.slots = Places()
         machine = Machine(proc=nothing, cgroups=nothing)
         scaler = Autoscaler(Bounds(1, 10), AT_ONCE, LoadLimits(), what="workers", log=LOG, machine=machine)
-        self.elastic = PoolAutoscaler(ledger, run, cast("Pool", self.slots), pool_workers, scaler, each=EACH)
+        self.elastic = PoolAutoscaler(
+            ledger, run, cast("Pool", self.slots), pool_workers, scaler, items_per_worker=EACH
+        )
 
     async def put(self, count: int, lane: str | None = None) -> None:
         items = [NewItem(key=f"{lane}-{number}", lane=lane) for number in range(count)]
@@ -80,14 +82,14 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         yield Scene(ledger, run, pool_workers, tmp_path / "nothing")
 
 
-async def test_when_all_have_their_hands_full_there_are_more(scene: Scene) -> None:
+async def test_it_grows_when_all_workers_are_busy(scene: Scene) -> None:
     await scene.put(100)
     await scene.take(3 * EACH)
     assert await scene.look() == 6
     assert scene.slots.why == "88 items are ready and all 3 are busy"
 
 
-async def test_those_who_have_room_take_it_first(scene: Scene) -> None:
+async def test_it_does_not_grow_while_workers_have_room(scene: Scene) -> None:
     """One of three has nothing, or has not come yet."""
     await scene.put(100)
     await scene.take(2 * EACH)
@@ -101,7 +103,7 @@ async def test_a_worker_that_was_given_up_is_not_waited_for(scene: Scene) -> Non
     assert await scene.look() == 6
 
 
-async def test_items_behind_their_lanes_need_fewer_workers(scene: Scene) -> None:
+async def test_it_shrinks_when_items_wait_for_their_lanes(scene: Scene) -> None:
     await scene.put(50, lane="host")
     await scene.take(1)
     assert await scene.look() == 2
@@ -115,7 +117,7 @@ async def test_a_run_that_is_paused_keeps_its_workers(scene: Scene) -> None:
     assert await scene.look() == 3
 
 
-async def test_after_a_word_of_a_person_it_keeps_still(scene: Scene) -> None:
+async def test_it_rests_after_an_operator_set_a_size(scene: Scene) -> None:
     await scene.put(100)
     await scene.take(3 * EACH)
     await scene.elastic.apply_desired_size(3)

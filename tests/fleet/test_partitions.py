@@ -35,7 +35,7 @@ def test_the_large_partitions_are_spread() -> None:
     assert shares == (("large", "tiny"), ("middle", "small"))
 
 
-def test_items_without_a_partition_belong_to_everybody() -> None:
+def test_items_without_a_partition_are_shared() -> None:
     outlook = Workload(waiting={"": 11, "A": 4}, total=15)
     shares = assign_evenly(outlook.waiting, 2)
     assert shares == (("A",), ())

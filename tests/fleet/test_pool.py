@@ -40,7 +40,7 @@ def test_two_workers_for_a_test(either: Project) -> None:
         "gated_worker_0.log",
         "gated_worker_1.log",
     ]
-    assert "the worker leaves" in (either.folder / "logs" / "gated_worker_0.log").read_text()
+    assert "worker stopped" in (either.folder / "logs" / "gated_worker_0.log").read_text()
     assert all_done_once(either)
 
 
@@ -134,7 +134,7 @@ def test_a_killed_worker_is_replaced_and_its_items_run_at_once(either: Project) 
     assert [line.split()[3] for line in pool.stdout.splitlines() if line.endswith("nothing left to do")].count("1") == 1
 
 
-def test_workers_leave_when_the_pool_is_killed(project: Project) -> None:
+def test_workers_exit_when_the_pool_is_killed(project: Project) -> None:
     """They give back what they hold, as if they had been told to stop."""
     pool = gated_pool(project, "--workers", "2", "--set", "drain=0.2")
     before = busy(project, 2)
@@ -232,7 +232,7 @@ def test_a_worker_that_always_crashes_is_given_up(project: Project) -> None:
     ]
 
 
-def test_a_pool_without_workers_that_work_fails(project: Project) -> None:
+def test_a_pool_whose_workers_all_crash_fails(project: Project) -> None:
     project.write(BREAKS + GATED, "gated.py")
     (project.folder / "who.txt").write_text("[0] a, b, c\n")
     said = project.shoal("pool", "gated.py", "--assign", "who.txt", *ARGUMENTS, "--max-restarts", "1", code=1)
@@ -242,7 +242,7 @@ def test_a_pool_without_workers_that_work_fails(project: Project) -> None:
     assert project.counts().ready == 30
 
 
-def test_a_crash_after_the_end_holds_nobody_up(project: Project) -> None:
+def test_a_crash_after_the_end_of_the_run_delays_nothing(project: Project) -> None:
     """A worker that is to be started again is no longer needed when the run has ended."""
     (project.folder / "who.txt").write_text("[0] a\n[1] b, c\n")
     pool = gated_pool(project, "--assign", "who.txt", "--max-restarts", "9", code=BREAKS + GATED)
@@ -253,11 +253,11 @@ def test_a_crash_after_the_end_holds_nobody_up(project: Project) -> None:
     assert all_done_once(project)
 
 
-def test_code_that_always_fails_is_not_tried_by_ever_new_workers(project: Project) -> None:
+def test_a_worker_whose_handler_always_fails_is_not_restarted(project: Project) -> None:
     project.write(GATED.replace('yield {"key": item.key}', "yield 1 / 0"), "gated.py")
     open_gate(project)
     said = project.shoal("pool", "gated.py", *ARGUMENTS, "--workers", "1", code=1)
-    assert "Worker 0 leaves: the scraper's code fails every time; its log is logs/gated_worker_0.log." in said.stderr
+    assert "Worker 0 exits: the scraper's code fails every time; its log is logs/gated_worker_0.log." in said.stderr
     assert "restart" not in said.stderr
     assert project.counts().dead < 30
 

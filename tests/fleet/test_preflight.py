@@ -33,7 +33,7 @@ def test_a_dry_run_shows_the_plan_and_stores_nothing(project: Project) -> None:
     assert not (project.folder / "logs").exists()
 
 
-def test_nobody_is_started_without_a_yes(project: Project) -> None:
+def test_nothing_is_started_without_a_yes(project: Project) -> None:
     """S3.7"""
     project.write(GATED, "gated.py")
     said = project.shoal("pool", "gated.py", code=2)
@@ -54,7 +54,7 @@ def test_nobody_is_started_without_a_yes(project: Project) -> None:
     ],
     ids=["settings", "scraper", "ledger", "logs", "no run", "no items", "partitions"],
 )
-def test_a_check_that_fails_says_how_to_mend_it(
+def test_a_failed_check_names_its_remedy(
     project: Project, code: str, arguments: list[str], exit_code: int, failed: str, fix: str
 ) -> None:
     """S3.8: and nothing is started."""
@@ -81,7 +81,7 @@ def test_the_number_of_workers_comes_from_the_settings(project: Project) -> None
     assert planned("--workers", "1") == 1
 
 
-async def test_settings_that_changed_count_when_the_pool_is_reloaded() -> None:
+async def test_a_reload_reads_changed_settings() -> None:
     configured = 2
 
     async def look() -> Workload:

@@ -76,7 +76,7 @@ def test_it_asks_before_it_starts(project: Project) -> None:
     assert all_done_once(project)
 
 
-def test_it_leaves_with_its_terminal(project: Project) -> None:
+def test_a_pool_stops_with_its_terminal(project: Project) -> None:
     with at_terminal(project) as terminal:
         terminal.wait_for(b"Go on? [y/N]")
         terminal.type("y\n")

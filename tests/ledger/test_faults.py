@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 
-from shoal.ledger.postgres.database import ConnectionLost, Record
+from shoal.ledger.postgres.database import Record
+from shoal.ledger.postgres.errors import ConnectionLost
 from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, NewItem

@@ -13,8 +13,11 @@ import pytest
 
 from shoal.errors import LedgerNotMigrated, LedgerTooNew
 from shoal.ledger.postgres import schema as postgres_schema
+from shoal.ledger.postgres.ledger import named_queries as postgres_queries
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
+from shoal.ledger.schema import load_scripts
+from shoal.ledger.sqlite.ledger import named_queries as sqlite_queries
 from shoal.ledger.sqlite.ledger import open_sqlite
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
@@ -176,3 +179,25 @@ async def test_the_views_tell_runs_and_stages_apart(ledger: Ledger, place: Path 
         assert {(row["run_id"], row["scraper"], row["stage"]) for row in seen} == expected, view
     for view, column in (("active_claims", "records"), ("completed_by_worker", "done"), ("queue_depth", "dead")):
         assert [row[column] for row in await rows(place, f"select {column} from {table(place, view)}")] == [1] * 4
+
+
+def test_shared_queries_are_translated_for_sqlite_and_left_as_they_are_for_postgresql() -> None:
+    shared = re.findall(r"^-- name: (\w+)$", "".join(text for _, text in load_scripts("shoal.ledger", "queries")), re.M)
+    assert len(shared) > 20
+    for name in shared:
+        # Numbered parameters keep their number; `$1` would be a name for SQLite, numbered by first use.
+        assert re.findall(r"\$(\d+)", postgres_queries()[name]) == re.findall(r"\?(\d+)", sqlite_queries()[name])
+        assert "$" not in sqlite_queries()[name]
+        assert "shoal." not in sqlite_queries()[name]
+
+
+async def test_a_server_accepts_every_query(postgres_url: str) -> None:
+    ledger = await open_postgres(postgres_url)
+    await ledger.schema.migrate()
+    await ledger.close()
+    person = await asyncpg.connect(postgres_url)
+    try:
+        for sql in postgres_queries().values():
+            await person.prepare(sql)
+    finally:
+        await person.close()

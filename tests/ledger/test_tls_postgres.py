@@ -10,7 +10,7 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.errors import LedgerError, LedgerUnreachable
-from shoal.ledger.postgres.tls import tls_error
+from shoal.ledger.postgres.errors import tls_error
 from shoal.wiring import connect_ledger
 
 

@@ -1,4 +1,4 @@
-"""Ledgers with a clock to move, projects to type commands in, and people who get messages."""
+"""Ledgers with a controlled clock, and sinks for alerts."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Which alerts hold, by hand-made facts."""
+"""Alert conditions of constructed runs."""
 
 from __future__ import annotations
 
@@ -50,14 +50,12 @@ def recent(quiet: float = 0.0, **counts: int) -> RecentActivity:
         (RunState.PAUSED, Counts(ready=3), recent(dead=100), []),
     ],
 )
-def test_what_is_wrong_with_a_run_that_goes_on(
-    state: RunState, counts: Counts, lately: RecentActivity, kinds: list[AlertKind]
-) -> None:
+def test_running_conditions(state: RunState, counts: Counts, lately: RecentActivity, kinds: list[AlertKind]) -> None:
     found = running_conditions(run_like(state=state), counts, lately, LATER, RULES)
     assert [condition.kind for condition in found] == kinds
 
 
-def test_an_episode_of_a_stall_ends_when_something_moves() -> None:
+def test_a_stall_episode_ends_with_progress() -> None:
     def episode(quiet: float, now: dt.datetime) -> str:
         (condition,) = running_conditions(run_like(), Counts(leased=1), recent(quiet), now, RULES)
         return condition.episode
@@ -66,7 +64,7 @@ def test_an_episode_of_a_stall_ends_when_something_moves() -> None:
     assert episode(700, LATER) != episode(650, LATER)
 
 
-def test_an_episode_of_errors_is_an_hour() -> None:
+def test_an_errors_episode_is_an_hour() -> None:
     def episode(minutes: int) -> str:
         now = LATER + dt.timedelta(minutes=minutes)
         (condition,) = running_conditions(run_like(), Counts(), recent(dead=50), now, RULES)
@@ -104,7 +102,7 @@ DUE = NOON + dt.timedelta(hours=3)
         (Counts(ready=5), [], False),
     ],
 )
-def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[WaitReason], excused: bool) -> None:
+def test_a_configured_wait_is_not_a_stall(counts: Counts, gates: list[WaitReason], excused: bool) -> None:
     assert is_waiting_as_configured(counts, gates, LATER) is excused
 
 
@@ -120,22 +118,22 @@ def test_what_its_author_wanted_is_no_stall(counts: Counts, gates: list[WaitReas
         (RunState.FINISHED, Counts(dead=100), "collection papers", None),
     ],
 )
-def test_how_a_run_ended(state: RunState, counts: Counts, idempotency_key: str | None, kind: AlertKind | None) -> None:
+def test_end_condition(state: RunState, counts: Counts, idempotency_key: str | None, kind: AlertKind | None) -> None:
     condition = end_condition(run_like(state=state, finished_at=LATER, idempotency_key=idempotency_key), counts, RULES)
     assert (condition and condition.kind) == kind
 
 
-def test_a_run_that_goes_on_has_no_end() -> None:
+def test_a_running_run_has_no_end_condition() -> None:
     assert end_condition(run_like(), Counts(done=1), RULES) is None
 
 
 @pytest.mark.parametrize(("minutes", "is_news"), [(0, True), (59, True), (60, False)])
-def test_an_end_is_news_for_an_hour(minutes: int, is_news: bool) -> None:
+def test_an_end_is_recent_for_an_hour(minutes: int, is_news: bool) -> None:
     run = run_like(state=RunState.FINISHED, finished_at=LATER)
     assert has_just_ended(run, LATER + dt.timedelta(minutes=minutes)) is is_news
 
 
-def test_a_collection_is_watched_through_its_members() -> None:
+def test_a_collection_itself_does_not_stall() -> None:
     """Its items may take hours each; but one of them that failed is one too many."""
     run = run_like(scraper="collection.pacific")
     assert running_conditions(run, Counts(leased=3), recent(6_000), LATER, RULES) == []

@@ -1,4 +1,4 @@
-"""The settings about alerts: checked when they are read, and addresses never shown."""
+"""The settings of alerts are checked when they are read, and addresses are never shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_several_addresses_in_a_text_or_a_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["just words", "mailto:me@example.com", f"{MAIL} secret-token-1234"])
-def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
+def test_an_invalid_address_is_refused_and_not_printed(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         load(tmp_path, notify=text)
     assert "of notify (from --set notify) is no address" in refused.value.message
@@ -44,7 +44,7 @@ def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path, text: st
         "login with s@same or s%40same failed",
     ],
 )
-def test_no_part_of_an_address_that_is_a_secret_is_printed(tmp_path: Path, message: str) -> None:
+def test_secret_parts_of_an_address_are_not_printed(tmp_path: Path, message: str) -> None:
     settings = load(tmp_path, notify=f"{TELEGRAM} {SLACK} {MAIL}")
     shown = redacted(message, settings.secrets())
     for secret in ("abcdefghijklmnopqrstuvwx", "TIiajkdnlazkcOXrIdevi7FQ", "s@same", "s%40same"):
@@ -70,11 +70,11 @@ def test_secrets_of_a_scraper_s_table_are_secrets_too(tmp_path: Path) -> None:
     ("name", "value"),
     [("notify_on", "finish applause"), ("error_share", "20"), ("error_share", "120%"), ("stall_after", "0")],
 )
-def test_bad_values_say_what_is_meant(tmp_path: Path, name: str, value: str) -> None:
+def test_bad_values_are_explained(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=f"{name} is '{value}' .* it must be "):
         load(tmp_path, **{name: value})
 
 
-def test_kinds_in_any_order(tmp_path: Path) -> None:
+def test_notify_on_accepts_any_order(tmp_path: Path) -> None:
     assert load(tmp_path, notify_on=" Errors finish ").notify_on == "finish errors"
     assert load(tmp_path, notify_on="").notify_on == ""

@@ -1,4 +1,4 @@
-"""The one thing to name when somebody asks what a run waits for."""
+"""The bottleneck of a run, formatting, and normalized failure messages."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def gate(code: str, items: int | None = None) -> WaitReason:
         (Counts(delayed=8), [gate("delayed_throttled", 8)], "rate limit of the site", 1.0, "delayed_throttled"),
     ],
 )
-def test_what_holds_it_back(
+def test_bottleneck(
     counts: Counts, gates: list[WaitReason], cause: str, share: float | None, about: str | None
 ) -> None:
     found = find_bottleneck(counts, gates)
@@ -84,13 +84,13 @@ def test_what_holds_it_back(
 
 
 @pytest.mark.parametrize("gates", [[gate("no_worker")], [gate("run_paused")], [gate("ledger_full")]])
-def test_nobody_can_tell_when_a_run_ends_that_nothing_moves(gates: list[WaitReason]) -> None:
+def test_a_blocked_run_has_no_eta(gates: list[WaitReason]) -> None:
     """The rate of the last minutes says nothing about it."""
     assert Meter(600.0).read(moment(*gates, ready=10, done=5), 0.0).eta_text == "-"
     assert Meter(600.0).read(moment(ready=10, done=5), 0.0).eta_text != "-"
 
 
-def test_figures() -> None:
+def test_formatting() -> None:
     assert [format_duration(s) for s in (0, 0.44, 9, 45, 119, 120, 3_599, 13_200, 93_600, 187_200)] == [
         *("0s", "0.4s", "9s", "45s", "119s", "2m", "1h00", "3h40", "26h00", "2d4h")
     ]
@@ -110,11 +110,11 @@ def test_figures() -> None:
         ("first\nsecond", "first"),
     ],
 )
-def test_failures_of_a_kind_have_one_shape(message: str, expected: str) -> None:
+def test_similar_messages_are_normalized_to_one(message: str, expected: str) -> None:
     assert normalize_message(message) == expected
 
 
-def test_a_group_shows_one_real_message() -> None:
+def test_a_group_shows_one_full_message() -> None:
     def failed(item: int, message: str) -> FailedItem:
         return FailedItem(
             item=item, stage="page", url="", outcome="transient", error_message=message, retry_count=0, failed_at=NOON

@@ -1,4 +1,4 @@
-"""`shoal doctor`'s checks: each must be able to find something."""
+"""The checks of `shoal doctor`: each can succeed and fail."""
 
 import datetime as dt
 from pathlib import Path
@@ -59,52 +59,57 @@ def worker(
         ([health(longest=7200.0)], ["transactions"]),
     ],
 )
-def test_a_server(samples: list[HealthReport], wrong: list[str]) -> None:
+def test_server_checks(samples: list[HealthReport], wrong: list[str]) -> None:
     checks = check_server(samples)
     assert [check.name for check in checks if not check.ok] == wrong
     assert all(check.fix for check in checks if not check.ok)
 
 
-def test_a_server_that_is_too_small_for_its_workers() -> None:
+def test_a_server_with_too_few_connections() -> None:
     (connections, *_) = check_server([health(sessions=60)], 20)
     assert connections.ok
     (connections, *_) = check_server([health(sessions=60)], 50)
     assert not connections.ok
-    assert "50 workers, 3 each, make 150" in connections.text
+    assert "50 workers, 3 each, need 150" in connections.text
     assert "max_connections" in connections.fix
 
 
-def test_workers() -> None:
+def test_worker_checks() -> None:
     assert check_versions([worker()], "1.0").ok
     assert "0.9" in check_versions([worker(), worker("0.9")], "1.0").text
     assert not check_versions([worker("0.9")], "1.0").ok
     assert check_heartbeats([worker()]).ok
     check = check_heartbeats([worker(), worker(silent=31.0, leased=3)])
     assert not check.ok
-    assert "1 of 2 are dead or cut off; w: no heartbeat for 31 s (its lease is 30 s); its 3 items return" in check.text
+    assert (
+        "1 of 2 are dead or disconnected; w: no heartbeat for 31 s (its lease is 30 s); its 3 items return"
+        in check.text
+    )
     assert check_trouble([worker(), worker(report=WorkerReport())]).ok
     check = check_trouble([worker(), worker(report=WorkerReport(trouble="There is no space left for x.db."))])
     assert (check.ok, "w: There is no space left for x.db." in check.text) == (False, True)
 
 
-def test_code_that_differs() -> None:
+def test_workers_with_different_code() -> None:
     """Only among the workers of one scraper: two scrapers always have different code."""
     assert check_code([worker(), worker(code=None), worker(code="def", scraper="books")]).ok
     check = check_code([worker(), worker(), worker(code="def")])
     assert not check.ok
-    assert "shop has abc (2 workers), def (1 worker)" in check.text
+    assert "shop: abc (2 workers), def (1 worker)" in check.text
     assert "shoal workers stop" in check.fix
 
 
-def test_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_disk(tmp_path / "ledger.db").ok
-    monkeypatch.setattr("shoal.observe.doctor.MIN_DISK", 1 << 60)
+    monkeypatch.setattr("shoal.observe.doctor.MIN_FREE_BYTES", 1 << 60)
     assert not check_disk(tmp_path / "ledger.db").ok
     assert not check_disk(tmp_path / "gone" / "ledger.db").ok
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checks_on_a_real_ledger(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = request.getfixturevalue("sqlite_path" if kind == "sqlite" else "postgres_url")
     settings = Settings(ledger=str(place))
     raw = await connect_ledger(settings)
@@ -115,12 +120,12 @@ async def test_a_real_ledger(kind: str, request: pytest.FixtureRequest, monkeypa
         checks = {check.name: check for check in await check_ledger(ledger, version="1.0")}
         assert [check for check in checks.values() if not check.ok] == []
         assert ("connections" in checks) == (kind == "postgres")
-        monkeypatch.setattr("shoal.observe.doctor.STALE_SECONDS", 0.0)
+        monkeypatch.setattr("shoal.observe.doctor.STALE_LEASE_SECONDS", 0.0)
         found = {check.name for check in await check_ledger(ledger, version="2.0") if not check.ok}
         assert found == {"versions", "leases"}
 
 
-async def test_a_clock_that_is_wrong(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_clock(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ledger_context(Settings(ledger=str(sqlite_path))) as ledger:
         real = await ledger.health.check()
 

@@ -1,4 +1,4 @@
-"""The log: what it writes where, what it hides, and what it survives."""
+"""The log: levels and formats, redaction, full disks and blocked pipes."""
 
 import io
 import json
@@ -27,7 +27,7 @@ def written(use: Callable[[Log], object], *, format: str = "json", level: str = 
     return stream.getvalue()
 
 
-def test_a_json_line_has_time_level_event_and_facts() -> None:
+def test_a_json_line_has_time_level_event_and_values() -> None:
     (line,) = written(lambda log: log.bind(run="r1").warning("slow page", seconds=3.5)).splitlines()
     said = json.loads(line)
     assert said.pop("time").endswith("Z")
@@ -35,7 +35,7 @@ def test_a_json_line_has_time_level_event_and_facts() -> None:
     assert said == {"level": "warning", "event": "slow page", "run": "r1", "seconds": 3.5}
 
 
-def test_console_text_is_one_line_that_cannot_steer_the_terminal() -> None:
+def test_console_text_is_one_line_without_control_characters() -> None:
     text = written(lambda log: log.info("found\x1b[2J", title="a b", url="http://x/\x07"), format="console")
     assert text.count("\n") == 1
     assert "\x1b" not in text
@@ -69,7 +69,7 @@ class Login:
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_secrets_are_blotted_out_wherever_they_hide(format: str) -> None:
+def test_secrets_are_redacted_everywhere(format: str) -> None:
     def use(log: Log) -> None:
         log.info("use tok3n", url="postgresql://me:pa55@h/db", nested={"k": ["http://u:pa55@h"]}, login=Login("tok3n"))
         try:
@@ -98,7 +98,7 @@ class Broken:
 
 @pytest.mark.parametrize("value", [Broken(), {object(): 1}, 1 << 80, float("nan"), "\ud800", b"\xff", {1, 2}, None])
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_no_fact_is_too_odd(value: object, format: str) -> None:
+def test_any_value_can_be_logged(value: object, format: str) -> None:
     text = written(lambda log: log.info("odd", value=value, level="mine"), format=format)
     assert "odd" in text
     text.encode()
@@ -113,7 +113,7 @@ def test_a_display_gets_its_lines_one_by_one() -> None:
     assert [line.split()[2] for line in told] == ["one", "two"]
 
 
-def test_several_logs_do_not_know_each_other() -> None:
+def test_several_logs_are_independent() -> None:
     first, second = io.StringIO(), io.StringIO()
     one = open_logs(format="json", level="debug", file=None, stream=first)
     two = open_logs(format="console", level="error", file=None, stream=second)
@@ -145,7 +145,7 @@ def until_written(logs: Logs, event: str, condition: Callable[[], bool]) -> None
         assert not seen.wait(0.01)
 
 
-def test_a_full_disk_is_told_once_and_outlived(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_once_and_logging_continues(capsys: pytest.CaptureFixture[str]) -> None:
     disk, said = FullDisk(), ""
 
     def complained() -> bool:
@@ -162,7 +162,7 @@ def test_a_full_disk_is_told_once_and_outlived(capsys: pytest.CaptureFixture[str
     assert (said + capsys.readouterr().err).count("Cannot write to the log's stream") == 1
 
 
-def test_a_closed_pipe_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_pipe_does_not_raise(capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     stream = os.fdopen(writing, "w")
@@ -175,7 +175,7 @@ def test_a_closed_pipe_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
         stream.close()
 
 
-def test_a_pipe_that_nobody_reads_does_not_block() -> None:
+def test_an_unread_pipe_does_not_block() -> None:
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream:
         logs = open_logs(format="json", level="info", file=None, stream=stream)
@@ -210,7 +210,7 @@ def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch: pytest.Monk
     assert "\x1b" not in written(lambda log: log.info("hello"), format="console")
 
 
-def test_bad_settings_are_one_sentence(tmp_path: Path) -> None:
+def test_bad_settings_raise_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidSetting, match="loud"):
         open_logs(format="json", level="loud", file=None, stream=None)

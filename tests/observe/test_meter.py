@@ -1,4 +1,4 @@
-"""Readings from hand-made moments: rates, ranges, and the words for what nobody can know."""
+"""Readings from constructed snapshots: rates, ETAs, and what cannot be estimated."""
 
 import datetime as dt
 
@@ -10,7 +10,7 @@ from shoal.observe.meter import GROWING_TEXT, Meter
 from tests.support.snapshots import NOON, moment
 
 
-def test_the_line_of_the_interface() -> None:
+def test_progress_line() -> None:
     meter = Meter()
     gates = (
         WaitReason(code="waiting", text="43764 items wait for their lanes.", items=43_764),
@@ -22,7 +22,7 @@ def test_the_line_of_the_interface() -> None:
     assert reading.eta_text == "3h27-4h13"
 
 
-def test_no_rate_and_no_eta_before_there_is_something_to_compare() -> None:
+def test_one_sample_has_no_rate_and_no_eta() -> None:
     meter = Meter()
     first = meter.read(moment(ready=10), 0.0)
     assert (first.rate, first.eta, first.ok, first.growing) == (None, None, None, False)
@@ -32,7 +32,7 @@ def test_no_rate_and_no_eta_before_there_is_something_to_compare() -> None:
     assert meter.read(moment(ready=2, done=8), 4.0).rate == pytest.approx(120)
 
 
-def test_a_rate_from_before_serves_until_enough_was_seen() -> None:
+def test_the_initial_rate_is_used_until_there_are_samples() -> None:
     meter = Meter(rate=60.0)
     assert meter.read(moment(ready=120), 0.0).eta == pytest.approx((108, 132))
     assert meter.read(moment(ready=60, done=60), 10.0).rate == pytest.approx(360)
@@ -47,13 +47,13 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     assert reading.rate == pytest.approx(60)
 
 
-def test_somebody_who_looks_rarely_gets_a_rate_too() -> None:
+def test_samples_further_apart_than_the_window_have_a_rate() -> None:
     meter = Meter()
     meter.read(moment(ready=1000), 0.0)
     assert meter.read(moment(ready=400, done=600), 600.0).rate == pytest.approx(60)
 
 
-def test_the_range_spans_the_recent_speeds() -> None:
+def test_the_eta_spans_the_recent_rates() -> None:
     meter = Meter()
     for second in range(0, 61, 5):
         done = second * 10 if second <= 45 else 450 + (second - 45) * 2
@@ -64,7 +64,7 @@ def test_the_range_spans_the_recent_speeds() -> None:
     assert high == pytest.approx(520 / 2, rel=0.01)  # that of its last quarter
 
 
-def test_new_items_move_the_far_end_of_the_range_only() -> None:
+def test_new_items_change_only_the_upper_end_of_the_eta() -> None:
     quiet, busy = Meter(), Meter()
     for meter, new in ((quiet, 0), (busy, 30)):
         meter.read(moment(ready=1000), 0.0)
@@ -78,7 +78,7 @@ def test_new_items_move_the_far_end_of_the_range_only() -> None:
 
 
 @pytest.mark.parametrize(("new", "growing"), [(0, False), (80, False), (96, True), (300, True)])
-def test_an_eta_is_not_made_up_while_the_frontier_grows(new: int, growing: bool) -> None:
+def test_no_eta_while_the_frontier_grows(new: int, growing: bool) -> None:
     meter = Meter()
     meter.read(moment(ready=500), 0.0)
     reading = meter.read(moment(ready=400 + new, done=100), 30.0)
@@ -86,7 +86,7 @@ def test_an_eta_is_not_made_up_while_the_frontier_grows(new: int, growing: bool)
     assert (reading.eta_text == GROWING_TEXT) == growing
 
 
-def test_what_a_run_was_given_at_its_beginning_is_no_growth() -> None:
+def test_input_items_are_not_growth() -> None:
     meter = Meter()
     assert meter.read(moment(sealed=False), 0.0).eta_text == "-"
     assert meter.read(moment(sealed=False, ready=400), 3.0).eta_text == GROWING_TEXT
@@ -96,7 +96,7 @@ def test_what_a_run_was_given_at_its_beginning_is_no_growth() -> None:
     assert meter.read(moment(ready=505, done=10), 12.0).growing
 
 
-def test_growth_that_ended_is_no_growth() -> None:
+def test_past_growth_is_not_growth() -> None:
     meter = Meter()
     meter.read(moment(ready=10), 0.0)
     assert meter.read(moment(ready=110, done=10), 10.0).growing
@@ -104,18 +104,18 @@ def test_growth_that_ended_is_no_growth() -> None:
     assert not meter.read(moment(ready=98, done=22), 34.0).growing
 
 
-def test_a_run_without_items_has_no_figures() -> None:
+def test_a_run_without_items_has_no_rate() -> None:
     unsealed = WaitReason(code="unsealed", text="The run is open for more items.")
     reading = Meter().read(moment(unsealed, sealed=False), 0.0)
     assert reading.line == "no items yet, waiting: more items"
 
 
-def test_an_open_run_that_is_worked_off_has_no_end() -> None:
+def test_an_unsealed_run_without_open_items_has_no_eta() -> None:
     assert Meter().read(moment(sealed=False, done=9), 0.0).eta_text == "-"
     assert Meter().read(moment(done=9), 0.0).eta_text == "0s"
 
 
-def test_it_cannot_end_before_the_last_delayed_item_is_due() -> None:
+def test_the_eta_is_not_before_the_last_delay() -> None:
     due = WaitReason(code="delayed_retry", text="later", items=1, until=NOON + dt.timedelta(seconds=500))
     meter = Meter()
     meter.read(moment(due, ready=10, delayed=1), 0.0)
@@ -138,13 +138,13 @@ def test_retried_items_do_not_give_a_negative_rate() -> None:
     assert meter.read(moment(done=60, ready=40), 20.0).rate == pytest.approx(60)
 
 
-def test_what_is_dead_is_not_done() -> None:
+def test_dead_items_are_not_done() -> None:
     reading = Meter().read(moment(state=RunState.FINISHED, done=25, dead=276), 0.0)
     assert reading.line.startswith("done 25/301 8% -/min ok 8% waiting: nothing dead 276 ")
     assert reading.share == 1.0
 
 
-def test_the_end() -> None:
+def test_an_ended_run() -> None:
     reading = Meter().read(moment(state=RunState.FINISHED, done=9, dead=1), 0.0)
     assert (reading.ended, reading.share, reading.ok, reading.eta) == (True, 1.0, 0.9, (0.0, 0.0))
     assert Meter().read(moment(), 0.0).share == 0.0

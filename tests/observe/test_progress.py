@@ -1,4 +1,4 @@
-"""Following a real run, off a terminal. On one: tests/cli/test_cli_look.py."""
+"""Snapshots and progress of a real run without a terminal; with one: tests/cli/test_cli_look.py."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ class Noted:
         await asyncio.wait_for(self.news.wait(), 10)
 
 
-async def test_a_moment_is_what_the_ledger_says(ledger: Ledger, scene: Scene) -> None:
+async def test_snapshot_of_a_ledger(ledger: Ledger, scene: Scene) -> None:
     seen = await take_snapshot(ledger, scene.active)
     assert seen.counts == await ledger.reads.stats(scene.active)
     assert {stage: counts.total for stage, counts in seen.stages.items()} == {"listing": 5, "product": 6}
@@ -62,7 +62,7 @@ async def test_a_moment_is_what_the_ledger_says(ledger: Ledger, scene: Scene) ->
     assert reading.bottleneck.text == "The lane shop.example is full: 2 of 2 places are taken."
 
 
-async def test_the_rate_of_a_run_that_is_looked_at_once(ledger: Ledger, scene: Scene) -> None:
+async def test_recent_rate_needs_one_read_only(ledger: Ledger, scene: Scene) -> None:
     ended = await take_snapshot(ledger, scene.finished)
     assert ended.run.finished_at is not None
     assert await recent_rate(ledger, ended) is None  # over within a moment: no rate worth the name
@@ -76,12 +76,12 @@ async def test_failures_are_grouped_and_bounded(ledger: Ledger, scene: Scene) ->
     assert [(group.outcome, group.message, group.items) for group in found.groups] == [
         ("permanent", "404 Not Found at URL", 2)
     ]
-    assert (found.looked_at, found.complete) == (2, True)
+    assert (found.items_read, found.complete) == (2, True)
     few = await read_failures(ledger, scene.finished, limit=1)
-    assert (few.looked_at, few.complete) == (1, False)
+    assert (few.items_read, few.complete) == (1, False)
 
 
-async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
+async def test_follow_run_to_its_end(ledger: Ledger, scene: Scene) -> None:
     show = Noted()
     following = asyncio.create_task(follow_run(ledger, scene.paused, show, every=0.01))
     await show.next()
@@ -96,7 +96,7 @@ async def test_it_follows_to_the_end(ledger: Ledger, scene: Scene) -> None:
     assert show.readings[-1].waiting_for == "nothing"
 
 
-async def test_an_outage_is_told_once_and_waited_out(
+async def test_an_outage_is_reported_once_and_retried(
     ledger: Ledger, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, asked = ledger.reads.why_run, 0
@@ -115,7 +115,7 @@ async def test_an_outage_is_told_once_and_waited_out(
         await show.next()
     following.cancel()
     assert show.told == [
-        "postgresql://me:***@h/db does not answer. Looking again until it answers.",
+        "postgresql://me:***@h/db does not answer. Retrying until the ledger answers.",
         "The ledger answers again.",
     ]
 
@@ -129,7 +129,7 @@ async def test_a_run_that_is_removed_cannot_be_followed(ledger: Ledger, scene: S
         await asyncio.wait_for(following, 10)
 
 
-def test_lines_come_now_and_then_and_at_the_end() -> None:
+def test_lines_are_printed_periodically_and_at_the_end() -> None:
     said: list[str] = []
     lines, meter = LineDisplay(said.append, every=3600), Meter()
     for second in range(3):
@@ -141,7 +141,7 @@ def test_lines_come_now_and_then_and_at_the_end() -> None:
     assert [line.split()[1] for line in said] == ["0/3", "3/3"]
 
 
-def test_off_a_terminal_there_are_lines_and_with_quiet_nothing() -> None:
+def test_lines_without_a_terminal_and_nothing_with_quiet() -> None:
     said: list[str] = []
     for quiet in (False, True):
         with open_display(said.append, quiet=quiet, title="shop") as show:

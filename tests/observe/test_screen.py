@@ -1,4 +1,4 @@
-"""The live display, drawn on a terminal of paper."""
+"""The live display, drawn to a recording console."""
 
 import io
 import re
@@ -59,7 +59,7 @@ def test_nothing_is_wider_than_the_terminal() -> None:
         assert len(picture) == MAX_PARTS + 2
 
 
-def test_what_is_told_stands_above_without_secrets_and_escapes() -> None:
+def test_printed_lines_are_above_the_bars_without_secrets_and_escapes() -> None:
     paper = io.StringIO()
     console = Console(file=paper, force_terminal=True, width=100, no_color=True, legacy_windows=False)
     with open_screen(console, "shop") as screen:

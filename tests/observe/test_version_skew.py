@@ -1,4 +1,4 @@
-"""Old and new workers side by side: who counts, and what is said."""
+"""Version skew: which workers count, and the sentences about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def worker(
     )
 
 
-def test_what_is_said() -> None:
+def test_version_skew_sentences() -> None:
     assert version_skew([worker(), worker(), worker(version="", code=None)]).lines == []
     mixed = version_skew([worker(version="1.0", code="old"), worker(), worker()])
     assert mixed.versions == {"2.0": 2, "1.0": 1}
@@ -47,5 +47,5 @@ def test_what_is_said() -> None:
         (Scope(scraper="books"), False),
     ],
 )
-def test_who_works_on_a_run(scope: Scope, counts: bool) -> None:
+def test_live_workers_of_a_run(scope: Scope, counts: bool) -> None:
     assert bool(live_workers([worker(scope=scope)], run_like(id="20260131_120000", scraper="shop"))) == counts

@@ -77,7 +77,7 @@ def write_schedules(project: Project, **schedules: str) -> None:
 def node(project: Project, *more: str) -> Command:
     """A node that keeps the schedules. It has begun when this returns."""
     command = project.start("schedule", "start", *QUICK, *more)
-    command.wait_until_it_says("Keeping")
+    command.wait_until_it_says("Running")
     return command
 
 

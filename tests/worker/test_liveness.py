@@ -12,8 +12,8 @@ import pytest
 
 from shoal.config import Settings
 from shoal.ledger import upkeep
+from shoal.ledger.claims import BaseWorkers
 from shoal.ledger.postgres.ledger import open_postgres
-from shoal.ledger.workers import BaseWorkers
 from shoal.model.item import NewItem
 from shoal.model.run import RunState
 from shoal.model.worker import HeartbeatReply, WorkerState

@@ -21,9 +21,9 @@ from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import host_slots
-from shoal.worker.heartbeat import boottime_seconds
-from shoal.worker.lane_starts import RateLimiter, WorkerCallbacks
+from shoal.worker.lane_starts import RateLimiter
 from shoal.worker.options import WorkerOptions
+from shoal.worker.state import WorkerEvents, WorkerIdentity, boottime_seconds
 from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
@@ -295,8 +295,9 @@ async def test_starts_of_several_workers_are_never_too_close(crew: Crew) -> None
         for name in ("one", "two", "three"):
             ledger = await stack.enter_async_context(ledger_context(crew.settings))
             await ledger.workers.register(WorkerSpec(id=name, node="n", pid=1))
-            callbacks = WorkerCallbacks(lambda name=name: name, lambda: None, lambda worker: None)  # type: ignore[misc]
-            starts = RateLimiter(ledger.lanes, callbacks)
+            identity = WorkerIdentity(WorkerEvents())
+            identity.register_as(name)
+            starts = RateLimiter(ledger.lanes, identity)
             visitors += [visit(starts, 5) for _ in range(2)]
         async with asyncio.timeout(20):
             await asyncio.gather(*visitors)

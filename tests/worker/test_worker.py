@@ -21,8 +21,8 @@ from shoal.model.views import CommitReport, ItemFilter, WaitReason
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
-from shoal.worker import commit as commit_module
-from shoal.worker.commit import Committer
+from shoal.worker import registration as registration_module
+from shoal.worker.commit import CommitQueue
 from shoal.worker.hooks import watch_finished_runs
 from shoal.worker.options import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.worker import Worker
@@ -160,7 +160,7 @@ async def test_heartbeats_tell_what_runs_and_what_is_only_claimed(bench: Bench) 
 async def test_a_worker_that_cannot_store_tells_it_with_its_heartbeat(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_module, "FULL_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(registration_module, "FULL_RETRY_SECONDS", 0.02)
     run = await bench.fill(8)
     commit, full = bench.ledger.commits.commit, True
 
@@ -417,32 +417,39 @@ async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> Non
 async def test_a_slow_ledger_holds_the_slots_back(size: int, limits: dict[str, int], held: int) -> None:
     """Backpressure by items and by bytes: what is not stored yet never outgrows the bound."""
     ledger = SlowLedger()
-    committer = Committer(ledger.commit, **limits)
-    running = asyncio.create_task(committer.run())
+    queue = CommitQueue(**limits)
+
+    async def commit() -> None:
+        while True:
+            batch = await queue.next_batch()
+            await ledger.commit(batch)
+            queue.batch_done(batch)
+
+    running = asyncio.create_task(commit())
 
     async def work() -> None:
         for number in range(20):
-            await committer.put(ended(number), size)
+            await queue.put(ended(number), size)
 
     working = asyncio.create_task(work())
     await asyncio.sleep(0.1)
-    assert committer.pending == held
+    assert queue.pending == held
     assert not working.done()
     ledger.open.set()
     async with asyncio.timeout(5):
         await working
-        await committer.flush()
+        await queue.flush()
     assert sum(ledger.batches) == 20
     running.cancel()
 
 
 @pytest.mark.parametrize(("times", "survives"), [(2, True), (1_000, False)])
 async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times: int, survives: bool) -> None:
-    monkeypatch.setattr(commit_module, "FULL_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(registration_module, "FULL_RETRY_SECONDS", 0.02)
     ledger = SlowLedger()
     ledger.full = times
     ledger.open.set()
-    patient = commit_module.RetryWhenFull(0.3, LOG)
+    patient = registration_module.RetryWhenFull(0.3, LOG)
     if survives:
         await patient.call(lambda: ledger.commit([ended(1)]))
         assert ledger.batches == [1]

@@ -1,7 +1,7 @@
-"""What this machine, or the container we are in, has left: its CPU and its memory.
+"""Reads the CPU and memory load of this machine, or of the container that the process runs in.
 
-Read from the kernel's files. Limits are those of the control groups we are in (version 2 or 1) and of all groups above
-them, as far as they can be seen; beside them stands what the machine as a whole has. The tightest counts.
+Limits are those of the process's control groups (version 2 or 1) and of their visible parents, and those of the machine
+as a whole; the tightest counts.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 import msgspec
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# Fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. What follows is counted there already.
+# Fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. Later fields are included in these.
 _IDLE, _WAITING, _FIELDS = 3, 4, 8
 _NO_LIMIT_V1 = 1 << 60
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares from 0 to 1, None where nothing is known.
+    """Shares from 0 to 1, None where they are unknown.
 
-    `cpu`: of the CPU time we may use, so much was used since the last look. `cpu_throttled`: in so many of the kernel's
-    time slices the CPU limit stopped us. `memory`: in use, of what we may use; what the kernel can drop is free.
+    `cpu`: used CPU time of the allowed one, since the last reading. `cpu_throttled`: scheduling periods in which the
+    CPU limit throttled the group. `memory`: used of the allowed; page cache that the kernel can drop counts as free.
     """
 
     cpu: float | None = None
@@ -32,15 +32,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _GroupUsage(msgspec.Struct, frozen=True):
-    """What a group has used: seconds of CPU time, time slices, and those in which its limit stopped it."""
+    """CPU time of a group in seconds, its scheduling periods, and those in which its limit throttled it."""
 
     seconds: float
-    slices: int
-    stopped: int
+    periods: int
+    throttled: int
 
 
 class _CpuCounters(msgspec.Struct, frozen=True):
-    """Counters that only grow: those of the cores, and those of the groups that have a limit."""
+    """Counters that only grow: of the cores, in ticks, and of the groups that have a limit."""
 
     at: float
     busy: int
@@ -49,10 +49,7 @@ class _CpuCounters(msgspec.Struct, frozen=True):
 
 
 class Machine:
-    """Looked at now and then; shares of CPU are those since the look before, so the first one has none.
-
-    `cores`: the cores we may run on; None for all of them.
-    """
+    """The load since the reading before. `cores`: those that this process may run on; None for all of them."""
 
     def __init__(
         self,
@@ -100,7 +97,7 @@ class Machine:
         stat = _numbers(group / "cpu.stat")
         if "usage_usec" in stat:
             seconds = stat["usage_usec"] / 1e6
-        else:  # in version 1 another controller counts it
+        else:  # version 1: another controller has it
             same = self._cgroups / "cpuacct" / group.relative_to(self._cgroups / "cpu")
             seconds = (_number(same / "cpuacct.usage") or 0) / 1e9
         return _GroupUsage(seconds, stat.get("nr_periods", 0), stat.get("nr_throttled", 0))
@@ -119,17 +116,17 @@ def _cpu(before: _CpuCounters, now: _CpuCounters) -> float | None:
 
 def _cpu_throttled(before: _CpuCounters, now: _CpuCounters) -> float | None:
     shares = [
-        (spent.stopped - earlier.stopped) / (spent.slices - earlier.slices)
+        (spent.throttled - earlier.throttled) / (spent.periods - earlier.periods)
         for group, spent in now.groups.items()
-        if (earlier := before.groups.get(group)) is not None and spent.slices > earlier.slices
+        if (earlier := before.groups.get(group)) is not None and spent.periods > earlier.periods
     ]
     return max(shares) if shares else None
 
 
 def _groups(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:
-    """The folders of our group and of those above it, the innermost first.
+    """The folders of the process's control group and of its parents, the innermost first.
 
-    In a container the path that /proc names may be the host's; then only the upper folders exist, and those are ours.
+    In a container the path in /proc may be the host's; then only the upper folders exist, which are the container's.
     """
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -160,7 +157,7 @@ def _quota(group: Path) -> float | None:
 
 
 def _share_of_limit(group: Path) -> float | None:
-    """How much of its memory a group uses; None without a limit. Pages of files that nobody needs now are free."""
+    """The share of its memory limit that a group uses; None without a limit. Inactive file pages count as free."""
     limit, used = _number(group / "memory.max"), _number(group / "memory.current")
     if used is None:
         limit, used = _number(group / "memory.limit_in_bytes"), _number(group / "memory.usage_in_bytes")
@@ -187,7 +184,7 @@ def _number(file: Path) -> int | None:
 
 
 def _text(file: Path) -> str:
-    """What is in it; nothing where the kernel has no such file."""
+    """The content; empty where the kernel has no such file."""
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,12 +1,8 @@
-"""The autoscaling rule: signals in, a number and its reason out. Pure.
+"""The autoscaling rule: how many workers, or items at once, there shall be, and why. Pure functions.
 
-What the rule looks at, what it remembers, and what it answers.
-
-The rule: how many workers, or items at once, there are to be. Pure: it sees signs and answers with a number and why.
-
-In this order: stay within the bounds; give way when memory, the site, errors or the CPU say so; grow while there is
-more to do than those who are there can take, unless one of those signs warns; shrink when there has been nothing to
-take for a while. A change is given time to show its effect, and a number that was too many is not tried again at once.
+In this order: stay within the bounds; shrink when memory, throttling, failures or the CPU exceed their limits; grow
+while the backlog is more than the present ones can take and no signal is near its limit; shrink when they were idle for
+a while. A change gets time to show its effect, and a size that was too large is not tried again at once.
 """
 
 from __future__ import annotations
@@ -18,20 +14,20 @@ import msgspec
 
 from shoal.autoscale.machine import Load
 
-# Shares below are of what ended lately; with fewer ends than this they say nothing.
-ENOUGH_ENDS = 20
+# The shares below are of recent attempts; of fewer than this they are ignored.
+MIN_ATTEMPTS = 20
 FAILED, FAILED_WARNS = 0.5, 0.25
 THROTTLED, THROTTLED_WARNS = 0.2, 0.05
 CPU_THROTTLED = 0.5
 PROCESS_FULL = 0.9
-# Growth needs more memory than staying does: what comes will take its part only after a while.
+# Growth needs a margin of memory: a new worker allocates its part only after a while.
 MEMORY_WARNS = 5 / 6
-# Beyond its limit by this factor, memory is about to run out.
+# Above its limit by this factor, memory is about to run out.
 MEMORY_CRITICAL = 0.9 / 0.85
 
 
 class ScalingReason(StrEnum):
-    """The kinds of reasons."""
+    """The kind of reason for a decision."""
 
     BOUNDS = "bounds"
     MEMORY = "memory"
@@ -47,7 +43,7 @@ class ScalingReason(StrEnum):
     NO_NEED = "fits"
 
 
-# Those that keep it from growing though there is more to do; an operator wants to hear of them.
+# Reasons that prevent growth although there is a backlog; these are reported.
 BLOCKS_GROWTH = frozenset(
     {
         ScalingReason.MEMORY,
@@ -63,21 +59,23 @@ BLOCKS_GROWTH = frozenset(
 
 
 class Bounds(msgspec.Struct, frozen=True):
+    """The smallest and the largest allowed number."""
+
     least: int
     most: int
 
 
 class LoadLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of the machine above which there are too many; 1 means that it is no reason."""
+    """Shares of the machine above which it shrinks; 1 disables the limit."""
 
     cpu: float = 0.9
     memory: float = 0.85
 
 
 class ScalingDelays(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `between_growth`: between two steps up. `cooldown`: after a step down, before the next step of either
-    direction. `cpu_full`: so long the CPU is full before it counts. `idle`: so long there is nothing to take before it
-    shrinks. `avoid_failed_size`: so long a number that was too many is not tried again.
+    """Seconds. `between_growth`: between two steps up. `cooldown`: from a step down to the next step. `cpu_full`: that
+    the CPU must be full before it shrinks. `idle`: that some must be idle before it shrinks. `avoid_failed_size`: that
+    a size that was too large is not tried again.
     """
 
     between_growth: float
@@ -88,10 +86,12 @@ class ScalingDelays(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """`at`: seconds of a clock that only goes on. `backlog`: items that somebody could take now, and nobody has.
-    `waiting_for_lanes`: items that wait for their lanes; more hands would not help them. `idle`: so many of those that
-    are there have nothing to do, or have not come yet. `each`: items that one of them takes at once. `ended`, `failed`,
-    `throttled`: attempts of the last minute. `process`: the share of one core that this process uses, where it is one.
+    """What the rule decides by.
+
+    `at`: a monotonic clock. `backlog`: claimable items. `waiting_for_lanes`: items that more workers would not help.
+    `idle`: how many of the present ones have nothing to do or have not started yet. `each`: items that one takes at
+    once. `ended`, `failed`, `throttled`: attempts of the last minute. `process`: the share of one core that this
+    process uses, where a single process is scaled.
     """
 
     at: float
@@ -107,7 +107,7 @@ class ScalingInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rule remembers from one look to the next."""
+    """What the rule remembers from one decision to the next."""
 
     grown_at: float = -math.inf
     shrunk_at: float = -math.inf
@@ -119,7 +119,7 @@ class ScalingHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """`why` is a sentence without its beginning: "4 to 6 workers: " goes before it."""
+    """`why` completes a sentence that begins with "4 to 6 workers: "."""
 
     target: int
     kind: ScalingReason
@@ -128,7 +128,7 @@ class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Reason(msgspec.Struct, frozen=True):
-    """`keep_share`: the share of those there that may stay."""
+    """`keep_share`: the share of the present number that stays when it shrinks."""
 
     kind: ScalingReason
     why: str
@@ -138,7 +138,7 @@ class _Reason(msgspec.Struct, frozen=True):
 def decide(
     now: int, bounds: Bounds, inputs: ScalingInputs, history: ScalingHistory, delays: ScalingDelays, limits: LoadLimits
 ) -> ScalingDecision:
-    """How many there are to be when there are `now`."""
+    """The next number when there are `now`."""
     history = _update_history(inputs, history, limits)
     within = min(bounds.most, max(bounds.least, now))
     if within != now:
@@ -165,7 +165,7 @@ def decide(
 
 
 def _update_history(inputs: ScalingInputs, history: ScalingHistory, limits: LoadLimits) -> ScalingHistory:
-    """The past with since when the CPU is full and since when there is nothing to take."""
+    """With the times since when the CPU is full and since when some are idle."""
     cpu_is_full = _is_above(inputs.load.cpu, limits.cpu) or (
         limits.cpu < 1 and (inputs.load.cpu_throttled or 0) > CPU_THROTTLED
     )
@@ -182,7 +182,7 @@ def _update_history(inputs: ScalingInputs, history: ScalingHistory, limits: Load
 def _shrink_reason(
     inputs: ScalingInputs, history: ScalingHistory, delays: ScalingDelays, limits: LoadLimits
 ) -> _Reason | None:
-    """Why there should be fewer, the most pressing reason first."""
+    """Why it should shrink; the most urgent reason."""
     if _is_above(inputs.load.memory, limits.memory):
         urgent = _is_above(inputs.load.memory, limits.memory * MEMORY_CRITICAL)
         return _Reason(ScalingReason.MEMORY, _memory_text(inputs), 0.5 if urgent else 0.75)
@@ -196,7 +196,7 @@ def _shrink_reason(
 
 
 def _no_growth_reason(inputs: ScalingInputs, history: ScalingHistory, limits: LoadLimits) -> _Reason | None:
-    """Why there should not be more."""
+    """Why it should not grow."""
     if _is_above(inputs.load.memory, limits.memory, MEMORY_WARNS):
         return _Reason(ScalingReason.MEMORY, _memory_text(inputs))
     if _share(inputs, inputs.throttled) > THROTTLED_WARNS:
@@ -218,7 +218,7 @@ def _decide_growth(
     delays: ScalingDelays,
     blocker: _Reason | None,
 ) -> ScalingDecision:
-    """There is something to take."""
+    """With a backlog: grow, unless something prevents it."""
     if inputs.idle > now // 10:
         return _no_change(now, _Reason(ScalingReason.NO_NEED, f"{inputs.idle} of {now} have room for more"), history)
     if blocker is not None:
@@ -241,7 +241,7 @@ def _decide_growth(
     if inputs.at - history.grown_at < delays.between_growth or ago < delays.cooldown:
         return _no_change(now, reason, history)
     target = 2 * now
-    if 0 < history.too_many <= target:  # what went wrong once is neared step by step
+    if 0 < history.too_many <= target:  # a size that was too large once is approached in small steps
         target = max(history.too_many - 1, now + max(1, now // 8))
     target = min(target, most, now + math.ceil(inputs.backlog / inputs.each))
     history = msgspec.structs.replace(history, grown_at=inputs.at)
@@ -251,12 +251,12 @@ def _decide_growth(
 def _decide_shrink(
     now: int, bounds: Bounds, inputs: ScalingInputs, history: ScalingHistory, delays: ScalingDelays
 ) -> ScalingDecision:
-    """There is nothing to take."""
+    """Without a backlog: shrink after a while."""
     lanes = f"{_items(inputs.waiting_for_lanes, 'waits', 'wait')} for their lanes, where more would not help"
     reason = (
         _Reason(ScalingReason.LANES, lanes)
         if inputs.waiting_for_lanes
-        else _Reason(ScalingReason.NO_NEED, "nobody waits for room")
+        else _Reason(ScalingReason.NO_NEED, "no item is ready")
     )
     if now == bounds.least or history.idle_since is None or inputs.at - history.idle_since < delays.idle:
         return _no_change(now, reason, history)
@@ -279,7 +279,7 @@ def _is_above(share: float | None, limit: float, factor: float = 1.0) -> bool:
 
 
 def _share(inputs: ScalingInputs, part: int) -> float:
-    return part / inputs.ended if inputs.ended >= ENOUGH_ENDS else 0.0
+    return part / inputs.ended if inputs.ended >= MIN_ATTEMPTS else 0.0
 
 
 def _memory_text(inputs: ScalingInputs) -> str:

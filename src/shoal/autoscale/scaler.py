@@ -1,14 +1,7 @@
 """The autoscaler: measures the backlog and recent outcomes, applies the rule, reports each change.
 
-What ended within the last minute, and how.
-
-How much there is to take.
-
-From one look to the next: what the rule decides, and what is told about it.
-
-Whoever owns a scaler looks at the work, asks it, carries out what it decided and lets it tell the runs. A change is
-always told. That it holds back is told when the reason is of another kind than the one told last, at most once a
-minute, and again every ten minutes while it lasts: often enough for who asks, seldom enough for a long run.
+Its owner calls `decide`, carries the decision out, and calls `report`. Every change is reported. A reason that prevents
+growth is reported when its kind is new, at most once a minute, and again every ten minutes while it lasts.
 """
 
 from __future__ import annotations
@@ -36,7 +29,7 @@ from shoal.model.log import Log
 from shoal.model.run import RunState
 from shoal.model.worker import Scope
 
-SECONDS = 60.0
+WINDOW_SECONDS = 60.0
 MAX_RUNS_READ = 50
 ACTION = "scaled"
 REPORT_SECONDS = 60.0
@@ -44,7 +37,7 @@ REMIND_SECONDS = 600.0
 
 
 class AttemptTotals(msgspec.Struct, frozen=True):
-    """Attempts that ended, those among them that failed, and those that the site asked to wait."""
+    """Attempts that ended; how many of them failed, and how many the site throttled."""
 
     all: int = 0
     failed: int = 0
@@ -52,10 +45,7 @@ class AttemptTotals(msgspec.Struct, frozen=True):
 
 
 class Window:
-    """Fed with counts that grow, it knows what came within the last minute.
-
-    Counts may also drop, when whoever keeps them forgets old ones; what came at that moment is left out.
-    """
+    """The attempts of the last minute, from totals that grow. A step in which a total drops is left out."""
 
     def __init__(self) -> None:
         self._before: AttemptTotals | None = None
@@ -68,11 +58,11 @@ class Window:
         )
         if min(step.all, step.failed, step.throttled) >= 0 and step.all:
             self._steps.append((at, step))
-        while self._steps and self._steps[0][0] < at - SECONDS:
+        while self._steps and self._steps[0][0] < at - WINDOW_SECONDS:
             self._steps.popleft()
 
     def clear(self) -> None:
-        """From now on only what is yet to come counts."""
+        """Forget all attempts so far."""
         self._steps.clear()
 
     @property
@@ -84,7 +74,7 @@ class Window:
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready`: items that could be taken now. `waiting_for_lanes`: those that wait for their lanes."""
+    """Open items of the active runs. `ready`: claimable now. `waiting_for_lanes`: their lanes are full."""
 
     run_ids: tuple[str, ...] = ()
     ready: int = 0
@@ -92,7 +82,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_backlog(ledger: Ledger, scope: Scope) -> Backlog:
-    """What a worker of this scope could take, of the runs that are active. Raises LedgerError."""
+    """The items that a worker of this scope could claim. Raises LedgerError."""
     ready = waiting_for_lanes = 0
     run_ids = tuple(await _active(ledger, scope))
     for run_id in run_ids:
@@ -117,7 +107,7 @@ def _takes(scope: Scope, stage: str, partition: str) -> bool:
 
 
 class Autoscaler:
-    """`what`: of which there are more or fewer. `machine`: what else is looked at."""
+    """Keeps the history of the rule. `what`: the plural noun of what is scaled."""
 
     def __init__(
         self, bounds: Bounds, delays: ScalingDelays, limits: LoadLimits, *, what: str, log: Log, machine: Machine
@@ -135,7 +125,7 @@ class Autoscaler:
         self._last_reported_at = self._last_unchanged_at = -math.inf
 
     def decide(self, now: int, inputs: ScalingInputs, totals: AttemptTotals) -> ScalingDecision:
-        """`ends`: all so far. The signs are completed by those of the last minute and by the machine's."""
+        """Apply the rule. `totals`: all attempts so far; `inputs` are completed by the last minute and the load."""
         self._at = inputs.at
         self._window.add(inputs.at, totals)
         recent = self._window.total
@@ -145,13 +135,13 @@ class Autoscaler:
         decision = decide(now, self.bounds, inputs, self._history, self._delays, self._limits)
         self._history = decision.history
         if decision.target < now:
-            self._window.clear()  # what comes now is what the smaller number does
+            self._window.clear()  # only attempts with the smaller number count
         return decision
 
     async def report(
         self, runs: Runs, run_ids: Iterable[str], subject: str, now: int, decision: ScalingDecision
     ) -> None:
-        """Log it and leave it with the runs, if it is worth it. Raises LedgerError."""
+        """Log the decision and record it as an event of the runs, unless it is no news. Raises LedgerError."""
         target = decision.target
         if target != now:
             self._log.info(f"{now} to {target} {self._what}: {decision.why}")

@@ -1,21 +1,20 @@
-"""`shoal alerts`: what went wrong and who was told; a test of the addresses; a watch that stands alone."""
+"""`shoal alerts`: list alerts and their delivery, test the addresses, raise alerts without a worker."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.finding import ask, find_run
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import OptionalRunName, with_options
 from shoal.cli.render.session import Session
-from shoal.errors import UsageError
+from shoal.service.records import alert_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
-    from shoal.config.alerts import Addresses
-    from shoal.ledger.protocols import Ledger
-    from shoal.notify.watch import RaisedAlert
+    from shoal.model.log import Log
 
 app = typer.Typer()
 
@@ -24,28 +23,16 @@ app = typer.Typer()
 @with_options
 def ls(
     session: Session,
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help="A run's id, `latest`, or `latest:SCRAPER`.", show_default=False),
-    ] = None,
+    run: OptionalRunName = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 20,
 ) -> None:
-    """List alerts, newest first, and whether somebody was told."""
-    found = ask(session, lambda ledger: _raised(ledger, run, limit))
+    """List alerts, newest first, and whether they were delivered."""
+    from shoal.service.alerts import list_raised_alerts
+
+    found = session.with_ledger(lambda ledger: list_raised_alerts(ledger, run=run, limit=limit))
     if session.json:
-        for one in found:
-            alert = one.alert
-            session.record(
-                {
-                    "at": one.at,
-                    "kind": alert.kind,
-                    "run": alert.run,
-                    "scraper": alert.scraper,
-                    "title": alert.title,
-                    "body": alert.body,
-                    "told": one.delivery,
-                }
-            )
+        for raised in found:
+            session.record(alert_record(raised))
     elif found:
         from shoal.observe.formatting import format_time
 
@@ -53,14 +40,14 @@ def ls(
             ["WHEN", "KIND", "RUN", "SCRAPER", "TOLD", "WHY"],
             [
                 (
-                    format_time(one.at),
-                    one.alert.kind,
-                    one.alert.run,
-                    one.alert.scraper,
-                    one.delivery,
-                    _why(one.alert.body),
+                    format_time(raised.at),
+                    raised.alert.kind,
+                    raised.alert.run,
+                    raised.alert.scraper,
+                    raised.delivery,
+                    raised.alert.body.partition("\n")[0],
                 )
-                for one in found
+                for raised in found
             ],
         )
     else:
@@ -70,20 +57,17 @@ def ls(
 @app.command()
 @with_options
 def test(session: Session) -> None:
-    """Send a message to every address of `notify`, and say which of them took it. One did not: exit 1."""
-    addresses = _all_addresses(session.settings)
-    if not addresses:
-        raise UsageError("There is no address to send to.", remedy="Set notify, for example by SHOAL_NOTIFY.")
-    from shoal.notify.delivery import send_text
+    """Send a message to every address of `notify`, and say which of them accepted it. One did not: exit 1."""
+    from shoal.service.alerts import send_test_message
 
-    text = "This is a test of Shoal's alerts. If you can read it, alerts will reach you."
-    reasons = session.wait(send_text(addresses.urls, "Shoal: a test", text))
-    for number, (shown, reason) in enumerate(zip(addresses.shown(), reasons, strict=True), 1):
+    tests = session.wait(send_test_message(session.settings))
+    for number, each in enumerate(tests, 1):
         if session.json:
-            session.record({"number": number, "address": shown, "ok": not reason, "reason": reason or None})
+            ok = each.reason is None
+            session.record({"number": number, "address": each.address, "ok": ok, "reason": each.reason})
         else:
-            session.data(f"{number} {shown}: {reason or 'ok'}")
-    if any(reasons):
+            session.data(f"{number} {each.address}: {each.reason or 'ok'}")
+    if any(each.reason for each in tests):
         raise typer.Exit(1)
 
 
@@ -91,28 +75,42 @@ def test(session: Session) -> None:
 @with_options
 def watch(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="Look once, tell what is to be told, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Check once, deliver what is due, and end.")] = False,
 ) -> None:
     """Watch all runs of the ledger and raise alerts, also when no worker is left to do it. Ctrl-C ends it."""
-    from shoal.cli.alerts_watch import watch_alone
-
-    session.wait(watch_alone(session, session.settings, once=once))
+    session.wait(_watch(session, session.settings, once=once))
 
 
-async def _raised(ledger: Ledger, name: str | None, limit: int) -> list[RaisedAlert]:
-    from shoal.notify.watch import list_alerts
+async def _watch(session: Session, settings: Settings, *, once: bool) -> None:
+    """Check once or until a signal. The ledger must exist."""
+    from shoal.notify.delivery import check_addresses
+    from shoal.service.alerts import check_alerts_once
+    from shoal.service.console import Console
+    from shoal.service.work import open_run_logs
+    from shoal.wiring import ledger_context
 
-    run_id = None if name is None else (await find_run(ledger, name)).id
-    return await list_alerts(ledger, run_id, limit=limit)
+    await check_addresses(settings)
+    logs = open_run_logs(settings, "alerts", Console(quiet=session.quiet, print_note=session.note).host())
+    try:
+        async with ledger_context(settings, migrate=False, on_waiting=None if once else session.note) as ledger:
+            if once:
+                await check_alerts_once(settings, ledger, log=logs.log)
+                return
+        await _watch_until_signal(session, settings, logs.log)
+    finally:
+        logs.close()
 
 
-def _all_addresses(settings: Settings) -> Addresses:
-    """Those of the process and those of scrapers' tables, each once."""
-    from shoal.config.alerts import Addresses
+async def _watch_until_signal(session: Session, settings: Settings, log: Log) -> None:
+    from shoal.service.alerts import watch_alerts
 
-    tables = [table.values.get("notify", Addresses()) for table in settings.scrapers.values()]
-    return Addresses(tuple(dict.fromkeys(url for one in (settings.notify, *tables) for url in one.urls)))
-
-
-def _why(body: str) -> str:
-    return body.partition("\n")[0]
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        session.note(f"Watching {settings.shown()['ledger']}; Ctrl-C ends it.")
+        await watch_alerts(settings, stop, log=log)
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

@@ -1,4 +1,4 @@
-"""`shoal completion`: the script that lets a shell complete Shoal's commands and options."""
+"""`shoal completion`: print the shell script that completes commands and options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 
-# What the script of every shell sets when it asks; typer makes it from the program's name.
+# Set by the scripts when a shell asks for completions; typer derives it from the program's name.
 VARIABLE = "_SHOAL_COMPLETE"
 
 
@@ -32,8 +32,8 @@ def completion(session: Session, shell: Annotated[Shell, typer.Argument(help="Th
     session.data(get_completion_script(prog_name="shoal", complete_var=VARIABLE, shell=shell.value))
 
 
-def prepare_answers() -> None:
-    """Know the shells when one of them asks what could come next. Nobody else pays for it."""
+def register_shells() -> None:
+    """Register the shells when one of them asks for completions; otherwise nothing is imported."""
     if VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 

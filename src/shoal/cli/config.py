@@ -1,4 +1,4 @@
-"""`shoal config`: what this process would work with."""
+"""`shoal config`: show the settings that are in force, and where each came from."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def show(
     ] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value came from.")] = False,
 ) -> None:
-    """Print every setting with its value, passwords blotted out."""
+    """Print every setting with its value, passwords redacted."""
     settings = session.settings
-    rows = list(_rows(settings)) if scraper is None else list(_rows_for(settings, scraper))
+    rows = list(_rows(settings)) if scraper is None else list(_scraper_rows(settings, scraper))
     columns = ("name", "value", "origin") if origin else ("name", "value")
     if session.json:
         for row in rows:
@@ -45,7 +45,7 @@ def show(
 
 
 def _rows(settings: Settings) -> Iterator[Row]:
-    """Every setting, then what the files say about single scrapers."""
+    """Every setting, then the tables of single scrapers in the files."""
     for name, value in settings.shown().items():
         yield name, value, str(settings.origins[name])
     for table in settings.scrapers.values():
@@ -53,8 +53,8 @@ def _rows(settings: Settings) -> Iterator[Row]:
             yield f"scrapers.{table.name}.{name}", value, str(table.origins[name])
 
 
-def _rows_for(settings: Settings, scraper: str) -> Iterator[Row]:
-    """What holds for one scraper."""
+def _scraper_rows(settings: Settings, scraper: str) -> Iterator[Row]:
+    """The settings in force for one scraper."""
     from shoal.errors import NotFound
 
     if scraper not in settings.scrapers:
@@ -73,7 +73,7 @@ def _rows_for(settings: Settings, scraper: str) -> Iterator[Row]:
 
 
 def _text(value: Any) -> Any:
-    """The value as it would be written into a file."""
+    """The value as a configuration file would have it."""
     if isinstance(value, bool):
         return str(value).lower()
     return list(value) if isinstance(value, tuple) else value

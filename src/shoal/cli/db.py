@@ -1,26 +1,20 @@
-"""`shoal db`: the ledger's database."""
+"""`shoal db`: migrate, check, list and back up the ledger's database."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.cli.render.tables import print_runs
-from shoal.errors import LedgerCorrupt, LedgerError, LedgerNotMigrated, LedgerTooNew
+from shoal.errors import LedgerCorrupt
 
-if TYPE_CHECKING:
-    from shoal.config import Settings
-    from shoal.model.run import Run
-    from shoal.model.views import Counts, Finding
-
-LATENCY_SAMPLES = 5
-PAGE = 50
+BACKUP_NOTE_SECONDS = 2.0
 
 app = typer.Typer(help="Migrate, check and look into the ledger.", no_args_is_help=True)
 
@@ -29,7 +23,9 @@ app = typer.Typer(help="Migrate, check and look into the ledger.", no_args_is_he
 @with_options
 def migrate(session: Session) -> None:
     """Create the schema, or bring it to this version's. Safe to repeat, and on several machines at once."""
-    before, after = session.wait(_migrate(session.settings))
+    from shoal.service import database
+
+    before, after = session.wait(database.migrate(session.settings))
     shown = session.settings.shown()["ledger"]
     if session.json:
         session.record({"ledger": shown, "before": before, "after": after})
@@ -46,23 +42,26 @@ def check(
     deep: Annotated[bool, typer.Option("--deep", help="Check every rule on every row; findings: exit 1.")] = False,
 ) -> None:
     """Say whether the ledger answers, how fast, and whether its schema is this version's."""
+    from shoal.service.database import check_database
+
     if deep:
         session.note("Checking every rule against every row; this reads the whole ledger.")
-    version, latency, problem, findings = session.wait(_check(session.settings, deep))
+    checked = session.wait(check_database(session.settings, deep=deep))
+    findings = checked.findings
     facts: dict[str, Any] = {
         "ledger": session.settings.shown()["ledger"],
         "reachable": True,
-        "latency_ms": round(latency * 1000, 2),
-        "schema": version,
-        "current": problem is None,
+        "latency_ms": round(checked.latency * 1000, 2),
+        "schema": checked.version,
+        "current": checked.problem is None,
         "findings": findings,
     }
     if session.json:
         session.record(facts)
     else:
         _print_check(session, facts)
-    if problem is not None:
-        raise problem
+    if checked.problem is not None:
+        raise checked.problem
     if findings:
         many = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         session.complain(f"The audit has {many}. {LedgerCorrupt.remedy}")
@@ -77,11 +76,13 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many runs, newest first.")] = 20,
 ) -> None:
     """List runs, newest first, with how many of their items are in which state."""
-    found, more = session.wait(_show(session.settings, scraper, limit))
-    print_runs(session, found)
-    if not found and not session.json:
+    from shoal.service.inspect import list_runs
+
+    page = session.with_ledger(lambda ledger: list_runs(ledger, scraper=scraper, limit=limit))
+    print_runs(session, page.rows)
+    if not page.rows and not session.json:
         session.note("The ledger has no runs yet." if scraper is None else f"There is no run of {scraper}.")
-    if more:
+    if page.cursor is not None:
         session.note(f"Older runs are not shown: use --limit {limit * 10}.")
 
 
@@ -92,9 +93,9 @@ def backup(
     file: Annotated[Path, typer.Argument(help="The new file; it must not exist yet.")],
 ) -> None:
     """Copy a SQLite ledger while workers use it. For PostgreSQL: say which command does it."""
-    from shoal.cli.backup import back_up
+    from shoal.service.database import back_up
 
-    session.wait(back_up(session, file))
+    session.wait(back_up(session.settings, file, on_pages=_backup_progress(session)))
     size = file.stat().st_size
     if session.json:
         session.record({"ledger": session.settings.shown()["ledger"], "file": str(file), "bytes": size})
@@ -102,51 +103,16 @@ def backup(
         session.data(f"Wrote {file}, {size / (1 << 20):.1f} MiB.")
 
 
-async def _migrate(settings: Settings) -> tuple[int, int]:
-    from shoal.wiring import connect_ledger
+def _backup_progress(session: Session) -> Callable[[int, int], None]:
+    next_at = time.monotonic() + BACKUP_NOTE_SECONDS
 
-    ledger = await connect_ledger(settings)
-    try:
-        return await ledger.schema.migrate()
-    finally:
-        await ledger.close()
+    def report(left: int, total: int) -> None:
+        nonlocal next_at
+        if time.monotonic() >= next_at and total:
+            next_at = time.monotonic() + BACKUP_NOTE_SECONDS
+            session.note(f"copied {100 * (total - left) // total}% of {total} pages")
 
-
-async def _check(settings: Settings, deep: bool) -> tuple[int | None, float, LedgerError | None, list[Finding] | None]:
-    from shoal.wiring import connect_ledger
-
-    ledger = await connect_ledger(settings, create=False)
-    try:
-        version = await ledger.schema.version()
-        latency = min([await _seconds_to_answer(ledger.schema.version) for _ in range(LATENCY_SAMPLES)])
-        try:
-            await ledger.schema.require_current()
-        except (LedgerNotMigrated, LedgerTooNew) as problem:
-            return version, latency, problem, None
-        return version, latency, None, await ledger.upkeep.audit(content=True) if deep else None
-    finally:
-        await ledger.close()
-
-
-async def _show(settings: Settings, scraper: str | None, limit: int) -> tuple[list[tuple[Run, Counts]], bool]:
-    from shoal.wiring import ledger_context
-
-    found: list[tuple[Run, Counts]] = []
-    async with ledger_context(settings, migrate=False) as ledger:
-        cursor = None
-        while True:
-            page = await ledger.runs.list(scraper=scraper, cursor=cursor, limit=min(PAGE, limit - len(found)))
-            found += [(run, await ledger.reads.stats(run.id)) for run in page.rows]
-            cursor = page.cursor
-            if cursor is None or len(found) == limit:
-                more = cursor and (await ledger.runs.list(scraper=scraper, cursor=cursor, limit=1)).rows
-                return found, bool(more)
-
-
-async def _seconds_to_answer(question: Callable[[], Awaitable[object]]) -> float:
-    asked = time.perf_counter()
-    await question()
-    return time.perf_counter() - asked
+    return report
 
 
 def _print_check(session: Session, facts: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ def _demo_settings(settings: Settings) -> Settings:
 
 
 async def _demo(session: Session, settings: Settings) -> int:
-    from shoal.cli.render.summary import exit_code, print_summary
+    from shoal.cli.render.run import exit_code, print_summary
     from shoal.demo.scraper import shop_scraper
     from shoal.demo.shop import Shop
     from shoal.demo.verify import check_scrape
@@ -74,7 +74,7 @@ async def _demo(session: Session, settings: Settings) -> int:
             check = check_scrape(shop, records)
         if session.json:
             state, counts = report.run.state, report.counts
-            session.record({"run_id": run.id, "state": state, "counts": counts, "testimony": check})
+            session.record({"run_id": run.id, "state": state, "counts": counts, "checks": check})
         else:
             _title(session, f"{SAMPLE} of the {report.counts.results} records")
             shown = records[:SAMPLE]

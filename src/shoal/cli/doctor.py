@@ -1,4 +1,4 @@
-"""`shoal doctor`: is everything well, and if not, what to do about it."""
+"""`shoal doctor`: check everything that can be wrong, and name the remedy."""
 
 from __future__ import annotations
 
@@ -19,34 +19,19 @@ def doctor(session: Session) -> None:
 
     Checks the ledger, its server or disk, clocks, versions and workers. Something wrong: exit 1.
     """
-    checks = session.wait(_examine(session))
+    from shoal import __version__
+    from shoal.service.database import diagnose
+
+    checks = session.wait(diagnose(session.settings, version=__version__))
     for check in checks:
         if session.json:
             session.record(check)
         else:
             _print(session, check)
-    wrong = sum(not check.ok for check in checks)
-    if wrong:
-        session.note(f"{wrong} of {len(checks)} checks found something wrong.")
+    failed = sum(not check.ok for check in checks)
+    if failed:
+        session.note(f"{failed} of {len(checks)} checks found something wrong.")
         raise typer.Exit(1)
-
-
-async def _examine(session: Session) -> list[Check]:
-    from shoal import __version__
-    from shoal.errors import LedgerError
-    from shoal.observe.doctor import Check, check_disk, check_ledger
-    from shoal.wiring import connect_ledger, sqlite_path
-
-    path = sqlite_path(session.settings.ledger)
-    try:
-        ledger = await connect_ledger(session.settings, create=False)
-    except LedgerError as error:
-        return [Check(name="ledger", ok=False, text=error.message, fix=error.remedy)]
-    try:
-        checks = await check_ledger(ledger, version=__version__)
-    finally:
-        await ledger.close()
-    return checks if path is None else [*checks, check_disk(path)]
 
 
 def _print(session: Session, check: Check) -> None:

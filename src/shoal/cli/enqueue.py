@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.idempotency_key import IdempotencyKey, check_alone, print_already_ended, print_busy
 from shoal.cli.render.options import with_options
+from shoal.cli.render.run import print_already_ended, print_busy
 from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     Fresh,
+    IdempotencyKey,
     Resume,
     Target,
     UrlsFile,
+    check_alone,
     check_can_resume,
     choice_of,
     command_line,

@@ -1,4 +1,4 @@
-"""`shoal export`: a run's records as a file."""
+"""`shoal export`: write a run's records to a file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.finding import RunName, ask, find_run
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import RunName, with_options
 from shoal.cli.render.session import Session
 from shoal.errors import UsageError
+from shoal.service.lookup import find_run
 
 if TYPE_CHECKING:
     from shoal.export import ExportReport, Layout
@@ -42,18 +42,18 @@ def export(
     bom: Annotated[bool, typer.Option("--bom", help="CSV: begin with a byte order mark, for spreadsheets.")] = False,
     safe_csv: Annotated[bool, typer.Option("--safe-csv", help="CSV: put ' before texts like formulas.")] = False,
 ) -> None:
-    """Write a run's records to a file, also while the run goes on. The file is replaced in one step, or left alone."""
+    """Write a run's records to a file, also while the run goes on. The file is replaced atomically or not at all."""
     from shoal.export import Layout
     from shoal.export.targets import Format, format_of
 
     if output == STDOUT and format_of(output, format) is Format.PARQUET and sys.stdout.isatty():
         raise UsageError("Parquet is no text for a terminal.", remedy="Name a file with -o, or use a pipe.")
-    layout = Layout(columns=_names(columns), meta=meta, bom=bom, safe_csv=safe_csv)
+    layout = Layout(columns=_parse_columns(columns), meta=meta, bom=bom, safe_csv=safe_csv)
     try:
-        found, report = ask(session, partial(_export, session, run, output, format, stage, layout))
+        found, report = session.with_ledger(partial(_export, session, run, output, format, stage, layout))
     except BrokenPipeError:
         raise typer.Exit(1) from None
-    _tell(session, found, output, report)
+    _print_report(session, found, output, report)
 
 
 async def _export(
@@ -70,11 +70,11 @@ async def _export(
     return run, report
 
 
-def _tell(session: Session, run: Run, output: str, report: ExportReport) -> None:
+def _print_report(session: Session, run: Run, output: str, report: ExportReport) -> None:
     place = "standard output" if output == STDOUT else output
     session.note(f"Wrote {report.records} {'record' if report.records == 1 else 'records'} to {place}")
     if run.finished_at is None:
-        session.note(f"The run is {run.state}: records that it stores later are not among them.")
+        session.note(f"The run is {run.state}: records that it stores later are not in the file.")
     if report.differing_stages:
         session.note(
             f"The stages {', '.join(report.differing_stages)} have different fields and share this table; "
@@ -97,8 +97,8 @@ def _tell(session: Session, run: Run, output: str, report: ExportReport) -> None
         )
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    """Names between commas; one that holds a comma itself stands in double quotes."""
+def _parse_columns(text: str | None) -> tuple[str, ...]:
+    """Split names at commas; a name that contains a comma is in double quotes."""
     if text is None:
         return ()
     import csv
@@ -110,7 +110,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 class _Progress:
-    """Says how far a long export is: one changing line on a terminal, a plain line now and then elsewhere."""
+    """Shows the progress of a long export: one changing line on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, session: Session, total: int) -> None:
         self._session = session
@@ -124,7 +124,7 @@ class _Progress:
         if now < self._next:
             return
         self._next = now + (SECONDS_ON_TERMINAL if self._live else SECONDS_IN_LOG)
-        # A run that goes on may have stored more meanwhile.
+        # A run that goes on may have stored more records meanwhile.
         text = f"{verb} {records:,} of {max(self._total, records):,} records"
         if self._live:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

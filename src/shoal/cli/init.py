@@ -1,4 +1,4 @@
-"""`shoal init`: a project to start from."""
+"""`shoal init`: create a project to start from."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def init(
     recipe: Annotated[str, typer.Option(help="What to start from: shop, pages, crawl, api or newspaper.")] = "shop",
 ) -> None:
     """Make a project: a scraper that works, its settings, and a test with a saved page. Overwrites nothing."""
-    from shoal.recipes.catalogue import find_recipe
+    from shoal.templates import find_template
 
-    chosen = find_recipe(recipe)
+    chosen = find_template(recipe)
     texts = dict(chosen.files())
     _write(folder, texts)
-    commands = [(_as_typed(command), meaning) for command, meaning in chosen.next_commands(shlex.quote(str(folder)))]
+    commands = [
+        (_with_program_path(command), meaning) for command, meaning in chosen.next_commands(shlex.quote(str(folder)))
+    ]
     if session.json:
         session.record(
             {
@@ -46,8 +48,8 @@ def init(
         session.note(f"  {command.ljust(width)}  {note}".rstrip())
 
 
-def _as_typed(command: str) -> str:
-    """The command with its program spelt so that the shell finds the one that belongs to this Shoal."""
+def _with_program_path(command: str) -> str:
+    """The command with the path of its program, unless PATH finds the one of this Python environment."""
     program, _, rest = command.partition(" ")
     here = Path(sys.executable).with_name(program)
     on_path = shutil.which(program)
@@ -57,11 +59,11 @@ def _as_typed(command: str) -> str:
 
 
 def _write(folder: Path, texts: dict[str, str]) -> None:
-    """All of the files or, when one is in the way, none of them."""
-    there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
-    if there:
+    """Write all files, or none when one exists already."""
+    existing = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
+    if existing:
         raise UsageError(
-            f"{folder.resolve()} has {', '.join(there)} already; nothing was written.",
+            f"{folder.resolve()} has {', '.join(existing)} already; nothing was written.",
             remedy="Choose another folder: shoal init NAME.",
         )
     try:

@@ -1,37 +1,75 @@
-"""`shoal items`: find items, see why they are not running, give them another try or end them."""
+"""`shoal items`: find items, explain why they are not running, retry, cancel and replay them."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Annotated
+import difflib
+import inspect as python_inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.finding import ItemId, ItemKey, RunName, ask, find_item, find_run, operator
-from shoal.cli.items_choice import Choice, chosen, count_of, with_filter
-from shoal.cli.items_shown import gate_records, print_item, print_items
-from shoal.cli.render.confirm import Yes, confirm
-from shoal.cli.render.options import with_options
-from shoal.cli.render.session import Session
-from shoal.cli.render.tables import gate_text, item_name
+from shoal.cli.render.options import ItemId, ItemKey, RunName, Yes, confirm, with_options
+from shoal.cli.render.session import BOLD, Session
+from shoal.cli.render.tables import item_name, print_facts, print_items, reason_text
 from shoal.cli.scrapers import command_line, ledger_flag
-from shoal.errors import WrongState
-from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
+from shoal.model.item import ItemState
+from shoal.model.views import ItemFilter
 from shoal.observe.formatting import pluralize
-
-if TYPE_CHECKING:
-    from shoal.ledger.protocols import Ledger
-    from shoal.model.run import Run
-    from shoal.model.views import AttemptView, ItemFilter, ItemView, WaitReason
-
-# An item whose last error has some text in it is looked for among all that ended badly: for so long when nothing was
-# found yet, and then no longer than a reader would notice.
-MOST_SECONDS, ENOUGH_SECONDS = 2.0, 0.2
+from shoal.service import inspect, records, steer
+from shoal.service.lookup import operator
 
 app = typer.Typer()
 
 Stage = Annotated[str | None, typer.Option(help="The stage of the item named by --key.")]
-AFew = Annotated[int | None, typer.Option(min=1, help="At most so many: try a few first.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many: try a few first.")]
+
+
+def _parse_state(text: str) -> ItemState:
+    try:
+        return ItemState(text.strip().lower())
+    except ValueError:
+        near = difflib.get_close_matches(text.lower(), list(ItemState), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(ItemState)}."
+        raise typer.BadParameter(f"{text!r} is no state of an item; {hint}") from None
+
+
+_FILTER_OPTIONS: dict[str, Any] = {
+    "states": Annotated[
+        list[ItemState],
+        typer.Option(
+            "--state",
+            metavar=f"[{'|'.join(ItemState)}]",
+            parser=_parse_state,
+            help="Only in this state; may be repeated.",
+        ),
+    ],
+    "stage": Annotated[str | None, typer.Option(help="Only of this stage.")],
+    "partition": Annotated[str | None, typer.Option(help="Only of this partition.")],
+    "outcome": Annotated[str | None, typer.Option(help="Only if the last attempt ended so, as `permanent`.")],
+    "error": Annotated[str | None, typer.Option(help="Only if the last error has this text in it.")],
+}
+
+
+def with_filter(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select items to a command; it gets them as its parameter `which`."""
+    signature = python_inspect.signature(function, eval_str=True)
+
+    def command(session: Session, **given: Any) -> None:
+        chosen = {name: given.pop(name) for name in _FILTER_OPTIONS}
+        chosen["states"] = tuple(chosen["states"] or ())
+        function(session, which=ItemFilter(**chosen), **given)
+
+    keyword = python_inspect.Parameter.KEYWORD_ONLY
+    filters = [
+        python_inspect.Parameter(name, keyword, default=None, annotation=annotation)
+        for name, annotation in _FILTER_OPTIONS.items()
+    ]
+    own = [parameter for name, parameter in signature.parameters.items() if name != "which"]
+    keywords = [parameter.replace(kind=keyword) for parameter in own[1:]]
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__signature__ = python_inspect.Signature([own[0], *keywords, *filters])  # type: ignore[attr-defined]
+    return command
 
 
 @app.command()
@@ -40,57 +78,53 @@ AFew = Annotated[int | None, typer.Option(min=1, help="At most so many: try a fe
 def ls(
     session: Session,
     run: RunName,
-    choice: Choice,
+    which: ItemFilter,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on where the last list ended.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue where the last list ended.")] = None,
 ) -> None:
-    """List a run's items in the order they came."""
-    rows, following = ask(session, lambda ledger: _list(ledger, run, chosen(choice), limit, cursor))
-    print_items(session, rows)
-    if following is not None:
-        session.note(f"More may follow: use --cursor {following}.")
-    elif not rows:
-        session.note("No item is like that.")
+    """List a run's items in the order they were enqueued."""
+    page = session.with_ledger(lambda ledger: inspect.list_items(ledger, run, which, cursor=cursor, limit=limit))
+    print_items(session, page.rows)
+    if page.cursor is not None:
+        session.note(f"More may follow: use --cursor {page.cursor}.")
+    elif not page.rows:
+        session.note("No item matches.")
 
 
 @app.command()
 @with_options
 def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
-    """Show all about one item: its facts, its attempts, and why it is not running."""
-
-    async def work(ledger: Ledger) -> tuple[ItemView, list[AttemptView], list[WaitReason]]:
-        found_run = await find_run(ledger, run)
-        view = await find_item(ledger, found_run, item, key, stage)
-        attempts = await ledger.reads.attempts(found_run.id, view.id)
-        return view, attempts, await ledger.reads.why_item(found_run.id, view.id)
-
-    print_item(session, *ask(session, work))
+    """Show everything about one item: its facts, its attempts, and why it is not running."""
+    _check_one_name(item, key)
+    detail = session.with_ledger(lambda ledger: inspect.read_item(ledger, run, id=item, key=key, stage=stage))
+    if session.json:
+        session.record(records.item_detail_record(detail))
+    else:
+        _print_item(session, detail)
 
 
 @app.command()
 @with_options
 def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
-    """Say why an item is not running, and since when. Without an item: why the run does not go on faster."""
-
-    async def work(ledger: Ledger) -> tuple[Run, ItemView | None, list[WaitReason]]:
-        found = await find_run(ledger, run)
-        if item is None and key is None:
-            return found, None, await ledger.reads.why_run(found.id)
-        view = await find_item(ledger, found, item, key, stage)
-        return found, view, await ledger.reads.why_item(found.id, view.id)
-
-    found, view, gates = ask(session, work)
+    """Explain why an item is not running, and since when. Without an item: what limits the run."""
+    if item is None and key is None:
+        explanation = session.with_ledger(lambda ledger: inspect.explain_run(ledger, run))
+    else:
+        _check_one_name(item, key)
+        explanation = session.with_ledger(
+            lambda ledger: inspect.explain_item(ledger, run, id=item, key=key, stage=stage)
+        )
     if session.json:
-        for record in gate_records(gates):
+        for record in records.reason_records(explanation.reasons):
             session.record(record)
         return
-    for gate in gates:
-        session.data(gate_text(gate))
-    if not gates:
+    for reason in explanation.reasons:
+        session.data(reason_text(reason))
+    if not explanation.reasons:
         session.note("Nothing holds it back.")
-    if view is not None and view.state is ItemState.DEAD:
-        again = f"{command_line()} items retry {found.id} {view.id}{ledger_flag(session.settings)}"
-        session.note(f"Give it another life with: {again}")
+    if explanation.item is not None and explanation.can_retry:
+        names = f"{explanation.run.id} {explanation.item.id}"
+        session.note(f"Retry it with: {command_line()} items retry {names}{ledger_flag(session.settings)}")
 
 
 @app.command()
@@ -99,20 +133,23 @@ def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None
 def retry(
     session: Session,
     run: RunName,
-    choice: Choice,
+    which: ItemFilter,
     item: ItemId = None,
     key: ItemKey = None,
-    limit: AFew = None,
+    limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Give dead items another life, as if new; cancelled ones with --state cancelled. --limit tries a few first."""
-    choice = choice._replace(item=item, key=key, states=choice.states or [ItemState.DEAD])
-    found, which = _confirmed(session, run, choice, limit, ("To be tried again", "retried"), yes=yes)
-    told = session.progress("Retried so far: {} items. If this is interrupted, the same command goes on.")
-    done = ask(
-        session, lambda ledger: ledger.steering.retry(found.id, which, limit=limit, by=operator(), on_progress=told)
+    """Queue dead items again as if new; cancelled ones with --state cancelled. --limit tries a few first."""
+    which = _with_item(which, item, key)
+    preview = session.with_ledger(lambda ledger: steer.preview_retry(ledger, run, which, key=key, limit=limit))
+    _confirm(session, preview, "retried", yes=yes)
+    progress = session.progress("Retried so far: {} items. If this is interrupted, the same command continues.")
+    count = session.with_ledger(
+        lambda ledger: steer.retry_items(
+            ledger, preview.run.id, preview.which, limit=limit, by=operator(), on_progress=progress
+        )
     )
-    _say_changed(session, found, "retried", done)
+    _print_changed(session, preview, "retried", count)
 
 
 @app.command()
@@ -121,99 +158,92 @@ def retry(
 def cancel(
     session: Session,
     run: RunName,
-    choice: Choice,
+    which: ItemFilter,
     item: ItemId = None,
     key: ItemKey = None,
-    limit: AFew = None,
+    limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """End open items as cancelled, those being worked on too."""
-    choice = choice._replace(item=item, key=key, states=choice.states or list(OPEN_STATES))
-    found, which = _confirmed(session, run, choice, limit, ("To be cancelled", "cancelled"), yes=yes)
-    told = session.progress("Cancelled so far: {} items. If this is interrupted, the same command goes on.")
-    done = ask(
-        session, lambda ledger: ledger.steering.cancel(found.id, which, limit=limit, by=operator(), on_progress=told)
+    """End open items as cancelled, leased ones too."""
+    which = _with_item(which, item, key)
+    preview = session.with_ledger(lambda ledger: steer.preview_cancel(ledger, run, which, key=key, limit=limit))
+    _confirm(session, preview, "cancelled", yes=yes)
+    progress = session.progress("Cancelled so far: {} items. If this is interrupted, the same command continues.")
+    count = session.with_ledger(
+        lambda ledger: steer.cancel_items(
+            ledger, preview.run.id, preview.which, limit=limit, by=operator(), on_progress=progress
+        )
     )
-    _say_changed(session, found, "cancelled", done)
+    _print_changed(session, preview, "cancelled", count)
 
 
 @app.command()
 @with_options
 def replay(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
-    """Run one item again that has ended badly. What is done stays done: its results are stored once and for all."""
-
-    async def work(ledger: Ledger) -> tuple[Run, ItemView, int]:
-        found = await find_run(ledger, run)
-        view = await find_item(ledger, found, item, key, stage)
-        _check_replay(found, view)
-        which = chosen(Choice(item=view.id, states=[view.state]))
-        return found, view, await ledger.steering.retry(found.id, which, by=operator())
-
-    found, view, done = ask(session, work)
+    """Queue one dead or cancelled item again. A done item stays done: its results are stored once."""
+    _check_one_name(item, key)
+    replayed = session.with_ledger(
+        lambda ledger: steer.replay_item(ledger, run, id=item, key=key, stage=stage, by=operator())
+    )
+    view = replayed.item
     if session.json:
-        session.record({"run": found.id, "item": view.id, "was": view.state, "retried": done})
+        session.record({"run": replayed.run.id, "item": view.id, "was": view.state, "retried": replayed.retried})
     else:
-        session.data(f"Item {view.id} ({item_name(view)}) was {view.state.value} and is tried again.")
+        session.data(f"Item {view.id} ({item_name(view)}) was {view.state.value} and is queued again.")
 
 
-async def _list(
-    ledger: Ledger, name: str, which: ItemFilter, limit: int, cursor: str | None
-) -> tuple[list[ItemView], str | None]:
-    run = await find_run(ledger, name)
-    rows: list[ItemView] = []
-    began = time.monotonic()
-    while time.monotonic() - began < (ENOUGH_SECONDS if rows else MOST_SECONDS):
-        page = await ledger.reads.items(run.id, which, cursor=cursor, limit=limit - len(rows))
-        rows += page.rows
-        cursor = page.cursor
-        if cursor is None or len(rows) == limit:
-            break
-    return rows, cursor
+def _check_one_name(item: int | None, key: str | None) -> None:
+    if (item is None) == (key is None):
+        raise typer.BadParameter("name the item by its number or by --key, one of the two.", param_hint="ITEM")
 
 
-def _confirmed(
-    session: Session, run: str, choice: Choice, limit: int | None, words: tuple[str, str], *, yes: bool
-) -> tuple[Run, ItemFilter]:
-    """The run and the items meant, after a preview of their number and a yes. `words`: what is to be, what was done."""
-    found, which, count = ask(session, lambda ledger: _preview(ledger, run, choice, limit))
-    if not count:
-        raise typer.Exit(_nothing(session, words[1], found))
-    confirm(session, f"{words[0]}: {pluralize(count, 'item')} of run {found.id}.", yes=yes)
-    return found, which
+def _with_item(which: ItemFilter, item: int | None, key: str | None) -> ItemFilter:
+    import msgspec
+
+    if item is None:
+        return which
+    _check_one_name(item, key)
+    return msgspec.structs.replace(which, ids=(item,))
 
 
-async def _preview(ledger: Ledger, name: str, choice: Choice, limit: int | None) -> tuple[Run, ItemFilter, int | str]:
-    run = await find_run(ledger, name)
-    if choice.item is not None or choice.key is not None:
-        view = await find_item(ledger, run, choice.item, choice.key, choice.stage)
-        choice = choice._replace(item=view.id)
-    which = chosen(choice)
-    return run, which, await count_of(ledger, run.id, which, limit)
+def _confirm(session: Session, preview: steer.ItemSelection, action: str, *, yes: bool) -> None:
+    """Ask before the items of the preview are changed; exit when there are none."""
+    if not preview.count:
+        if session.json:
+            session.record({"run": preview.run.id, action: 0})
+        else:
+            session.note(f"No item of run {preview.run.id} matches; nothing was {action}.")
+        raise typer.Exit(0)
+    count = pluralize(preview.count, "item") if preview.exact else f"{preview.count} or more items"
+    confirm(session, f"To be {action}: {count} of run {preview.run.id}.", yes=yes)
 
 
-def _check_replay(run: Run, view: ItemView) -> None:
-    if view.state is ItemState.DONE:
-        raise WrongState(
-            f"Item {view.id} is done: its results are stored, and the ledger stores results once.",
-            remedy="Enqueue it into a fresh run, or under another key.",
+def _print_changed(session: Session, preview: steer.ItemSelection, action: str, count: int) -> None:
+    if session.json:
+        session.record({"run": preview.run.id, action: count})
+    else:
+        session.data(f"{action.capitalize()}: {pluralize(count, 'item')} of run {preview.run.id}.")
+
+
+def _print_item(session: Session, detail: inspect.ItemDetail) -> None:
+    import msgspec
+
+    from shoal.observe.formatting import format_time
+
+    item = detail.item
+    facts: dict[str, Any] = {name: getattr(item, name) for name in item.__struct_fields__}
+    facts |= {"since": format_time(item.since), "due_at": format_time(item.due_at)}
+    facts["payload"] = None if item.payload is None else msgspec.json.encode(item.payload).decode()
+    print_facts(session, facts)
+    if detail.attempts:
+        session.data("\n" + session.styled("Attempts", BOLD))
+        session.table(
+            ["EPOCH", "CLAIMED", "SECONDS", "OUTCOME", "WORKER", "ERROR"],
+            [
+                (a.epoch, format_time(a.claimed_at), f"{a.seconds:.2f}", a.outcome, a.worker, a.error)
+                for a in detail.attempts
+            ],
         )
-    if view.state not in FINAL_STATES:
-        raise WrongState(
-            f"Item {view.id} is {view.state.value}: it has not ended yet.",
-            remedy=f"`shoal items why {run.id} {view.id}` says what it waits for.",
-        )
-
-
-def _nothing(session: Session, what: str, run: Run) -> int:
-    if session.json:
-        session.record({"run": run.id, what: 0})
-    else:
-        session.note(f"No item of run {run.id} is like that; nothing was {what}.")
-    return 0
-
-
-def _say_changed(session: Session, run: Run, what: str, count: int) -> None:
-    if session.json:
-        session.record({"run": run.id, what: count})
-    else:
-        session.data(f"{what.capitalize()}: {pluralize(count, 'item')} of run {run.id}.")
+    session.data("\n" + session.styled("Why it is not running", BOLD))
+    for reason in detail.reasons:
+        session.data(reason_text(reason))

@@ -1,4 +1,4 @@
-"""`shoal lanes`: what shares a limit and a delay, and how to change them while it runs."""
+"""`shoal lanes`: see and change the limits and delays that items share, while runs go on."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.finding import ask, find_run, operator
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
-from shoal.errors import InvalidSetting, NotFound
+from shoal.cli.render.tables import print_facts
+from shoal.errors import InvalidSetting
+from shoal.service import inspect, steer
+from shoal.service.lookup import find_lane, operator
 
 if TYPE_CHECKING:
-    from shoal.ledger.protocols import Ledger
     from shoal.model.lane import LaneView
-    from shoal.model.views import CursorPage
 
 app = typer.Typer()
 
@@ -28,14 +28,10 @@ def ls(
     session: Session,
     run: OfRun = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, by name.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on where the last list ended.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue where the last list ended.")] = None,
 ) -> None:
     """List the lanes that all runs share, or those of one run."""
-
-    async def work(ledger: Ledger) -> CursorPage[LaneView]:
-        return await ledger.lanes.list(run_id=await _run_id(ledger, run), cursor=cursor, limit=limit)
-
-    page = ask(session, work)
+    page = session.with_ledger(lambda ledger: inspect.list_lanes(ledger, run=run, cursor=cursor, limit=limit))
     if session.json:
         for lane in page.rows:
             session.record(lane)
@@ -65,16 +61,8 @@ def ls(
 @app.command()
 @with_options
 def show(session: Session, lane: Key, run: OfRun = None) -> None:
-    """Show all about one lane."""
-
-    async def work(ledger: Ledger) -> LaneView:
-        run_id = await _run_id(ledger, run)
-        try:
-            return await ledger.lanes.get(lane, run_id=run_id)
-        except NotFound as error:
-            raise NotFound(error.message, remedy=await _near(ledger, lane, run_id)) from None
-
-    _print(session, ask(session, work))
+    """Show everything about one lane."""
+    _print(session, session.with_ledger(lambda ledger: find_lane(ledger, lane, run=run)))
 
 
 @app.command("set")
@@ -82,54 +70,42 @@ def show(session: Session, lane: Key, run: OfRun = None) -> None:
 def set_(
     session: Session,
     lane: Key,
-    limit: Annotated[int | None, typer.Option(help="Items under way at once.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Items that run at once.")] = None,
     delay: Annotated[str | None, typer.Option(help="Seconds between two starts: 0.5, or 1-3 for a spread.")] = None,
     run: OfRun = None,
 ) -> None:
     """Change a lane for all workers at once. What is set here outranks what scrapers declare."""
     if limit is None and delay is None:
         raise typer.BadParameter("say what to set: --limit, --delay, or both.", param_hint="set")
-    spread = None if delay is None else _spread(delay)
-
-    async def work(ledger: Ledger) -> LaneView:
-        run_id = await _run_id(ledger, run)
-        return await ledger.lanes.set(lane, run_id=run_id, limit=limit, delay=spread, by=operator())
-
-    _print(session, ask(session, work))
+    spread = None if delay is None else _parse_delay(delay)
+    changed = session.with_ledger(
+        lambda ledger: steer.set_lane(ledger, lane, run=run, limit=limit, delay=spread, by=operator())
+    )
+    _print(session, changed)
 
 
 @app.command()
 @with_options
 def pause(session: Session, lane: Key, run: OfRun = None) -> None:
-    """Start nothing more of a lane until it is resumed."""
-    _print(session, ask(session, lambda ledger: _set_paused(ledger, lane, run, True)))
+    """Start no more items of a lane until it is resumed."""
+    _set_paused(session, lane, run, True)
 
 
 @app.command()
 @with_options
 def resume(session: Session, lane: Key, run: OfRun = None) -> None:
-    """Let a paused lane go on. A block that its site asked for stays until its time."""
-    _print(session, ask(session, lambda ledger: _set_paused(ledger, lane, run, False)))
+    """Start items of a paused lane again. A block that its site asked for stays until its time."""
+    _set_paused(session, lane, run, False)
 
 
-async def _set_paused(ledger: Ledger, lane: str, run: str | None, paused: bool) -> LaneView:
-    return await ledger.lanes.set(lane, run_id=await _run_id(ledger, run), paused=paused, by=operator())
+def _set_paused(session: Session, lane: str, run: str | None, paused: bool) -> None:
+    changed = session.with_ledger(
+        lambda ledger: steer.set_lane(ledger, lane, run=run, paused=paused, by=operator()),
+    )
+    _print(session, changed)
 
 
-async def _run_id(ledger: Ledger, run: str | None) -> str | None:
-    return None if run is None else (await find_run(ledger, run)).id
-
-
-async def _near(ledger: Ledger, key: str, run_id: str | None) -> str:
-    import difflib
-
-    names = [lane.key for lane in (await ledger.lanes.list(run_id=run_id, limit=1_000)).rows]
-    near = difflib.get_close_matches(key, names, n=3)
-    hint = f"Did you mean {' or '.join(near)}? " if near else ""
-    return hint + ("`shoal lanes ls` lists them." if run_id is None else f"`shoal lanes ls --run {run_id}` lists them.")
-
-
-def _spread(text: str) -> tuple[float, float]:
+def _parse_delay(text: str) -> tuple[float, float]:
     low, dash, high = text.partition("-")
     try:
         return float(low), float(high if dash else low)
@@ -159,7 +135,7 @@ def _print(session: Session, lane: LaneView) -> None:
         facts["next start"] = f"in {lane.next_seconds:.1f} s"
     if lane.blocked_seconds:
         facts["blocked"] = f"for another {lane.blocked_seconds:.0f} s: {lane.blocked_why}"
-    session.table(["FACT", "VALUE"], list(facts.items()))
+    print_facts(session, facts)
 
 
 def _state(lane: LaneView) -> str:

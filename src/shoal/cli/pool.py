@@ -1,9 +1,8 @@
-"""`shoal pool`: several workers on this machine under one roof."""
+"""`shoal pool`: several workers on this machine, supervised."""
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,18 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from shoal.cli.render.confirm import Yes
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import Yes, with_options
 from shoal.cli.render.session import Session
-from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load
-from shoal.errors import NotFound, UsageError
+from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load, url_file
+from shoal.errors import ShoalError, UsageError
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
-    from shoal.config import Settings
+    from shoal.cli.render.pool import PoolConsole
+    from shoal.service.pool import PoolRequest
 
-MOST_WORKERS = 1_000
+MAX_WORKERS = 1_000
 TEST_WORKERS = 2
-# What was said for a run and holds for its rest too; after a test comes the whole plan.
+AUTO = "auto"
+# Options that the command to resume the run repeats; after --test the whole plan runs, so not that one.
 KEPT_OPTIONS = ("workers", "least", "most", "assign", "partition", "only", "stagger", "max_restarts", "log_dir", "set")
 
 
@@ -45,19 +46,20 @@ def start(
     target: Target,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_WORKERS, help="How many; by default as `workers` says, else one per core."),
+        typer.Option(min=1, max=MAX_WORKERS, help="How many; by default as `workers` says, else one per core."),
     ] = None,
     least: Annotated[
-        int | None, typer.Option("--min", min=1, max=MOST_WORKERS, help="Workers, at least; needs --max.")
+        int | None, typer.Option("--min", min=1, max=MAX_WORKERS, help="Workers, at least; needs --max.")
     ] = None,
     most: Annotated[
         int | None,
         typer.Option(
-            "--max", min=1, max=MOST_WORKERS, help="Workers, at most: as work and machine allow (excludes --workers)."
+            "--max", min=1, max=MAX_WORKERS, help="Workers, at most: as work and machine allow (excludes --workers)."
         ),
     ] = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Only workers 0 and 1 of the plan, each with its own partitions; asks not.")
+        bool,
+        typer.Option("--test", help="Only workers 0 and 1 of the plan, each with its own partitions; without asking."),
     ] = False,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the plan; start nothing.")] = False,
@@ -66,15 +68,15 @@ def start(
     resume: Resume = False,
     fresh: Fresh = False,
     assign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who gets which partitions: [0] CA, MT a line.")
+        Path | None, typer.Option(metavar="FILE", help="Which worker gets which partitions: [0] CA, MT per line.")
     ] = None,
-    partition: Annotated[list[str], typer.Option(help="Deal out this partition instead of all; may be repeated.")] = [],  # noqa: B006
-    only: Annotated[bool, typer.Option("--only", help="Each worker nothing but its own partitions, ever.")] = False,
+    partition: Annotated[list[str], typer.Option(help="Assign this partition instead of all; may be repeated.")] = [],  # noqa: B006
+    only: Annotated[bool, typer.Option("--only", help="Each worker takes nothing but its own partitions.")] = False,
     stagger: Annotated[str, typer.Option(metavar="LOW-HIGH", help="Seconds between two starts.")] = "2-5",
     max_restarts: Annotated[int, typer.Option(min=0, max=1_000, help="Restarts of one worker that crashes.")] = 5,
     log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the log files go.")] = Path("logs"),
 ) -> None:
-    """Check everything, show the plan, start workers and keep them going until the run has ended.
+    """Check everything, show the plan, start workers and restart those that crash, until the run has ended.
 
     `shoal pool SCRAPER` means the same.
     """
@@ -84,31 +86,74 @@ def start(
     if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
         raise UsageError("Nobody is there to confirm the plan.", remedy="Add --yes to start without asking.")
     from shoal.autoscale.rules import Bounds
-    from shoal.cli.pool_start import PoolWish, run_pool
+    from shoal.cli.render.pool import PoolConsole
+    from shoal.service.begin import RunChoice
+    from shoal.service.pool import PoolRequest
 
-    bounds = None if most is None else Bounds(least or 1, most)
-    wish = PoolWish(
+    request = PoolRequest(
         target=target,
-        choice=choice_of(resume, fresh),
+        choice=RunChoice(choice_of(resume, fresh)),
         run_id=run_id,
-        urls_file=urls_file,
-        workers=workers if bounds is None else bounds.least,
-        bounds=bounds,
-        cores=_cores(),
+        workers=workers,
+        bounds=None if most is None else Bounds(least or 1, most),
         assign=assign,
         partitions=tuple(dict.fromkeys(partition)),
         only=only,
         first=TEST_WORKERS if test else None,
-        kept=session.typed(*KEPT_OPTIONS),
         stagger=_seconds(stagger),
         max_restarts=max_restarts,
         logs=log_dir.expanduser(),
-        asks=not (yes or test),
-        dry_run=dry_run,
+        overrides=session.flags,
+        reload=session.read_settings,
     )
-    code = session.wait(run_pool(session, wish))
+    with PoolConsole(session) as console:
+        try:
+            asks = not (yes or test)
+            code = session.wait(_start(session, console, request, urls_file, asks=asks, dry_run=dry_run))
+        except ShoalError as error:
+            if console.check_failed:  # which has printed the error
+                raise typer.Exit(error.exit_code) from None
+            raise
     if code:
         raise typer.Exit(code)
+
+
+async def _start(
+    session: Session, console: PoolConsole, request: PoolRequest, urls_file: str | None, *, asks: bool, dry_run: bool
+) -> int:
+    """Returns the exit code."""
+    import msgspec
+
+    from shoal.cli.render.options import says_yes
+    from shoal.cli.render.pool import format_size, pool_exit_code, print_end, print_plan, print_workers
+    from shoal.cli.render.run import print_summary
+    from shoal.service.pool import prepare_pool, preview_pool, run_check
+    from shoal.service.pool_run import run_pool
+
+    host = console.host(ends_hung_process=False)
+    with run_check("settings", host) as passed:
+        passed(f"ledger {session.settings.shown()['ledger']} (from {session.settings.origins['ledger']})")
+    with run_check("scraper", host) as passed:
+        scraper, settings = load(session, request.target)
+        request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, None))
+        passed(f"{scraper.name}, {pluralize(len(scraper.stages), 'stage')}, mode {settings.mode}")
+    if dry_run:
+        print_plan(session, await preview_pool(scraper, settings, request, host))
+        return 0
+    async with prepare_pool(scraper, settings, request, host) as prepared:
+        plan, run = prepared.plan, prepared.run
+        print_plan(session, plan)
+        size = format_size(len(plan.assignment), plan.bounds)
+        if asks and not says_yes(session, f"{size} will work on run {run.id}."):
+            await prepared.discard()
+            kept = f"; run {run.id} is as it was" if not prepared.is_new else ""
+            session.complain(f"Nothing was started{kept}.")
+            return 1
+        report = await run_pool(prepared, host)
+    print_workers(session, report.workers)
+    print_summary(session, report.run, None)
+    print_end(session, report, request.target, session.typed(*KEPT_OPTIONS))
+    return pool_exit_code(report)
 
 
 @app.command()
@@ -118,42 +163,29 @@ def scale(
     target: Target,
     workers: Annotated[str, typer.Argument(metavar="N", help="How many from now on, or auto.")],
 ) -> None:
-    """Give the pools of a scraper that run now another number of workers, those with the highest numbers go first.
+    """Set the number of workers of all running pools of a scraper; the highest numbers stop first.
 
     A pool with --min and --max then no longer chooses by itself; `auto` lets it choose again.
     """
-    from shoal.fleet.autoscale import AUTO
+    from shoal.service.lookup import operator
+    from shoal.service.pool import scale_pools
 
-    wanted = AUTO if workers == "auto" else _workers(workers)
+    number = None if workers == AUTO else _workers(workers)
     scraper, settings = load(session, target)
-    served = session.wait(_wish_for(settings, scraper.name, wanted))
+    present = session.wait(scale_pools(settings, scraper.name, number, by=operator()))
     if session.json:
-        session.record({"scraper": scraper.name, "workers": wanted or "auto", "present": served})
-    elif wanted == AUTO:
-        session.data(f"Pools of {scraper.name} with --min and --max choose by themselves; workers there now: {served}.")
+        session.record({"scraper": scraper.name, "workers": number or AUTO, "present": present})
+    elif number is None:
+        session.data(
+            f"Pools of {scraper.name} with --min and --max choose by themselves; workers there now: {present}."
+        )
     else:
-        session.data(f"Pools of {scraper.name} go to {workers} workers; those there now: {served}.")
-
-
-async def _wish_for(settings: Settings, scraper: str, workers: int) -> int:
-    """Returns how many workers of the scraper are present."""
-    from shoal.cli.finding import operator
-    from shoal.fleet.autoscale import set_desired_size
-    from shoal.wiring import ledger_context
-
-    async with ledger_context(settings, migrate=False) as ledger:
-        present = sum(worker.alive and worker.scope.scraper == scraper for worker in await ledger.workers.list())
-        if not present:
-            raise NotFound(
-                f"No worker of {scraper} is there, so no pool would hear it.", remedy="Start one with `shoal pool`."
-            )
-        await set_desired_size(ledger, scraper, workers, by=operator())
-        return present
+        session.data(f"Pools of {scraper.name} go to {number} workers; those there now: {present}.")
 
 
 def _workers(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise typer.BadParameter(f"{text!r} is not auto and not from 1 to {MOST_WORKERS}.", param_hint="N")
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WORKERS:
+        raise typer.BadParameter(f"{text!r} is not auto and not from 1 to {MAX_WORKERS}.", param_hint="N")
     return int(text)
 
 
@@ -166,7 +198,3 @@ def _seconds(text: str) -> tuple[float, float]:
     if not 0 <= pair[0] <= pair[1] <= 3_600:
         raise typer.BadParameter(f"{text!r} is not seconds such as 2-5 or 0.", param_hint="--stagger")
     return pair
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

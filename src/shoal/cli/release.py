@@ -1,19 +1,16 @@
-"""`shoal release`: take leases back that were held for too long."""
+"""`shoal release`: return leases that were held for too long."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shoal.cli.finding import ask, find_run, operator
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.observe.formatting import pluralize
-
-if TYPE_CHECKING:
-    from shoal.ledger.protocols import Ledger
-    from shoal.model.views import UpkeepReport
+from shoal.service.lookup import operator
+from shoal.service.steer import release_leases
 
 
 @with_options
@@ -24,24 +21,19 @@ def release(
     ] = 300,
     run: Annotated[str | None, typer.Option(metavar="RUN", help="Only this run.")] = None,
 ) -> None:
-    """Give items that were claimed long ago to other workers. Who holds them can no longer commit them.
+    """Return items that were claimed long ago to the queue. Their holders can no longer commit them.
 
-    Items of dead workers, whose heartbeat is older than their lease, return whatever their age and run; a worker that
-    runs does that too.
+    Items of dead workers, whose heartbeat is older than their lease, return whatever their age and run; every running
+    worker does that too.
     """
-    rescue, released = ask(session, lambda ledger: _release(ledger, older_than, run))
-    rescued = rescue.rescued + rescue.quarantined
+    report = session.with_ledger(
+        lambda ledger: release_leases(ledger, older_than=older_than, run=run, by=operator()),
+    )
     if session.json:
-        dead = {"dead_workers": rescue.lost_workers, "rescued": rescued}
-        session.record({"released": released, "older_than": older_than, "run": run, **dead})
+        dead = {"dead_workers": report.dead_workers, "rescued": report.rescued}
+        session.record({"released": report.released, "older_than": older_than, "run": run, **dead})
         return
-    session.data(f"Released: {pluralize(released, 'item')}.")
-    if rescue.lost_workers:
-        names = ", ".join(rescue.lost_workers)
-        session.data(f"Taken from dead workers: {pluralize(rescued, 'item')} ({names}).")
-
-
-async def _release(ledger: Ledger, older_than: float, name: str | None) -> tuple[UpkeepReport, int]:
-    run_id = None if name is None else (await find_run(ledger, name)).id
-    rescue = await ledger.upkeep.run_once()
-    return rescue, await ledger.steering.release(older_than=older_than, run_id=run_id, by=operator())
+    session.data(f"Released: {pluralize(report.released, 'item')}.")
+    if report.dead_workers:
+        names = ", ".join(report.dead_workers)
+        session.data(f"Taken from dead workers: {pluralize(report.rescued, 'item')} ({names}).")

@@ -1,4 +1,4 @@
-"""`shoal results`: look at a run's records, and take them out."""
+"""`shoal results`: show a run's records and which fields they have; export them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.export import StageName, export
-from shoal.cli.finding import RunName, ask, find_run
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import RunName, with_options
 from shoal.cli.render.session import DIM, Session
+from shoal.service.inspect import measure_run_coverage, sample_results
 
 if TYPE_CHECKING:
-    from shoal.export import Coverage
-    from shoal.ledger.protocols import Ledger
-    from shoal.model.run import Run
     from shoal.model.views import ResultRow
 
 app = typer.Typer(help="Look at records, and export them.", no_args_is_help=True)
@@ -32,7 +29,7 @@ def sample(
     stage: StageName = None,
 ) -> None:
     """Show a run's first records: fields below each other on a terminal, JSON Lines elsewhere."""
-    rows = ask(session, lambda ledger: _sample(ledger, run, number, stage))
+    rows = session.with_ledger(lambda ledger: sample_results(ledger, run, count=number, stage=stage))
     if not rows:
         session.note("The run has no records yet.")
     for row in rows:
@@ -52,9 +49,11 @@ def coverage(
 ) -> None:
     """Say which fields the records have, how often they are filled, of which types they are.
 
-    Of a run with very many records some are read, spread evenly over it; it says so. --all reads every one.
+    Of a run with very many records a sample is read, spread evenly over it, with a note. --all reads every one.
     """
-    found, covered = ask(session, lambda ledger: _coverage(ledger, run, stage, everything=everything))
+    found, covered = session.with_ledger(
+        lambda ledger: measure_run_coverage(ledger, run, stage=stage, every_record=everything)
+    )
     if session.json:
         for field in covered.fields:
             session.record(field)
@@ -62,8 +61,8 @@ def coverage(
         session.table(
             ["FIELD", "RECORDS", "FILLED", "SHARE", "TYPES", "EXAMPLE"],
             [
-                (one.field, one.present, one.filled, f"{one.filled_share:.1%}", " ".join(one.types), one.example)
-                for one in covered.fields
+                (each.field, each.present, each.filled, f"{each.filled_share:.1%}", " ".join(each.types), each.example)
+                for each in covered.fields
             ],
         )
     if covered.sampled:
@@ -75,19 +74,6 @@ def coverage(
         session.note(f"{covered.records} records of run {found.id} ({found.scraper}).")
     if not covered.complete:
         session.note(f"There are more than {len(covered.fields):,} different fields; the rest is not shown.")
-
-
-async def _sample(ledger: Ledger, name: str, number: int, stage: str | None) -> list[ResultRow]:
-    from shoal.export import first_results
-
-    return await first_results(ledger, (await find_run(ledger, name)).id, number, stage=stage)
-
-
-async def _coverage(ledger: Ledger, name: str, stage: str | None, *, everything: bool) -> tuple[Run, Coverage]:
-    from shoal.export import SAMPLE, measure_coverage
-
-    run = await find_run(ledger, name)
-    return run, await measure_coverage(ledger, run.id, stage=stage, sample=None if everything else SAMPLE)
 
 
 def _print_record(session: Session, row: ResultRow) -> None:
@@ -105,5 +91,5 @@ def _print_record(session: Session, row: ResultRow) -> None:
 
 
 def _printable(text: str) -> str:
-    """What a site put into a record must not steer the terminal."""
+    """Replace control characters: records contain text of sites, which must not control the terminal."""
     return "".join(char if char.isprintable() else " " for char in text)

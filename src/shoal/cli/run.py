@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.idempotency_key import IdempotencyKey, check_alone, print_already_ended, print_busy
 from shoal.cli.render.options import with_options
+from shoal.cli.render.run import print_already_ended, print_busy
 from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     KEPT_OPTIONS,
     Concurrency,
     Fresh,
+    IdempotencyKey,
     Least,
     Most,
     Resume,
     Target,
     UrlsFile,
+    check_alone,
     check_bounds,
     check_can_resume,
     choice_of,
@@ -28,12 +30,14 @@ from shoal.cli.scrapers import (
     folder_meant,
     ledger_flag,
     load,
+    overrule,
     url_file,
 )
 from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
+    from shoal.service.collection import CollectionRequest
     from shoal.service.run import RunReport, RunRequest
 
 
@@ -59,7 +63,12 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     name: Annotated[str | None, typer.Option(help="Run under this name instead of the scraper's own.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of a folder: run all that is in it.")] = False,
-    country: Annotated[list[str], typer.Option(help="Of a folder: this country; may be repeated.")] = [],  # noqa: B006
+    where: Annotated[
+        list[str], typer.Option(metavar="LABEL=VALUE", help="Of a folder: only with this label; may be repeated.")
+    ] = [],  # noqa: B006
+    country: Annotated[
+        list[str], typer.Option(help="Of a folder: the same as --where country=...; may be repeated.")
+    ] = [],  # noqa: B006
     include: Annotated[
         list[str], typer.Option(metavar="PATTERN", help="Of a folder: only such as fiji/*; may be repeated.")
     ] = [],  # noqa: B006
@@ -79,7 +88,7 @@ def run(
     overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
     for_one |= {"--from-store": from_store}
-    for_many = {"--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
+    for_many = {"--where": where, "--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
     choice = choice_of(resume or failed, fresh)
     at_first = None if most is None else least or 1
     from shoal.service.begin import RunChoice
@@ -101,23 +110,25 @@ def run(
         _refuse(for_one, f"{target} is a folder of scrapers.")
         import msgspec
 
-        from shoal.cli.collection import CollectionWish, run_collection
         from shoal.fleet.collection.members import MemberFilter
+        from shoal.service.collection import CollectionRequest
 
-        wanted = CollectionWish(
+        overrule(session, {**overrides, "member_output": output})
+        folder = CollectionRequest(
             name=collection.name,
+            target=target,
             folder=collection.path,
+            logs=log_dir.expanduser(),
             all=everything or resume or collection.registered,
-            members=MemberFilter(countries=country, include=include, exclude=exclude),
+            members=MemberFilter(
+                where=_labels([*where, *(f"country={name}" for name in country)]), include=include, exclude=exclude
+            ),
             failed=failed,
             sequential=sequential,
-            dry_run=dry_run,
-            logs=log_dir.expanduser(),
-            target=target,
-            request=msgspec.structs.replace(request, output=None),
+            overrides=session.flags,
+            run=msgspec.structs.replace(request, output=None),
         )
-        overrides["member_output"] = output
-        code = session.wait(run_collection(session, wanted, overrides), fast=True)
+        code = _run_folder(session, folder, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
 
@@ -134,7 +145,7 @@ def _run_one(
 ) -> int:
     import msgspec
 
-    from shoal.cli.render.summary import exit_code, print_summary
+    from shoal.cli.render.run import exit_code, print_summary
     from shoal.service.begin import RunBusy
     from shoal.service.console import Console
     from shoal.service.run import run_scraper
@@ -147,7 +158,7 @@ def _run_one(
     check_can_resume(scraper, settings, request.choice)
     request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, stage))
     if dry_run:
-        from shoal.cli.plan import print_plan
+        from shoal.cli.render.run import print_plan
 
         print_plan(session, scraper, settings, request.choice, request.urls, least=request.min_concurrency)
         return 0
@@ -169,6 +180,31 @@ def _run_one(
     return exit_code(report)
 
 
+def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool) -> int:
+    """Returns the exit code."""
+    from shoal.cli.render.collection import print_members, print_plan, stopped_exit_code
+    from shoal.service.begin import RunAlreadyEnded, RunBusy
+    from shoal.service.collection import collection_settings, preview_collection, run_collection
+    from shoal.service.console import Console
+
+    settings = collection_settings(session.settings, request.name)
+    if dry_run:
+        plan = session.wait(preview_collection(settings, request))
+        print_plan(session, plan, request.folder, settings.concurrency)
+        return 1 if any(member.broken for member in plan.members) else 0
+    with Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console:
+        try:
+            report = session.wait(run_collection(settings, request, console.host()), fast=True)
+        except RunAlreadyEnded as ended:
+            print_already_ended(session, ended.run)
+            return 0
+        except RunBusy as busy:
+            print_busy(session, busy)
+            raise
+    print_members(session, report, request.target)
+    return report.summary.exit_code(stopped_exit_code(report)) or int(report.refused > 0)
+
+
 def _resume_arguments(session: Session, target: str, request: RunRequest, name: str | None, report: RunReport) -> str:
     """What `shoal run` needs to resume the run: a list that was not stored to its end is needed again."""
     urls = request.urls
@@ -184,6 +220,17 @@ def _with_remedy(report: RunReport, error: ShoalError, output: str) -> ShoalErro
     again = f"{command_line()} export {report.run_id} -o {shlex.quote(output)}{ledger_flag(report.settings)}"
     error.remedy = f"The run is {done}; export it with: {again}"
     return error
+
+
+def _labels(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`country=fiji` and so on: the values that each label may have."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        label, equals, value = text.partition("=")
+        if not (label and equals and value):
+            raise typer.BadParameter(f"{text!r} is not LABEL=VALUE, such as country=fiji.", param_hint="--where")
+        found.setdefault(label, []).append(value)
+    return found
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

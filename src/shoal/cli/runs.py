@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.finding import RunName, ask, find_run, operator
-from shoal.cli.render.confirm import Yes, confirm
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import RUN_HELP, RunName, Yes, confirm, with_options
 from shoal.cli.render.session import BOLD, Session
-from shoal.cli.render.tables import print_runs, run_record
-from shoal.cli.runs_compare import compare
-from shoal.model.redaction import without_secret_settings
+from shoal.cli.render.tables import print_facts, print_runs
+from shoal.model.run import Run
 from shoal.observe.formatting import pluralize
+from shoal.service import inspect, records, steer
+from shoal.service.lookup import operator
 
-if TYPE_CHECKING:
-    from shoal.ledger.protocols import Ledger
-    from shoal.model.run import Run
-    from shoal.model.views import Counts, Event
-
-EVENTS = 20
-GOES_ON = "If this is interrupted, workers go on with it."
+CONTINUES = "If this is interrupted, workers continue it."
 
 app = typer.Typer()
-app.command()(compare)
 
 
 @app.command()
@@ -34,150 +26,137 @@ def ls(
     scraper: Annotated[str | None, typer.Option(help="Only runs of this scraper.")] = None,
     state: Annotated[str | None, typer.Option(help="Only runs that are active, paused, finished, cancelled.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on where the last list ended.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue where the last list ended.")] = None,
 ) -> None:
     """List runs, newest first."""
-    found, following = ask(session, lambda ledger: _list(ledger, scraper, _run_state(state), limit, cursor))
-    print_runs(session, found)
-    if not found and not session.json:
-        session.note("No run is like that." if scraper or state else "The ledger has no runs yet.")
-    if following is not None:
-        session.note(f"More runs follow: use --cursor {following}.")
+    if state is not None and state not in inspect.RUN_STATES:
+        raise typer.BadParameter(f"{state!r} is not one of {', '.join(inspect.RUN_STATES)}.", param_hint="--state")
+    page = session.with_ledger(
+        lambda ledger: inspect.list_runs(ledger, scraper=scraper, state=state, cursor=cursor, limit=limit)
+    )
+    print_runs(session, page.rows)
+    if not page.rows and not session.json:
+        session.note("No run matches." if scraper or state else "The ledger has no runs yet.")
+    if page.cursor is not None:
+        session.note(f"More runs follow: use --cursor {page.cursor}.")
 
 
 @app.command()
 @with_options
 def show(session: Session, run: RunName) -> None:
     """Show what a run was made from, and what happened to it."""
-    found, counts, events = ask(session, lambda ledger: _show(ledger, run))
+    detail = session.with_ledger(lambda ledger: inspect.read_run(ledger, run))
     if session.json:
-        session.record({**run_record(found, counts), **_origin(found), "events": events})
+        session.record(records.run_detail_record(detail))
     else:
-        _print_run(session, found, counts, events)
+        _print_run(session, detail)
 
 
 @app.command()
 @with_options
 def pause(session: Session, run: RunName) -> None:
-    """Stop claims of a run. What is being worked on may end."""
-
-    async def work(ledger: Ledger) -> Run:
-        found = await find_run(ledger, run)
-        await ledger.runs.pause(found.id, by=operator())
-        return await ledger.runs.get(found.id)
-
-    _say_state(session, ask(session, work), "Claims have stopped; `shoal runs resume` goes on.")
+    """Stop claims of a run. Running attempts may end."""
+    paused = session.with_ledger(lambda ledger: steer.pause_run(ledger, run, by=operator()))
+    _print_state(session, paused, "Its items are no longer claimed; `shoal runs resume` continues it.")
 
 
 @app.command()
 @with_options
 def resume(session: Session, run: RunName) -> None:
     """Make a run active again, from paused, finished or cancelled."""
-
-    async def work(ledger: Ledger) -> tuple[Run, bool]:
-        found = await find_run(ledger, run)
-        await ledger.runs.resume(found.id, by=operator())
-        return await ledger.runs.get(found.id), found.state in ("finished", "cancelled")
-
-    found, had_ended = ask(session, work)
-    more = "It takes items again; `shoal run --resume` works it off." if had_ended else "Workers claim its items again."
-    _say_state(session, found, more)
+    resumed = session.with_ledger(lambda ledger: steer.resume_run(ledger, run, by=operator()))
+    if resumed.had_ended:
+        _print_state(session, resumed.run, "It accepts items again; `shoal run --resume` runs it to its end.")
+    else:
+        _print_state(session, resumed.run, "Workers claim its items again.")
 
 
 @app.command()
 @with_options
 def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
-    """End every open item of a run as cancelled, those being worked on too."""
-    found, counts = ask(session, lambda ledger: _with_counts(ledger, run))
-    what = f"To be cancelled: {pluralize(counts.remaining, 'open item')} of run {found.id} ({found.scraper})."
-    confirm(session, what, yes=yes)
-    told = session.progress(f"Cancelled so far: {{}} of {counts.remaining:,} items. {GOES_ON}")
-    cancelled = ask(session, lambda ledger: ledger.runs.cancel(found.id, by=operator(), on_progress=told))
+    """End every open item of a run as cancelled, leased ones too."""
+    found = session.with_ledger(lambda ledger: inspect.read_counts(ledger, run))
+    open_items = found.counts.remaining
+    question = f"To be cancelled: {pluralize(open_items, 'open item')} of run {found.run.id} ({found.run.scraper})."
+    confirm(session, question, yes=yes)
+    progress = session.progress(f"Cancelled so far: {{}} of {open_items:,} items. {CONTINUES}")
+    cancelled = session.with_ledger(
+        lambda ledger: steer.cancel_run(ledger, found.run.id, by=operator(), on_progress=progress)
+    )
     if session.json:
-        session.record({"run": found.id, "cancelled": cancelled})
+        session.record({"run": found.run.id, "cancelled": cancelled})
     else:
-        session.data(f"Run {found.id} is cancelled, and with it {pluralize(cancelled, 'item')}.")
+        session.data(f"Run {found.run.id} is cancelled, and with it {pluralize(cancelled, 'item')}.")
 
 
 @app.command()
 @with_options
 def rm(session: Session, run: RunName, yes: Yes = False) -> None:
     """Remove a run with all its items, attempts and results. This cannot be undone."""
-    found, counts = ask(session, lambda ledger: _with_counts(ledger, run))
-    hit = f"{pluralize(counts.total, 'item')} and {pluralize(counts.results, 'result')}"
-    what = f"To be deleted for good: run {found.id} ({found.scraper}) with {hit}."
-    confirm(session, what, yes=yes)
-    told = session.progress(f"Deleted so far: about {{}} rows. {GOES_ON}")
-    ask(session, lambda ledger: ledger.runs.remove(found.id, by=operator(), on_progress=told))
+    found = session.with_ledger(lambda ledger: inspect.read_counts(ledger, run))
+    contents = f"{pluralize(found.counts.total, 'item')} and {pluralize(found.counts.results, 'result')}"
+    question = f"To be deleted permanently: run {found.run.id} ({found.run.scraper}) with {contents}."
+    confirm(session, question, yes=yes)
+    progress = session.progress(f"Deleted so far: about {{}} rows. {CONTINUES}")
+    session.with_ledger(lambda ledger: steer.remove_run(ledger, found.run.id, by=operator(), on_progress=progress))
     if session.json:
-        session.record({"run": found.id, "items": counts.total, "results": counts.results})
+        session.record({"run": found.run.id, "items": found.counts.total, "results": found.counts.results})
     else:
-        session.data(f"Run {found.id} is removed, and with it {hit}.")
+        session.data(f"Run {found.run.id} is removed, and with it {contents}.")
 
 
-async def _list(
-    ledger: Ledger, scraper: str | None, state: str | None, limit: int, cursor: str | None
-) -> tuple[list[tuple[Run, Counts]], str | None]:
-    found: list[tuple[Run, Counts]] = []
-    while True:
-        page = await ledger.runs.list(scraper=scraper, cursor=cursor, limit=min(100, limit - len(found)))
-        wanted = [run for run in page.rows if state in (None, run.state)]
-        found += [(run, await ledger.reads.stats(run.id)) for run in wanted]
-        cursor = page.cursor
-        if cursor is None or len(found) == limit:
-            # A full page has a cursor even when it was the last.
-            more = cursor and (await ledger.runs.list(scraper=scraper, cursor=cursor, limit=1)).rows
-            return found, cursor if more else None
+@app.command()
+@with_options
+def compare(
+    session: Session,
+    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run to compare it with.")],
+) -> None:
+    """Compare two runs: counts, rate, share of successes, and why items died."""
+    figures = session.with_ledger(lambda ledger: inspect.compare_runs(ledger, first, second))
+    one, other = map(records.figures_record, figures)
+    if session.json:
+        session.record([one, other])
+        return
+    states = ("scraper", "state", "minutes", "total", *records.STATES)
+    names = (*states, "results", "duplicates", "per_minute", "ok_percent")
+    rows = [(name.replace("_", " "), one[name], other[name], _difference(one[name], other[name])) for name in names]
+    for kind in sorted(one["deaths"].keys() | other["deaths"].keys()):
+        here, there = one["deaths"].get(kind, 0), other["deaths"].get(kind, 0)
+        rows.append((f"dead: {kind}", here, there, _difference(here, there)))
+    session.table(["", one["run"], other["run"], "DIFFERENCE"], rows)
+    if not (one["deaths_complete"] and other["deaths_complete"]):
+        session.note("So many items died that the kinds of only the first ones were counted.")
 
 
-async def _show(ledger: Ledger, name: str) -> tuple[Run, Counts, tuple[Event, ...]]:
-    run, counts = await _with_counts(ledger, name)
-    return run, counts, (await ledger.reads.events(run_id=run.id, limit=EVENTS)).rows
+def _difference(one: Any, other: Any) -> str:
+    if not isinstance(one, int | float) or not isinstance(other, int | float) or one == other:
+        return ""
+    return f"{other - one:+g}" if isinstance(other - one, int) else f"{other - one:+.1f}"
 
 
-async def _with_counts(ledger: Ledger, name: str) -> tuple[Run, Counts]:
-    run = await find_run(ledger, name)
-    return run, await ledger.reads.stats(run.id)
-
-
-def _run_state(state: str | None) -> str | None:
-    from shoal.ledger.runs import NOT_REMOVED
-
-    if state is not None and state not in NOT_REMOVED:
-        raise typer.BadParameter(f"{state!r} is not one of {', '.join(NOT_REMOVED)}.", param_hint="--state")
-    return state
-
-
-def _origin(run: Run) -> dict[str, object]:
-    return {
-        "stages": run.stages,
-        "max_attempts": run.max_attempts,
-        "max_rescues": run.max_rescues,
-        "code_version": run.code_version,
-        "settings": without_secret_settings(run.settings),
-    }
-
-
-def _print_run(session: Session, run: Run, counts: Counts, events: tuple[Event, ...]) -> None:
+def _print_run(session: Session, detail: inspect.RunDetail) -> None:
     import msgspec
 
     from shoal.observe.formatting import format_time
 
-    facts = run_record(run, counts) | _origin(run)
+    run = detail.run
+    facts = records.run_detail_record(detail)
+    events = facts.pop("events")
     facts |= {"created_at": format_time(run.created_at), "finished_at": format_time(run.finished_at)}
     facts |= {"sealed": "yes" if run.sealed else "no", "stages": ", ".join(run.stages)}
     facts["settings"] = msgspec.json.encode(facts["settings"]).decode()
-    session.table(["FACT", "VALUE"], [(name.replace("_", " "), value) for name, value in facts.items()])
+    print_facts(session, facts)
     if events:
-        session.data("\n" + session.styled("What happened, newest first", BOLD))
+        session.data("\n" + session.styled("Events, newest first", BOLD))
         session.table(
             ["WHEN", "WHAT", "BY", "DETAIL"],
             [(format_time(e.at), e.action, e.actor, msgspec.json.encode(e.detail).decode()) for e in events],
         )
 
 
-def _say_state(session: Session, run: Run, more: str) -> None:
+def _print_state(session: Session, run: Run, explanation: str) -> None:
     if session.json:
         session.record({"run": run.id, "scraper": run.scraper, "state": run.state})
     else:
-        session.data(f"Run {run.id} is {run.state.value}. {more}")
+        session.data(f"Run {run.id} is {run.state.value}. {explanation}")

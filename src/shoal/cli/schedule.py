@@ -1,18 +1,14 @@
-"""`shoal schedule`: runs that begin by themselves."""
+"""`shoal schedule`: runs that start at set times."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
-from shoal.errors import NotFound, UsageError
-
-if TYPE_CHECKING:
-    from shoal.config.schedules import ScheduleConfig
 
 app = typer.Typer()
 
@@ -27,29 +23,31 @@ def start(
     at_once: Annotated[int, typer.Option(min=1, max=1_000, help="Slots that this node works on at a time.")] = 8,
     log_dir: LogDir = Path("logs"),
 ) -> None:
-    """Keep the schedules of shoal.toml until stopped. Start it on as many machines as you like: each slot runs once."""
-    if not _schedules(session):
-        raise UsageError(
-            "No scraper has a schedule.", remedy='Write schedule = "0 2 * * *" below [scrapers.NAME] in shoal.toml.'
-        )
-    from shoal.cli.schedule_start import keep_schedules
+    """Run the schedules of shoal.toml until stopped. Start it on as many machines as you like: each slot runs once."""
+    from shoal.cli.render.run import EXIT_INTERRUPTED
+    from shoal.cli.render.schedule import ScheduleConsole
+    from shoal.service.schedule import ScheduleRequest, run_scheduler
 
-    code = session.wait(keep_schedules(session, at_once=at_once, logs=log_dir.expanduser()))
-    if code:
-        raise typer.Exit(code)
+    request = ScheduleRequest(
+        logs=log_dir.expanduser(), at_once=at_once, overrides=session.flags, reload=session.read_settings
+    )
+    with ScheduleConsole(session) as console:
+        session.wait(run_scheduler(session.settings, request, console.host(ends_hung_process=False)))
+    raise typer.Exit(EXIT_INTERRUPTED)
 
 
 @app.command()
 @with_options
 def ls(session: Session) -> None:
-    """List the schedules: when they come due next, and what became of the last slot."""
-    schedules = _schedules(session)
+    """List the schedules: when their next slot is, and how the last one ended."""
+    from shoal.cli.render.schedule import print_schedules
+    from shoal.service.schedule import read_schedules, schedules_of
+
+    schedules = schedules_of(session.settings)
     if not schedules:
         session.note("No scraper has a schedule.")
         return
-    from shoal.cli.schedule_shown import print_schedules
-
-    print_schedules(session, schedules)
+    print_schedules(session, schedules, session.wait(read_schedules(session.settings, schedules)))
 
 
 @app.command("next")
@@ -59,32 +57,28 @@ def next_(
     name: Name,
     number: Annotated[int, typer.Option("--number", "-n", min=1, max=1_000, help="How many.")] = 5,
 ) -> None:
-    """Show when a schedule comes due."""
-    from shoal.cli.schedule_shown import print_next
+    """Show the next slots of a schedule."""
+    from shoal.cli.render.schedule import print_next
+    from shoal.service.schedule import find_schedule, read_schedules
 
-    print_next(session, name, _schedule(session, name), number)
+    config = find_schedule(session.settings, name)
+    found = session.wait(read_schedules(session.settings, {name: config}))
+    print_next(session, name, config, found[name], number)
 
 
 @app.command()
 @with_options
 def now(session: Session, name: Name, log_dir: LogDir = Path("logs")) -> None:
     """Run a slot of its own right now, whatever the schedule says; refused while another one is going."""
-    from shoal.cli.schedule_start import run_slot_now
+    from shoal.cli.render.run import EXIT_INTERRUPTED
+    from shoal.cli.render.schedule import ScheduleConsole
+    from shoal.errors import NotAllowed
+    from shoal.service.schedule import ScheduleRequest, run_slot_now
 
-    code = session.wait(run_slot_now(session, name, _schedule(session, name), logs=log_dir.expanduser()))
+    request = ScheduleRequest(logs=log_dir.expanduser(), overrides=session.flags)
+    with ScheduleConsole(session) as console:
+        report = session.wait(run_slot_now(session.settings, name, request, console.host(ends_hung_process=False)))
+    own = int(report.value.get("exit_code", 1))
+    code = {"skipped": NotAllowed.exit_code, "lost": EXIT_INTERRUPTED}.get(report.state, own)
     if code:
         raise typer.Exit(code)
-
-
-def _schedules(session: Session) -> dict[str, ScheduleConfig]:
-    from shoal.cli.schedule_start import schedules_of
-
-    return schedules_of(session.settings)
-
-
-def _schedule(session: Session, name: str) -> ScheduleConfig:
-    schedules = _schedules(session)
-    if name not in schedules:
-        known = f"Those that have one: {', '.join(schedules)}." if schedules else "None has one."
-        raise NotFound(f"There is no schedule of {name!r}.", remedy=known)
-    return schedules[name]

@@ -54,6 +54,20 @@ KEPT_OPTIONS = (
 )
 
 
+IdempotencyKey = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Create one run for this key; resume that run when it is given again."),
+]
+
+
+def check_alone(idempotency_key: str | None, *, resume: bool, fresh: bool, dry_run: bool = False) -> None:
+    if idempotency_key is not None and (resume or fresh or dry_run):
+        which = "--resume" if resume else "--fresh" if fresh else "--dry-run"
+        raise typer.BadParameter(f"it excludes {which}.", param_hint="--idempotency-key")
+    if idempotency_key is not None and not idempotency_key.strip():
+        raise typer.BadParameter("it must not be empty.", param_hint="--idempotency-key")
+
+
 class Folder(NamedTuple):
     """A collection: its name, where it lies, and whether a configuration file knows it by that name."""
 

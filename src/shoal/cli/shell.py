@@ -1,21 +1,36 @@
-"""`shoal shell`: a Python prompt with a page in it."""
+"""`shoal shell`: a Python prompt with a fetched page; an event loop in a thread fetches more."""
 
 from __future__ import annotations
 
+import asyncio
+import code
+import mimetypes
 import sys
-from typing import TYPE_CHECKING, Annotated
+import tempfile
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.cli.scrapers import load
+from shoal.config import Settings
+from shoal.define.scraper import Scraper
+from shoal.errors import AttemptEnded, Permanent, Throttled
+from shoal.fetch.page import Page
+from shoal.fetch.protocols import Request
+from shoal.fetch.robots import Robots
+from shoal.model.redaction import redacted
+from shoal.model.url_key import url_host
+from shoal.wiring import build_fetcher
 
-if TYPE_CHECKING:
-    from shoal.config import Settings
-    from shoal.define.scraper import Scraper
-    from shoal.fetch.page import Page
-
+JAR = "shell"
 HELP = """\
   page            the page: page.css(...), page.xpath(...), page.json(), page.join(...), page.headers
   css, xpath      the same for short: css("h1::text").get()
@@ -23,6 +38,143 @@ HELP = """\
   fetch(url)      get another page, and make it `page`
   view()          write the page to a file, to look at it in a browser
 Leave with Ctrl-D."""
+
+
+class Visitor:
+    """Fetches pages for code that is not asynchronous, as a scraper would. Use it as a context."""
+
+    def __init__(self, settings: Settings, scraper: Scraper | None) -> None:
+        self.scraper = scraper
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="shell", daemon=True)
+        self._fetcher = build_fetcher(settings)
+        obeys = settings.robots if scraper is None or scraper.robots is None else scraper.robots
+        self._gate = _RobotsGate(Robots(self._fetcher, settings.agent)) if obeys else None
+        self._headers = scraper.headers if scraper is not None else {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._fetcher.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def fetch(self, url: str) -> Page:
+        """The page, whatever its status. Raises AttemptEnded when there is none."""
+        getting = self._fetcher.fetch(Request(url=url, headers=self._headers), gate=self._gate, jar=JAR)
+        future = asyncio.run_coroutine_threadsafe(getting, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+
+def prompt(visitor: Visitor, page: Page, tell: Callable[[str], None], banner: Callable[[Page], str]) -> bool:
+    """Let a person, or a pipe, work on the page. False when a line of a pipe failed."""
+    names: dict[str, Any] = {"__name__": "__console__", "__doc__": None}
+    if visitor.scraper is not None:
+        names |= {"scraper": visitor.scraper, **visitor.scraper.stages}
+
+    def show(page: Page) -> None:
+        names.update(page=page, css=page.css, xpath=page.xpath, text=page.text, links=page.links())
+
+    def fetch(url: str) -> None:
+        try:
+            got = visitor.fetch(names["page"].join(url))
+        except AttemptEnded as ended:
+            # A sentence; a page of the fetcher's own code would say less.
+            print(redacted(f"{url} cannot be fetched: {ended}.") + " `page` is the one from before.", file=sys.stderr)
+            return
+        show(got)
+        tell(banner(got))
+
+    def view() -> None:
+        print(_written(names["page"]))
+
+    names |= {"fetch": fetch, "view": view}
+    show(page)
+    if not sys.stdin.isatty():
+        return _work_through(names)
+    _interact(names)
+    return True
+
+
+def _work_through(names: dict[str, Any]) -> bool:
+    """The lines of stdin as if they were typed, without prompts between the answers."""
+    console = _Console(names)
+    for line in sys.stdin:
+        console.push(line.rstrip("\r\n"))
+    console.push("")
+    return not console.failed
+
+
+class _Console(code.InteractiveConsole):
+    failed = False
+
+    def showtraceback(self) -> None:
+        self.failed = True
+        super().showtraceback()
+
+    def showsyntaxerror(self, *args: Any, **more: Any) -> None:
+        self.failed = True
+        super().showsyntaxerror(*args, **more)
+
+
+def _interact(names: dict[str, Any]) -> None:
+    # Looked for, not tried: errors at a prompt inside `except` would all be told as consequences of it.
+    if find_spec("IPython") is not None:
+        import_module("IPython").start_ipython(argv=["--no-banner"], user_ns=names)
+    else:
+        _complete_with_tab(names)
+        _Console(names).interact(banner="", exitmsg="")
+
+
+def _complete_with_tab(names: dict[str, Any]) -> None:
+    try:
+        import readline
+        import rlcompleter
+    except ImportError:  # a Python without them still has a prompt
+        return
+    readline.set_completer(rlcompleter.Completer(names).complete)
+    readline.parse_and_bind("tab: complete")
+
+
+def _written(page: Page) -> Path:
+    """A file with the page as it was sent, its ending what a browser expects."""
+    ending = mimetypes.guess_extension(page.content_type) or ".html"
+    with tempfile.NamedTemporaryFile(prefix="shoal-page-", suffix=ending, delete=False) as file:
+        file.write(page.body)
+    return Path(file.name)
+
+
+class _RobotsGate:
+    """Lets through what robots.txt allows. One person at a prompt needs no pace."""
+
+    def __init__(self, robots: Robots) -> None:
+        self._robots = robots
+
+    async def before_request(self, url: str, hop: int) -> None:
+        rules = await self._robots.rules(url)
+        if not rules.allowed(url):
+            raise Permanent(f"robots.txt of {url_host(url)} forbids it")
+
+    async def before_send(self, hop: int) -> None:
+        """Nothing to wait for."""
+
+    def after_send(self, hop: int) -> None:
+        """Nobody counts."""
+
+    def request_done(self, hop: int) -> None:
+        """Nobody waits for it."""
+
+    async def on_throttled(self, ended: Throttled) -> None:
+        """The person sees the answer."""
 
 
 @with_options
@@ -38,7 +190,6 @@ def shell(
 
     robots.txt is obeyed; --set robots=false looks anyway.
     """
-    from shoal.cli.prompt import Visitor, prompt
     from shoal.errors import AttemptEnded
 
     scraper: Scraper | None = None

@@ -1,23 +1,17 @@
-"""`shoal stats`: the counts of one run, in the older systems' words and in Shoal's own (S1.9)."""
+"""`shoal stats`: the items of one run by state, in the older systems' words and in Shoal's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shoal.cli.finding import LATEST, RunName, ask, find_run
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import RunName, with_options
 from shoal.cli.render.session import Session
-from shoal.cli.render.tables import per_state
-from shoal.errors import NotFound
+from shoal.service.inspect import read_counts
+from shoal.service.records import counts_record
 
-if TYPE_CHECKING:
-    from shoal.ledger.protocols import Ledger
-    from shoal.model.run import Run
-    from shoal.model.views import Counts
-
-OLDER_WORDS = ("pending", "claimed", "completed", "failed", "remaining", "total")
+NAMES = ("scraper", "run", "stage")
 
 
 @with_options
@@ -31,20 +25,9 @@ def stats(
 
     Pending, claimed, completed, failed, remaining, total; then Shoal's own states.
     """
-    found, counts = ask(session, lambda ledger: _stats(ledger, scraper, run, stage))
-    values = {**{word: getattr(counts, word) for word in OLDER_WORDS}, **per_state(counts)}
-    values |= {"results": counts.results, "duplicates": counts.duplicates}
+    summary = session.with_ledger(lambda ledger: read_counts(ledger, run, scraper=scraper, stage=stage))
+    record = counts_record(summary, stage)
     if session.json:
-        session.record({"scraper": found.scraper, "run": found.id, "stage": stage, **values})
+        session.record(record)
     else:
-        session.table(["STATE", "ITEMS"], list(values.items()))
-
-
-async def _stats(ledger: Ledger, scraper: str, name: str, stage: str | None) -> tuple[Run, Counts]:
-    run = await find_run(ledger, f"{LATEST}:{scraper}" if name == LATEST else name)
-    if run.scraper != scraper:
-        raise NotFound(
-            f"The run {run.id} is not one of {scraper}, but of {run.scraper}.",
-            remedy=f"Use `shoal stats {run.scraper} {run.id}`.",
-        )
-    return run, await ledger.reads.stats(run.id, stage=stage)
+        session.table(["STATE", "ITEMS"], [(name, value) for name, value in record.items() if name not in NAMES])

@@ -1,21 +1,21 @@
-"""`shoal watch`: a run while it goes."""
+"""`shoal watch`: follow a run until it ends."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.finding import LATEST, ask, find_run
-from shoal.cli.render.options import with_options
+from shoal.cli.render.options import RUN_HELP, with_options
 from shoal.cli.render.session import Session
-from shoal.cli.render.tables import reading_record
+from shoal.service.inspect import newest_active_run
+from shoal.service.lookup import find_run
+from shoal.service.records import reading_record
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
-    from shoal.model.run import Run
     from shoal.observe.meter import Reading
-    from shoal.observe.progress import ProgressDisplay
     from shoal.observe.snapshot import Snapshot
 
 JSON_SECONDS = 1.0
@@ -29,7 +29,7 @@ def watch(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run's id, `latest`, or `latest:SCRAPER`; without it the newest active run.",
+            help=RUN_HELP.removesuffix(".") + "; without it the newest active run.",
             show_default=False,
         ),
     ] = None,
@@ -38,7 +38,7 @@ def watch(
 
     Bars on a terminal, a line every ten seconds elsewhere, a JSON value every second with --json.
     """
-    snapshot = ask(session, lambda ledger: _watch(session, ledger, run))
+    snapshot = session.with_ledger(lambda ledger: _watch(session, ledger, run))
     if not session.json:
         counts = snapshot.counts
         session.data(
@@ -50,35 +50,21 @@ def watch(
 async def _watch(session: Session, ledger: Ledger, name: str | None) -> Snapshot:
     from shoal.observe.progress import follow_run, open_display
 
-    run = await (_newest_active(ledger) if name is None else find_run(ledger, name))
+    run = await (newest_active_run(ledger) if name is None else find_run(ledger, name))
     if session.json:
-        return await follow_run(ledger, run.id, _Records(session), every=JSON_SECONDS)
-    with open_display(session.note, quiet=session.quiet, title=run.scraper) as show:
-        _greet(show, run)
-        return await follow_run(ledger, run.id, show, every=SCREEN_SECONDS)
+        return await follow_run(ledger, run.id, _JsonDisplay(session), every=JSON_SECONDS)
+    with open_display(session.note, quiet=session.quiet, title=run.scraper) as display:
+        display.print_line(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
+        return await follow_run(ledger, run.id, display, every=SCREEN_SECONDS)
 
 
-def _greet(show: ProgressDisplay, run: Run) -> None:
-    show.print_line(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
-
-
-async def _newest_active(ledger: Ledger) -> Run:
-    """The newest active run, or the newest at all."""
-    for run in (await ledger.runs.list()).rows:
-        if run.state == "active":
-            return run
-    return await find_run(ledger, LATEST)
-
-
-class _Records:
-    """A JSON value on every look."""
+class _JsonDisplay:
+    """Writes each reading as a JSON record."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def update(self, reading: Reading) -> None:
-        import sys
-
         self._session.record(reading_record(reading))
         sys.stdout.flush()
 

@@ -48,10 +48,10 @@ def worker(
     if only and not partition:
         raise typer.BadParameter("say with --partition which ones.", param_hint="--only")
     check_bounds(least, most, concurrency is not None, "-j")
-    from shoal.cli.finding import naming_the_ledger
-    from shoal.cli.render.summary import exit_code_of_worker
+    from shoal.cli.render.run import exit_code_of_worker
     from shoal.model.worker import Scope
     from shoal.service.console import Console
+    from shoal.service.lookup import ledger_named_in_errors
     from shoal.service.work import check_stages, work
 
     found, settings = load(session, scraper or named or "", concurrency=most or concurrency, batch_size=batch_size)
@@ -69,7 +69,7 @@ def worker(
     chosen: dict[str, Any] = {"min_concurrency": at_first, "limit": limit, "stop_when_idle": drain, "forever": forever}
     with (
         Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console,
-        naming_the_ledger(settings),
+        ledger_named_in_errors(settings),
     ):
         shows_progress = sys.stderr.isatty()
         summary = session.wait(

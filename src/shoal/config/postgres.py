@@ -1,4 +1,4 @@
-"""A PostgreSQL named by its parts, and the password, which is always looked up apart."""
+"""The ledger's PostgreSQL address from parts (`--db-host`, `PGHOST` ...), a service, and the separate password."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PART_VARIABLES = {
 }
 PASSWORD_VARIABLES = ("PGPASSWORD", "DB_PASSWORD")
 PASSWORD_FILE_VARIABLES = ("DB_PASSWORD_FILE",)
-# The driver reads these from the environment by itself, but not from `.env`: there they would be ignored in silence.
+# The driver reads these from the environment itself, but not from `.env`.
 OPTION_VARIABLES = {
     "passfile": "PGPASSFILE",
     "sslmode": "PGSSLMODE",
@@ -35,7 +35,7 @@ SERVICE_FILE = "~/.pg_service.conf"
 
 
 class PostgresParts:
-    """What flags and variables say about a PostgreSQL server."""
+    """The parts of a PostgreSQL address that flags and variables give."""
 
     def __init__(self, flags: Mapping[str, str], variables: Variables, folder: Path) -> None:
         self._variables = variables
@@ -47,9 +47,9 @@ class PostgresParts:
         }
 
     def ledger(self) -> RawValue | None:
-        """The address that the parts make, if they name a host or a database."""
-        deciding = self._given["db_host"] or self._given["db_name"]
-        if deciding is None:
+        """The address from the parts, if they name a host or a database."""
+        main_part = self._given["db_host"] or self._given["db_name"]
+        if main_part is None:
             return None
         texts = {part: given.text(part) if given else "" for part, given in self._given.items()}
         address = PostgresAddress(
@@ -58,10 +58,10 @@ class PostgresParts:
             ports=self._ports(),
             database=texts["db_name"],
         )
-        return RawValue(self._with_password(self._with_options(address)).url, deciding.origin)
+        return RawValue(self._with_password(self._with_options(address)).url, main_part.origin)
 
     def reject_flags_with(self, ledger: RawValue) -> None:
-        """Ignoring a flag because the ledger is named elsewhere could mean to write to the wrong database."""
+        """Refuse flags beside a given ledger: to ignore them could write to the wrong database."""
         if self._flags:
             raise InvalidSetting(
                 f"{flag_of(self._flags[0])} is given, but the ledger is already named by {ledger.origin}.",
@@ -69,12 +69,14 @@ class PostgresParts:
             )
 
     def complete_url(self, ledger: str) -> str:
-        """A PostgreSQL address in its one spelling; what it leaves out is taken from a service or the variables, as
-        PostgreSQL's own tools do. Raises InvalidSetting when it names no server even then."""
+        """The normalized PostgreSQL address, completed from a service and from variables as PostgreSQL's own tools do.
+
+        Raises InvalidSetting when it names neither a host nor a database even then.
+        """
         try:
             address = postgres_address(ledger)
         except BadLedgerUrl:
-            return ledger  # whoever opens it says what is wrong with it
+            return ledger  # opening it gives the error
         if address is None:
             return ledger
         if HIDDEN in (address.password, address.options.get("sslpassword")):
@@ -91,24 +93,24 @@ class PostgresParts:
         return self._with_password(self._with_options(address)).url
 
     def _from_service(self, address: PostgresAddress) -> PostgresAddress:
-        """Filled up with what the service that it names says in libpq's file of services."""
+        """The address completed from its service in libpq's service file."""
         options = dict(address.options)
         variable = self._variables.first(("PGSERVICE",))
         name = options.pop("service", "") or (str(variable.value) if variable else "")
         if not name:
             return address
-        place = self._variables.first(("PGSERVICEFILE",))
-        file = Path(str(place.value) if place else SERVICE_FILE).expanduser()
+        named = self._variables.first(("PGSERVICEFILE",))
+        file = Path(str(named.value) if named else SERVICE_FILE).expanduser()
         services = configparser.ConfigParser(interpolation=None, strict=False)
         try:
             services.read_string((self._folder / file).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSetting(
                 f"The service {name!r} of the ledger's address cannot be looked up: {file}: {os_error_text(error)}.",
-                remedy="Name the file of services with PGSERVICEFILE, or write the address in full.",
+                remedy="Set PGSERVICEFILE to the service file, or write the address in full.",
             ) from None
         except configparser.Error:
-            raise InvalidSetting(f"{file} is not a file of services.", remedy="Correct it, or PGSERVICEFILE.") from None
+            raise InvalidSetting(f"{file} is not a service file.", remedy="Correct it, or PGSERVICEFILE.") from None
         if name not in services:
             raise InvalidSetting(
                 f"{file} has no service {name!r}.", remedy="Add it there, or name the file with PGSERVICEFILE."
@@ -129,7 +131,7 @@ class PostgresParts:
             raise InvalidSetting(error.message, remedy=f"Correct {file}.") from None
 
     def _from_variables(self, address: PostgresAddress) -> PostgresAddress:
-        """Filled up with PGHOST, PGPORT, PGDATABASE and PGUSER."""
+        """The address completed from PGHOST, PGPORT, PGDATABASE and PGUSER."""
         given = {name: self._variables.first((name,)) for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER")}
         text = {name: str(found.value) if found else "" for name, found in given.items()}
         hosts = address.hosts or tuple(filter(None, text["PGHOST"].split(",")))
@@ -145,13 +147,13 @@ class PostgresParts:
         )
 
     def _with_password(self, address: PostgresAddress) -> PostgresAddress:
-        """The driver takes a password only beside a user: that of the system, as PostgreSQL's tools do."""
+        """The address with its password; the driver needs a user beside it, by default the system's."""
         password = address.password or self.password()
         user = address.user or (getpass.getuser() if password else "")
         return msgspec.structs.replace(address, user=user, password=password)
 
     def _with_options(self, address: PostgresAddress) -> PostgresAddress:
-        """With what variables say about TLS and the like, unless the address says so itself."""
+        """The address with connection options from variables; its own options have precedence."""
         found = {name: self._variables.first((variable,)) for name, variable in OPTION_VARIABLES.items()}
         given = {name: str(value.value) for name, value in found.items() if value is not None}
         return msgspec.structs.replace(address, options={**address.options, **_missing(given, address.options)})
@@ -192,7 +194,6 @@ def _missing(given: Mapping[str, str], there: Mapping[str, str]) -> dict[str, st
 
 
 def flag_of(name: str, own_options: Container[str] = ()) -> str:
-    """How a setting is given on the command line: by an option that every command has, by one of the command's own, or
-    by its name."""
-    named = name == "ledger" or name in PART_VARIABLES or name in own_options
-    return "--" + name.replace("_", "-") if named else f"--set {name}"
+    """How a setting is given on the command line: by an option of all commands or of this one, or by `--set`."""
+    has_option = name == "ledger" or name in PART_VARIABLES or name in own_options
+    return "--" + name.replace("_", "-") if has_option else f"--set {name}"

@@ -1,19 +1,16 @@
-"""When something is to be run by itself: `schedule = "0 2 * * *"`, or a table with more to say.
-
-The same for every table that may have a schedule.
-"""
+"""The setting `schedule`: a cron expression such as `"0 2 * * *"`, or a table with cron or every and options."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from shoal.config.sources import Origin, RawValue
-from shoal.config.values import ChoiceSetting
+from shoal.config.values import CustomType, read_value
 from shoal.errors import InvalidSetting
 
 Missed = Literal["once", "skip", "all"]
@@ -21,25 +18,21 @@ Overlap = Literal["skip", "wait"]
 Action = Literal["run", "enqueue"]
 
 UTC = "UTC"
-LONGEST_EVERY = 366 * 86_400
+MAX_EVERY = 366 * 86_400
 _EVERY = re.compile(r"(\d{1,9})\s*(s|m|min|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-CHOICES = {
-    "missed": ChoiceSetting(("once", "skip", "all")),
-    "overlap": ChoiceSetting(("skip", "wait")),
-    "action": ChoiceSetting(("run", "enqueue")),
-}
-SCHEDULE_NAMES = ("cron", "every", "timezone", *CHOICES)
-_CRON_MEANING = 'a cron expression that comes due some day, such as "0 2 * * *" (minute hour day month weekday)'
-_EVERY_MEANING = 'a span of 1 s to 366 d, such as "30s", "15m", "24h" or "7d"'
+_CHOICES = {"missed": Missed, "overlap": Overlap, "action": Action}
+SCHEDULE_NAMES = ("cron", "every", "timezone", *_CHOICES)
+_CRON_TEXT = 'a cron expression that matches some day, such as "0 2 * * *" (minute hour day month weekday)'
+_EVERY_TEXT = 'a span of 1 s to 366 d, such as "30s", "15m", "24h" or "7d"'
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When, and what of it. One of `cron` and `every` (in seconds) is given.
+    """When a scraper is started, and how. One of `cron` and `every` (in seconds) is given.
 
-    `missed`: of the slots that nobody was there for, the last one is made up for, none, or each. `overlap`: a slot that
-    comes while an earlier one is still going is skipped, or waits. `action`: work the run off, or only store it for
-    workers that are there anyway.
+    `missed`: of the slots that passed while no scheduler ran, the last one is run, none, or each. `overlap`: a slot
+    that is due while an earlier one still runs is skipped, or waits. `action`: execute the run, or only enqueue it
+    for workers that run already.
     """
 
     cron: str | None = None
@@ -51,40 +44,35 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> str:
-        """When, in one line. Another rule is another schedule."""
+        """The times in one line. A changed rule is a new schedule."""
         return f"{self.cron} {self.timezone}" if self.cron is not None else f"every {self.every}s"
 
     def __str__(self) -> str:
         return f"{self.rule}, missed {self.missed}, overlap {self.overlap}, action {self.action}"
 
 
-class ScheduleSetting(NamedTuple):
-    """A cron expression, or a table."""
+def _read_schedule(name: str, given: RawValue) -> ScheduleConfig:
+    if isinstance(given.value, str):
+        return _validated(name, given, {"cron": given})
+    if not isinstance(given.value, dict):
+        raise given.invalid(name, SCHEDULE.accepted)
+    for key in given.value:
+        if key not in SCHEDULE_NAMES:
+            raise InvalidSetting(
+                f"{_origin(given, key)} is not a setting.",
+                remedy=f"A schedule has {', '.join(SCHEDULE_NAMES[:-1])} and {SCHEDULE_NAMES[-1]}.",
+            )
+    return _validated(name, given, {key: RawValue(value, _origin(given, key)) for key, value in given.value.items()})
 
-    def read(self, name: str, given: RawValue) -> ScheduleConfig:
-        table = {"cron": given.value} if isinstance(given.value, str) else given.value
-        if not isinstance(table, dict):
-            raise given.invalid(name, str(self))
-        for key in table:
-            if key not in SCHEDULE_NAMES:
-                raise InvalidSetting(
-                    f"{_origin(given, key)} is not a setting.",
-                    remedy=f"A schedule has {', '.join(SCHEDULE_NAMES[:-1])} and {SCHEDULE_NAMES[-1]}.",
-                )
-        parts = {key: RawValue(value, _origin(given, key)) for key, value in table.items()}
-        if given.value is not table:  # the short form: its value stands under the schedule's own name
-            parts = {"cron": given}
-        return _validated(name, given, parts)
 
-    def __str__(self) -> str:
-        return 'a cron expression such as "0 2 * * *", or a table with cron or every'
+SCHEDULE = CustomType(_read_schedule, 'a cron expression such as "0 2 * * *", or a table with cron or every')
 
 
 def _validated(name: str, given: RawValue, parts: Mapping[str, RawValue]) -> ScheduleConfig:
     if ("cron" in parts) == ("every" in parts):
         both = "both cron and every" if "cron" in parts else "neither cron nor every"
         raise InvalidSetting(f"{given.origin} has {both}.", remedy="Give one of the two.")
-    found: dict[str, Any] = {key: kind.read(key, parts[key]) for key, kind in CHOICES.items() if key in parts}
+    found: dict[str, Any] = {key: read_value(key, kind, parts[key]) for key, kind in _CHOICES.items() if key in parts}
     if "every" in parts:
         if "timezone" in parts:
             raise InvalidSetting(
@@ -98,7 +86,7 @@ def _validated(name: str, given: RawValue, parts: Mapping[str, RawValue]) -> Sch
 
 
 def _overlap(parts: Mapping[str, RawValue], found: Mapping[str, Any]) -> Overlap:
-    """When each slot is wanted, those that come together wait for one another."""
+    """When every slot must run, those that are due together wait for one another."""
     if found.get("missed") != "all":
         return cast("Overlap", found.get("overlap", "skip"))
     if found.get("overlap") == "skip":
@@ -112,34 +100,34 @@ def _overlap(parts: Mapping[str, RawValue], found: Mapping[str, Any]) -> Overlap
 def _every(given: RawValue) -> int:
     match = _EVERY.fullmatch(given.value.strip().lower()) if isinstance(given.value, str) else None
     seconds = int(match[1]) * _SECONDS[match[2]] if match is not None else 0
-    if not 1 <= seconds <= LONGEST_EVERY:
-        raise given.invalid("every", _EVERY_MEANING)
+    if not 1 <= seconds <= MAX_EVERY:
+        raise given.invalid("every", _EVERY_TEXT)
     return seconds
 
 
 def _zone(given: RawValue) -> str:
-    meaning = "the name of a time zone, such as Europe/Berlin"
-    name = given.text("timezone", meaning)
+    accepted = "the name of a time zone, such as Europe/Berlin"
+    name = given.text("timezone", accepted)
     from zoneinfo import ZoneInfo
 
     try:
         ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown; no name at all; a folder of names such as Europe
-        raise given.invalid("timezone", meaning) from None
+    except (KeyError, ValueError, OSError):  # unknown; not a name; a folder of names such as Europe
+        raise given.invalid("timezone", accepted) from None
     return name
 
 
 def _cron(name: str, given: RawValue, timezone: str) -> str:
-    text = " ".join(given.text(name, _CRON_MEANING).split())
+    text = " ".join(given.text(name, _CRON_TEXT).split())
     from zoneinfo import ZoneInfo
 
     from cronsim import CronSim, CronSimError
 
     try:
-        # The 30th of February is refused at once, a fifth Monday in February 2001 only by looking for it.
+        # The 30th of February is refused by the parser, a fifth Monday in February 2001 only by the search.
         next(CronSim(text, dt.datetime.now(ZoneInfo(timezone))))
     except (CronSimError, StopIteration):
-        raise given.invalid(name, _CRON_MEANING) from None
+        raise given.invalid(name, _CRON_TEXT) from None
     return text
 
 

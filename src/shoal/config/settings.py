@@ -1,30 +1,38 @@
-"""The settings, their limits, and what holds for one scraper."""
+"""The settings of a process, their limits and defaults, and what a scraper's table changes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec import Meta
 
 import shoal
-from shoal.config.alerts import ALERT_KINDS, Addresses, AddressesSetting, AlertKindsSetting, ShareSetting
-from shoal.config.scrapers import OWN_VALUES, RETRY_VALUES, Mode, ScraperConfig
+from shoal.config.schedules import SCHEDULE, ScheduleConfig
 from shoal.config.sources import Origin, RawValue
 from shoal.config.values import (
-    BoolSetting,
-    ChoiceSetting,
-    DeadLimitSetting,
-    FolderSetting,
-    NumberSetting,
-    SettingType,
-    TextSetting,
-    UserAgentSetting,
+    ADDRESSES,
+    ALERT_KIND_WORDS,
+    ALERT_KINDS,
+    BYTES,
+    DEAD_LIMIT,
+    DELAY,
+    MEGABYTES,
+    PERCENT,
+    PLAIN_TEXT,
+    RATE,
+    SECONDS,
+    SHARE,
+    Addresses,
+    read_value,
+    setting_types,
     shown_value,
 )
 from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS
 from shoal.errors import InvalidSetting
+from shoal.model.lane import parse_rate
 from shoal.model.ledger_url import redacted_address, secrets_of
 from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import secret_texts
@@ -34,73 +42,126 @@ ENV_PREFIX = "SHOAL_"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 SQLITE_LEDGER = ".shoal/ledger.db"
 
+Mode = Literal["single", "distributed"]
+LedgerText = Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}+\Z", description="a path or a URL")]
+# A control character in a header could forge further headers.
+UserAgentText = Annotated[
+    str, Meta(max_length=500, pattern=r"\A[ -~]*\Z", description="a line of at most 500 ASCII characters")
+]
+# A URL would become a folder of that name.
+FOLDER = rf"\A(?!.*://){PLAIN_TEXT}*\Z"
+FOLDER_TEXT = "the path of a folder on this machine, or empty for"
+TargetText = Annotated[
+    str,
+    Meta(
+        pattern=rf"\A(?=.*(?:\.py|\.ya?ml|/)\Z|:*[^:].*:.*[^:]){PLAIN_TEXT}+\Z",
+        description="a file such as books.py or fijitimes.yaml, module:scraper, or a folder such as configs/",
+    ),
+]
+Concurrency = Annotated[int, Meta(ge=1, le=10_000)]
+Retries = Annotated[int, Meta(ge=0, le=999)]
+BackoffFactor = Annotated[float, Meta(ge=1, le=10)]
+BackoffCap = Annotated[float, Meta(ge=0.01, le=86_400, extra=SECONDS)]
+BackoffJitter = Annotated[float, Meta(ge=0, le=1)]
+RETRY_NAMES = ("retries", "backoff_factor", "backoff_cap", "backoff_jitter")
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a Shoal process can be told.
 
-    `ledger`: a path, a `sqlite:///` or a `postgresql://` URL. `pool_size`: connections to PostgreSQL.
-    `patience`: seconds that a call to the ledger survives an outage. `command_timeout`: seconds one statement may take
-    on PostgreSQL. `busy_timeout`: seconds to wait for other writers of a SQLite file.
+class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[scrapers.NAME.stages.STAGE]`: overrides what the code declares for a stage; None leaves it unchanged.
 
-    `concurrency`: items one process works on at once. `workers`: processes of a pool, 0 for one per core. `batch_size`:
-    items per claim. `lease`: seconds without a heartbeat after which a worker's items go to others. `drain`: seconds
-    that running items get after a stop signal. `max_cpu`, `max_memory`: percent of the machine above which what is
-    elastic shrinks; 100 for never.
-    `user_agent`: what sites are told, empty for `shoal/<version>`. `robots`: obey robots.txt. `deny_private`: refuse
-    addresses that are not public. `max_body`: bytes of a page. `memory_budget`: megabytes that the pages of a process
-    may take at once. `retries`: attempts after the first, `backoff_factor`, `backoff_cap`, `backoff_jitter`: when they
-    come; for what a scraper's code leaves out. `max_dead`: more dead items than this make a finished run a failure.
-    `store`: folder of kept bodies, empty for none. `log_format`, `log_level`, `log_dir`: how and where to log; no log
-    files when `log_dir` is empty.
-
-    For the members of a collection: `member_timeout`, seconds that one may take; `member_stale`, that it may be without
-    progress; `member_memory`, megabytes; `member_pause`, seconds between two of a group; `member_retries`, further
-    attempts when one failed; `member_output`, the folder that its records are exported to, empty for none.
-
-    `notify`: who is told of alerts, `notify_on`: of which kinds. `stall_after`: seconds without the end of an attempt
-    after which a run counts as stalled. `error_share`: of the attempts of the last minutes, more that failed than this
-    are an alert.
-
-    `scrapers`: what the files say about single scrapers. `mode` is known only to the settings that `for_scraper` gives.
-    `origins`: where each value came from. `hidden`: secrets that a scraper's code knows.
+    `rate` is the text as written, `delay` the least and the most seconds between two starts. At most one is given.
     """
 
-    ledger: str = SQLITE_LEDGER
-    pool_size: int = 4
-    patience: float = 60.0
-    command_timeout: float = 60.0
-    busy_timeout: float = 30.0
-    concurrency: int = 16
-    workers: int = 0
-    batch_size: int = 50
-    lease: float = 30.0
-    drain: float = 30.0
-    max_cpu: int = 90
-    max_memory: int = 85
-    user_agent: str = ""
+    rate: Annotated[str, RATE] | None = None
+    delay: Annotated[tuple[float, float], DELAY] | None = None
+    concurrency: Concurrency | None = None
+    timeout: Annotated[float, Meta(ge=0.1, le=86_400, extra=SECONDS)] | None = None
+    retries: Retries | None = None
+    backoff_factor: BackoffFactor | None = None
+    backoff_cap: BackoffCap | None = None
+    backoff_jitter: BackoffJitter | None = None
+
+    @property
+    def pause(self) -> tuple[float, float] | None:
+        """Least and most seconds between two starts on a lane, whether given as a rate or as a delay."""
+        if self.rate is None:
+            return self.delay
+        seconds = parse_rate(self.rate)
+        return seconds, seconds
+
+
+class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[scrapers.NAME]`: the table of one scraper.
+
+    `target`: where its code is. `mode`: None leaves the choice to the code. `schedule`: when a scheduler starts it.
+    `values`: settings of Shoal for this scraper alone. `settings`: the author's free table, passed to the code
+    unchanged. `origins`: where each value came from, by its name in the table (`mode`, `stages.listing.rate`,
+    `settings.region`).
+    """
+
+    name: str
+    target: TargetText | None = None
+    mode: Mode | None = None
+    schedule: Annotated[ScheduleConfig, SCHEDULE] | None = None
+    values: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}
+    stages: Mapping[str, StageConfig] = {}
+    origins: Mapping[str, Origin] = {}
+
+    def shown(self) -> dict[str, Any]:
+        """All given values by their name in the table, without secrets.
+
+        Authors keep API keys in the free table, so its values are not shown.
+        """
+        known = {"target": self.target, "mode": self.mode, "schedule": str(self.schedule), **self.values}
+        for name, stage in self.stages.items():
+            known.update({f"stages.{name}.{field}": getattr(stage, field) for field in STAGE_TYPES})
+        return {name: shown_value(known.get(name, "(not shown)")) for name in self.origins}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of a Shoal process, checked. docs/configuration.md has their meanings.
+
+    `scrapers`: the tables of single scrapers. `mode`: set only by `for_scraper`. `origins`: where each value came from.
+    `hidden`: secrets that a scraper's code knows.
+    """
+
+    ledger: LedgerText = SQLITE_LEDGER
+    pool_size: Annotated[int, Meta(ge=1, le=100)] = 4
+    patience: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 60.0
+    command_timeout: Annotated[float, Meta(ge=0.1, le=86_400, extra=SECONDS)] = 60.0
+    busy_timeout: Annotated[float, Meta(ge=0, le=3_600, extra=SECONDS)] = 30.0
+    concurrency: Concurrency = 16
+    workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    lease: Annotated[float, Meta(ge=1, le=86_400, extra=SECONDS)] = 30.0
+    drain: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
+    max_cpu: Annotated[int, Meta(ge=1, le=100, extra=PERCENT)] = 90
+    max_memory: Annotated[int, Meta(ge=1, le=100, extra=PERCENT)] = 85
+    user_agent: UserAgentText = ""
     robots: bool = True
     deny_private: bool = False
-    max_body: int = 32 << 20
-    memory_budget: int = 1_024
-    retries: int = DEFAULT_RETRIES
-    backoff_factor: float = RetryPolicy().factor
-    backoff_cap: float = RetryPolicy().cap
-    backoff_jitter: float = RetryPolicy().jitter
-    max_dead: DeadLimit = DeadLimit(Decimal(10), True)
-    store: str = ""
-    log_format: str = "console"
-    log_level: str = "info"
-    log_dir: str = ".shoal/logs"
-    member_timeout: float = 7_200.0
-    member_stale: float = 600.0
-    member_memory: int = 1_024
-    member_pause: float = 1.0
-    member_retries: int = 0
-    member_output: str = ""
-    notify: Addresses = Addresses()
-    notify_on: str = " ".join(ALERT_KINDS)
-    stall_after: float = 600.0
-    error_share: DeadLimit = DeadLimit(Decimal(50), True)
+    max_body: Annotated[int, Meta(ge=1_024, le=1 << 31, extra=BYTES)] = 32 << 20
+    memory_budget: Annotated[int, Meta(ge=16, le=1 << 20, extra=MEGABYTES)] = 1_024
+    retries: Retries = DEFAULT_RETRIES
+    backoff_factor: BackoffFactor = RetryPolicy().factor
+    backoff_cap: BackoffCap = RetryPolicy().cap
+    backoff_jitter: BackoffJitter = RetryPolicy().jitter
+    max_dead: Annotated[DeadLimit, DEAD_LIMIT] = DeadLimit(Decimal(10), True)
+    store: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no store")] = ""
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
+    member_timeout: Annotated[float, Meta(ge=1, le=MAX_MEMBER_SECONDS, extra=SECONDS)] = 7_200.0
+    member_stale: Annotated[float, Meta(ge=1, le=MAX_MEMBER_SECONDS, extra=SECONDS)] = 600.0
+    member_memory: Annotated[int, Meta(ge=16, le=1 << 20, extra=MEGABYTES)] = 1_024
+    member_pause: Annotated[float, Meta(ge=0, le=3_600, extra=SECONDS)] = 1.0
+    member_retries: Annotated[int, Meta(ge=0, le=100)] = 0
+    member_output: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no exports")] = ""
+    notify: Annotated[Addresses, ADDRESSES] = Addresses()
+    notify_on: Annotated[str, ALERT_KIND_WORDS] = " ".join(ALERT_KINDS)
+    stall_after: Annotated[float, Meta(ge=1, le=31_536_000, extra=SECONDS)] = 600.0
+    error_share: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(50), True)
     scrapers: Mapping[str, ScraperConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
@@ -108,32 +169,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def agent(self) -> str:
-        """What sites are told, with the default filled in."""
+        """The User-Agent header, with the default filled in."""
         return self.user_agent or f"shoal/{shoal.__version__}"
 
     def scraper(self, name: str) -> ScraperConfig:
-        """What the files say about a scraper, which may be nothing."""
+        """The table of a scraper; empty when the files have none."""
         return self.scrapers.get(name) or ScraperConfig(name=name)
 
     def for_scraper(self, name: str, *, mode: str | None = None) -> Settings:
-        """The settings that hold for one scraper, with `mode` and a ledger that fits it.
+        """The effective settings of one scraper, with `mode` and a matching ledger.
 
-        Flags and `SHOAL_*` variables outrank the scraper's table, which outranks the rest. `mode` is what the
-        scraper's code asks for; its table outranks that; if neither says it, it is single. Raises InvalidSetting when
-        mode and ledger do not go together.
+        Flags and `SHOAL_*` variables override the scraper's table, which overrides the rest. The parameter `mode` is
+        the one that the scraper's code declares; the table overrides it; the default is single. Raises InvalidSetting
+        for the mode distributed on a ledger that is not PostgreSQL.
         """
         table, merged = self.scraper(name), self.with_scraper_table(name)
-        chosen, why = _mode(table, mode)
-        merged = msgspec.structs.replace(merged, mode=chosen, origins={**merged.origins, "mode": why})
+        effective_mode, origin = _mode(table, mode)
+        merged = msgspec.structs.replace(merged, mode=effective_mode, origins={**merged.origins, "mode": origin})
         return _with_matching_ledger(merged, table, name)
 
     def retry_options(self, name: str) -> dict[str, dict[str, Any]]:
-        """What is said about retries, for `Scraper.configure`: to all scrapers, in this one's table, for this call.
+        """The given retry options as `Scraper.configure` takes them: for all scrapers, of this table, for this call.
 
-        Of settings that `for_scraper` gave.
+        Only for settings that `for_scraper` returned.
         """
         layers: dict[str, dict[str, Any]] = {"retry_defaults": {}, "retry_table": {}, "retry_overrides": {}}
-        for option in RETRY_VALUES:
+        for option in RETRY_NAMES:
             origin = self.origins.get(option, Origin("default"))
             if origin.kind == "default":
                 continue
@@ -143,18 +204,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return layers
 
     def with_scraper_table(self, name: str) -> Settings:
-        """The settings with what the scraper's table says, whether or not it could work on this ledger."""
+        """The settings with the scraper's table applied; mode and ledger are not checked."""
         table = self.scraper(name)
         own = {key: value for key, value in table.values.items() if not _is_per_call(self.origins.get(key))}
         origins = {**self.origins, **{key: table.origins[key] for key in own}}
         return msgspec.structs.replace(self, **own, origins=origins)
 
     def shown(self) -> dict[str, Any]:
-        """The values by name, fit for printing: no password in them."""
+        """The values by name, without secrets."""
         return {name: shown_value(getattr(self, name)) for name in NAMES}
 
     def secrets(self) -> tuple[str, ...]:
-        """What must never be printed."""
+        """All texts that must never be printed."""
         tables = [table.values for table in self.scrapers.values()]
         ledgers = [self.ledger, *(values.get("ledger", "") for values in tables)]
         addresses_given = [self.notify, *(values.get("notify", Addresses()) for values in tables)]
@@ -166,56 +227,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-VALUES: dict[str, SettingType] = {
-    "ledger": TextSetting("a path or a URL"),
-    "pool_size": NumberSetting(int, 1, 100),
-    "patience": NumberSetting(float, 0, 86_400, "seconds"),
-    "command_timeout": NumberSetting(float, 0.1, 86_400, "seconds"),
-    "busy_timeout": NumberSetting(float, 0, 3_600, "seconds"),
-    "concurrency": NumberSetting(int, 1, 10_000),
-    "workers": NumberSetting(int, 0, 1_000),
-    "batch_size": NumberSetting(int, 1, 10_000),
-    "lease": NumberSetting(float, 1, 86_400, "seconds"),
-    "drain": NumberSetting(float, 0, 86_400, "seconds"),
-    "max_cpu": NumberSetting(int, 1, 100, "percent"),
-    "max_memory": NumberSetting(int, 1, 100, "percent"),
-    "user_agent": UserAgentSetting(),
-    "robots": BoolSetting(),
-    "deny_private": BoolSetting(),
-    "max_body": NumberSetting(int, 1_024, 1 << 31, "bytes"),
-    "memory_budget": NumberSetting(int, 16, 1 << 20, "megabytes"),
-    **RETRY_VALUES,
-    "max_dead": DeadLimitSetting(),
-    "store": FolderSetting("no store"),
-    "log_format": ChoiceSetting(("console", "json")),
-    "log_level": ChoiceSetting(("debug", "info", "warning", "error")),
-    "log_dir": FolderSetting("no log files"),
-    "member_timeout": NumberSetting(float, 1, MAX_MEMBER_SECONDS, "seconds"),
-    "member_stale": NumberSetting(float, 1, MAX_MEMBER_SECONDS, "seconds"),
-    "member_memory": NumberSetting(int, 16, 1 << 20, "megabytes"),
-    "member_pause": NumberSetting(float, 0, 3_600, "seconds"),
-    "member_retries": NumberSetting(int, 0, 100),
-    "member_output": FolderSetting("no exports"),
-    "notify": AddressesSetting(),
-    "notify_on": AlertKindsSetting(ALERT_KINDS),
-    "stall_after": NumberSetting(float, 1, 31_536_000, "seconds"),
-    "error_share": ShareSetting(),
-}
-NAMES = tuple(VALUES)
-_PROCESS_ONLY = {
-    "pool_size",
-    "patience",
-    "command_timeout",
-    "busy_timeout",
-    "log_format",
-    "log_level",
-    "log_dir",
-}
-SCRAPER_VALUES = {name: value for name, value in VALUES.items() if name not in _PROCESS_ONLY}
+SETTING_TYPES = setting_types(Settings, without=("scrapers", "mode", "origins", "hidden"))
+NAMES = tuple(SETTING_TYPES)
+_PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
+# What a scraper's table may have: settings of the process, and settings that only a scraper has.
+SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}
+SCRAPER_OWN_TYPES = setting_types(ScraperConfig, without=("name", "values", "settings", "stages", "origins"))
+STAGE_TYPES = setting_types(StageConfig)
 
 
 def _is_per_call(origin: Origin | None) -> bool:
-    """Whether somebody said it for this one call, by a flag or a variable of Shoal's own."""
+    """Whether the value was given for this call alone, by a flag or a `SHOAL_*` variable."""
     return origin is not None and (origin.kind == "flag" or origin.name.startswith(ENV_PREFIX))
 
 
@@ -224,12 +246,12 @@ def _mode(table: ScraperConfig, by_code: str | None) -> tuple[Mode, Origin]:
         return table.mode, table.origins["mode"]
     if by_code is not None:
         origin = Origin("code", f"the code of {table.name}")
-        return cast("Mode", OWN_VALUES["mode"].read("mode", RawValue(by_code, origin))), origin
+        return cast("Mode", read_value("mode", Mode, RawValue(by_code, origin))), origin
     return "single", Origin("default")
 
 
 def _with_matching_ledger(settings: Settings, table: ScraperConfig, name: str) -> Settings:
-    """The settings with a ledger that the mode can work on."""
+    """The settings with a ledger that the mode allows."""
     origin, on_postgres = settings.origins.get("ledger", Origin("default")), _is_postgres(settings.ledger)
     if settings.mode == "distributed" and not on_postgres:
         raise InvalidSetting(
@@ -241,13 +263,12 @@ def _with_matching_ledger(settings: Settings, table: ScraperConfig, name: str) -
     if settings.mode == "distributed" or not on_postgres or not mode_is_explicit:
         return settings
     if origin.kind == "flag" or origin == table.origins.get("ledger"):
-        return settings  # this very PostgreSQL was named for it
-    # Single and distributed scrapers live in one project: the PostgreSQL that all share is not meant for this one.
-    file = table.values.get("ledger", SQLITE_LEDGER)
-    why = table.origins["ledger"] if "ledger" in table.values else Origin("default", "the mode single")
-    if _is_postgres(file):
-        file, why = SQLITE_LEDGER, Origin("default", "the mode single")
-    return msgspec.structs.replace(settings, ledger=file, origins={**settings.origins, "ledger": why})
+        return settings  # given for this call, or for this scraper
+    # Single and distributed scrapers can share a project; the common PostgreSQL is for the distributed ones.
+    file, origin = SQLITE_LEDGER, Origin("default", "the mode single")
+    if "ledger" in table.values and not _is_postgres(table.values["ledger"]):
+        file, origin = table.values["ledger"], table.origins["ledger"]
+    return msgspec.structs.replace(settings, ledger=file, origins={**settings.origins, "ledger": origin})
 
 
 def _is_postgres(ledger: str) -> bool:

@@ -1,28 +1,33 @@
-"""The places that settings come from: variables, `.env`, TOML files. No rule about any single setting is here."""
+"""Where settings come from: flags, variables, `.env` and TOML tables. Reads raw values with their origin; checks names,
+not values.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.model.redaction import redacted
 
+if TYPE_CHECKING:
+    from dotenv.parser import Binding
+
 OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "default"]
-_NAME = r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*"
-_VALUE = r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)"|([^'"\s](?:[^#]|(?<!\s)#)*|))"""
-_DOTENV_LINE = re.compile(_NAME + _VALUE + r"\s*(?:#.*)?")
-_SHOAL_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|PG|DB_)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+# Lines of `.env` that belong to Shoal or to the PostgreSQL it connects to.
+_OWN_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|DB_|PG[A-Z]{3,}\b)")
+_AUTHOR_SETTINGS, _STAGES, _SCRAPERS = "settings", "stages", "scrapers"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value came from: the kind of place, and its name there."""
+    """Where a value came from: the kind of source, and the value's name there."""
 
     kind: OriginKind
     name: str = ""
@@ -34,26 +39,27 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class RawValue(NamedTuple):
-    """A value as somebody wrote it, not yet checked."""
+    """A value as it was written, not yet checked."""
 
     value: Any
     origin: Origin
 
-    def text(self, name: str, meaning: str = "a text") -> str:
+    def text(self, name: str, accepted: str = "a text") -> str:
+        """The value as a non-empty text. Raises InvalidSetting."""
         text = self.value.strip() if isinstance(self.value, str) else ""
         if not text or "\0" in text or text.encode(errors="replace").decode() != text:
-            raise self.invalid(name, meaning)
+            raise self.invalid(name, accepted)
         return text
 
-    def invalid(self, name: str, meaning: str) -> InvalidSetting:
+    def invalid(self, name: str, accepted: str) -> InvalidSetting:
         return InvalidSetting(
-            f"{name} is {redacted(repr(self.value))} (from {self.origin}); it must be {meaning}.",
+            f"{name} is {redacted(repr(self.value))} (from {self.origin}); it must be {accepted}.",
             remedy=f"Correct {self.origin}.",
         )
 
 
 class Variables:
-    """The environment and, behind it, `.env`."""
+    """The environment and, with lower precedence, `.env`."""
 
     def __init__(self, environ: Mapping[str, str], dotenv: Mapping[str, str]) -> None:
         self._sources: tuple[tuple[OriginKind, Mapping[str, str]], ...] = ((".env", dotenv), ("environment", environ))
@@ -76,33 +82,45 @@ class Variables:
         return None
 
 
+def read_dotenv(path: Path) -> dict[str, str]:
+    """The variables of a `.env` file; `$NAME` is not expanded.
+
+    The file is often shared with other programs: raises InvalidSetting only for broken lines of Shoal's own variables.
+    """
+    variables: dict[str, str] = {}
+    for binding in parse_dotenv(read_text(path)):
+        spans_lines = "\n" in binding.original.string.strip()
+        if binding.error or spans_lines or (binding.key is not None and binding.value is None):
+            _reject_own_lines(binding, path)
+        if binding.key is not None and binding.value is not None:
+            variables[binding.key] = binding.value
+    return variables
+
+
+def parse_dotenv(text: str) -> Iterator[Binding]:
+    """The assignments of a `.env` file as python-dotenv parses them; broken ones are marked."""
+    if not text:
+        return
+    from dotenv.parser import parse_stream  # slow to import, and most folders have no `.env`
+
+    yield from parse_stream(StringIO(text))
+
+
+def _reject_own_lines(binding: Binding, path: Path) -> None:
+    """A missing quote also hides the lines below it, so each line of the text is checked."""
+    for number, line in enumerate(binding.original.string.splitlines(), binding.original.line):
+        if _OWN_LINE.match(line):
+            raise InvalidSetting(
+                f"Line {number} of {path.name} cannot be parsed.",
+                remedy="Write NAME=value on one line, in quotes if the value has spaces or a #.",
+            )
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InvalidSetting(f"{path.name} is not valid TOML: {error}.", remedy="Correct the file.") from None
-
-
-def read_dotenv(path: Path) -> dict[str, str]:
-    """KEY=VALUE lines, quoted or not, with comments and `export`. Nothing is expanded.
-
-    The file is often shared with other programs: a line that cannot be understood is an error only if it is ours.
-    """
-    variables: dict[str, str] = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        match = _DOTENV_LINE.fullmatch(line)
-        if match is not None:
-            name, single, double, plain = match.groups()
-            if double is not None:
-                variables[name] = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), double)
-            else:
-                variables[name] = single if single is not None else plain.strip()
-        elif _SHOAL_LINE.match(line):
-            raise InvalidSetting(
-                f"Line {number} of {path.name} cannot be understood.",
-                remedy="Write NAME=value, in quotes if the value has spaces or a #.",
-            )
-    return variables
 
 
 def read_text(path: Path) -> str:
@@ -119,3 +137,131 @@ def read_text(path: Path) -> str:
 
 def os_error_text(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
+class ScraperTable(msgspec.Struct):
+    """`[scrapers.NAME]` as written: settings of Shoal, the author's free settings, and settings of stages."""
+
+    given: dict[str, RawValue] = {}
+    settings: dict[str, RawValue] = {}
+    stages: dict[str, dict[str, RawValue]] = {}
+
+    def merged_over(self, lower: ScraperTable) -> ScraperTable:
+        """This table, completed with values that only the lower one has."""
+        stages = {
+            name: _merge_stage(self.stages.get(name, {}), lower.stages.get(name, {}))
+            for name in [*lower.stages, *self.stages]
+        }
+        return ScraperTable(lower.given | self.given, lower.settings | self.settings, stages)
+
+    def origins(self) -> dict[str, Origin]:
+        """The origin of every value, by its name in the table."""
+        flat = dict(self.given)
+        for stage, table in self.stages.items():
+            flat.update({f"{_STAGES}.{stage}.{key}": given for key, given in table.items()})
+        flat.update({f"{_AUTHOR_SETTINGS}.{key}": given for key, given in self.settings.items()})
+        return {key: given.origin for key, given in flat.items()}
+
+
+def _merge_stage(higher: dict[str, RawValue], lower: dict[str, RawValue]) -> dict[str, RawValue]:
+    """A rate replaces a lower delay, and a delay a lower rate: both set the pause between two starts."""
+    replaced = {"rate", "delay"} if {"rate", "delay"} & higher.keys() else set()
+    return {**{key: given for key, given in lower.items() if key not in replaced}, **higher}
+
+
+class FileTables(msgspec.Struct):
+    """The contents of one file: settings of the process, and tables of scrapers."""
+
+    given: dict[str, RawValue]
+    scrapers: dict[str, ScraperTable]
+
+
+class TableReader:
+    """Reads TOML files. It knows the names that a process, a scraper's table and a stage's table may have."""
+
+    def __init__(self, *, process: Collection[str], scraper: Collection[str], stage: Collection[str]) -> None:
+        self._process_names = process
+        self._scraper_names = (*scraper, _AUTHOR_SETTINGS, _STAGES)
+        self._stage_names = stage
+
+    def pyproject(self, folder: Path) -> FileTables:
+        tool = read_toml(folder / "pyproject.toml").get("tool", {})
+        table = tool.get("shoal", {}) if isinstance(tool, dict) else {}
+        return self._tables(_as_table(table, "tool.shoal", "pyproject.toml"), "pyproject.toml", "tool.shoal.")
+
+    def shoal_toml(self, folder: Path) -> FileTables:
+        """`shoal.toml`, where names are at the top or, as in `pyproject.toml`, below `tool.shoal`."""
+        table = dict(read_toml(folder / "shoal.toml"))
+        tool = _as_table(table.pop("tool", {}), "tool", "shoal.toml")
+        for name in tool:
+            check_known_name(name, ("shoal",), f"tool.{name} in shoal.toml")
+        top = self._tables(table, "shoal.toml", "")
+        below = self._tables(_as_table(tool.get("shoal", {}), "tool.shoal", "shoal.toml"), "shoal.toml", "tool.shoal.")
+        twice = [
+            *(top.given.keys() & below.given.keys()),
+            *(f"scrapers.{name}" for name in top.scrapers.keys() & below.scrapers.keys()),
+        ]
+        if twice:
+            raise InvalidSetting(
+                f"shoal.toml has both {min(twice)} and tool.shoal.{min(twice)}.", remedy="Keep one of the two."
+            )
+        return FileTables(top.given | below.given, top.scrapers | below.scrapers)
+
+    def _tables(self, table: Mapping[str, Any], file: OriginKind, prefix: str) -> FileTables:
+        scrapers = _as_table(table.get(_SCRAPERS, {}), prefix + _SCRAPERS, file)
+        given = {name: value for name, value in table.items() if name != _SCRAPERS}
+        for name in given:
+            if name in self._scraper_names and name not in (*self._process_names, _AUTHOR_SETTINGS, _STAGES):
+                raise InvalidSetting(
+                    f"{name} in {file} is a setting of a scraper.", remedy=f"Write it below [{prefix}scrapers.NAME]."
+                )
+        return FileTables(
+            _raw_values(given, self._process_names, file, ""),
+            {name: self._scraper(body, file, f"{prefix}{_SCRAPERS}.{name}") for name, body in scrapers.items()},
+        )
+
+    def _scraper(self, body: Any, file: OriginKind, path: str) -> ScraperTable:
+        table = _as_table(body, path, file)
+        for name in table:
+            if name in self._process_names and name not in self._scraper_names:
+                raise InvalidSetting(
+                    f"{path}.{name} in {file} is a setting of the whole process.",
+                    remedy="Write it outside of the scrapers' tables.",
+                )
+        own = {name: value for name, value in table.items() if name not in (_AUTHOR_SETTINGS, _STAGES)}
+        free = _as_table(table.get(_AUTHOR_SETTINGS, {}), f"{path}.{_AUTHOR_SETTINGS}", file)
+        stages = _as_table(table.get(_STAGES, {}), f"{path}.{_STAGES}", file)
+        return ScraperTable(
+            _raw_values(own, self._scraper_names, file, path + "."),
+            _raw_values(free, free, file, f"{path}.{_AUTHOR_SETTINGS}."),
+            {name: self._stage(stage, file, f"{path}.{_STAGES}.{name}") for name, stage in stages.items()},
+        )
+
+    def _stage(self, body: Any, file: OriginKind, path: str) -> dict[str, RawValue]:
+        return _raw_values(_as_table(body, path, file), self._stage_names, file, path + ".")
+
+
+def check_known_name(name: str, known: Collection[str], shown: str) -> str:
+    """The name, if it is known; otherwise raises InvalidSetting with the closest known name."""
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    raise InvalidSetting(
+        f"{shown} is not a setting" + (f"; did you mean {close[0]}?" if close else "."),
+        remedy="Correct or remove it; `shoal config show` lists every setting.",
+    )
+
+
+def _raw_values(table: Mapping[str, Any], known: Collection[str], file: OriginKind, prefix: str) -> dict[str, RawValue]:
+    return {
+        check_known_name(name, known, f"{prefix}{name} in {file}"): RawValue(value, Origin(file, prefix + name))
+        for name, value in table.items()
+    }
+
+
+def _as_table(value: Any, path: str, file: OriginKind) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidSetting(
+            f"{path} in {file} is not a table.", remedy=f"Write [{path}] and one setting a line below it."
+        )
+    return value

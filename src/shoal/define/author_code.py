@@ -1,9 +1,4 @@
-"""Importing an author's code, and which of its lines an error came from.
-
-Importing an author's code, by the path of a file or the name of a module.
-
-Whose line it was: an error of the author's code, told in one sentence.
-"""
+"""Imports an author's code by file or module name, and names the line of it that an error came from."""
 
 from __future__ import annotations
 
@@ -13,6 +8,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +16,7 @@ from typing import Any
 from shoal.errors import InvalidScraper, NotFound, ShoalError
 
 _PACKAGE = Path(__file__).parents[1]
+_LOADING: ContextVar[bool] = ContextVar("loading", default=False)
 
 
 def load_object(target: str, folder: Path, *, fresh: bool = False) -> Any:
@@ -38,9 +35,18 @@ def load_object(target: str, folder: Path, *, fresh: bool = False) -> Any:
 
 def import_module(module_name: str, folder: Path, *, fresh: bool = False) -> ModuleType:
     """The module of `file.py`, a path from `folder`, or of `package.module`. Raises NotFound or InvalidScraper."""
-    return (
-        _file_module(folder / module_name) if is_file(module_name) else _named_module(module_name, folder, fresh=fresh)
-    )
+    token = _LOADING.set(True)
+    try:
+        if is_file(module_name):
+            return _file_module(folder / module_name)
+        return _named_module(module_name, folder, fresh=fresh)
+    finally:
+        _LOADING.reset(token)
+
+
+def is_loading() -> bool:
+    """Whether Shoal is importing an author's code right now."""
+    return _LOADING.get()
 
 
 def is_file(target: str) -> bool:

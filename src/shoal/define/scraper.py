@@ -7,18 +7,21 @@ import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import msgspec
 
-from shoal.define.author_code import error_summary
+from shoal.define.author_code import error_summary, is_loading
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
-from shoal.define.providers import HOOK_INJECTS, read_signature
+from shoal.define.providers import ProviderRegistry, ProviderScope
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
 from shoal.model.redaction import MIN_SECRET_LENGTH, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
+
+if TYPE_CHECKING:
+    from shoal.service.run import RunReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,6 +70,7 @@ class Scraper:
         self.retry_options: RetryOptions = retry_options
         StagePolicy().replace(**retry_options)  # what makes no sense is refused where it stands
         self.settings_type = settings
+        self.providers = ProviderRegistry(name, settings)
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
         self.start_hooks: list[Callable[..., Any]] = []
@@ -112,6 +116,25 @@ class Scraper:
             raise InvalidScraper(f"The scraper {self.name} has two stages named {stage.name!r}: give one a name=.")
         self.stages[stage.name] = stage
 
+    @overload
+    def provide(self, function: F, /) -> F: ...
+
+    @overload
+    def provide(self, /, *, scope: ProviderScope = "worker") -> Callable[[F], F]: ...
+
+    def provide(self, function: F | None = None, /, *, scope: ProviderScope = "worker") -> F | Callable[[F], F]:
+        """Make a function the provider of the type that it returns or yields: other functions ask for it by that type.
+
+        What comes after its `yield` is the tear-down. `scope="worker"`: set up once, when it is first asked for, and
+        torn down when the worker leaves. `scope="attempt"`: for each attempt. It may ask for other values by type.
+        """
+
+        def decorate(function: F) -> F:
+            self.providers.add(function, scope)
+            return function
+
+        return decorate if function is None else decorate(function)
+
     def start(self, *sources: Source) -> None:
         """Where a run begins: items, URLs, iterables of them, or functions that return such. May be called again.
 
@@ -128,6 +151,50 @@ class Scraper:
         """Called once when a run has finished, by one of the processes that worked on it."""
         self.finish_hooks.append(function)
         return function
+
+    def run(  # noqa: PLR0913 - all by keyword
+        self,
+        *,
+        fresh: bool = False,
+        resume: bool = False,
+        urls: str | Path | Iterable[Seed] | AsyncIterable[Seed] | None = None,
+        stage: str | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        output: str | Path | None = None,
+        idempotency_key: str | None = None,
+        quiet: bool = False,
+        **settings: Any,
+    ) -> RunReport:
+        """Run to the end in this process, and return what became of it: `shoal run` as a function call.
+
+        It blocks, also inside a running event loop (a notebook). An unfinished run is resumed; `fresh` starts a new
+        one, `resume` resumes the last one though it has ended. `urls`: the path of a file, or URLs and items; `stage`:
+        which stage they are for. `limit`: stop after so many items; `timeout`: after so many seconds. `output`: export
+        the records to this file. `idempotency_key`: one run for this key, however often it is called. `settings`: by
+        the names of the configuration (`ledger=`, `concurrency=`, `log_level=` ...); they overrule all other sources.
+        Progress is shown on stderr unless `quiet`. Ctrl-C drains, then KeyboardInterrupt is raised.
+        """
+        if is_loading():
+            raise InvalidScraper(
+                f"{self.name}.run() was called while its file is imported.",
+                remedy='Put the call below `if __name__ == "__main__":`.',
+            )
+        from shoal.service.run import run_from_code
+
+        return run_from_code(
+            self,
+            fresh=fresh,
+            resume=resume,
+            urls=urls,
+            stage=stage,
+            limit=limit,
+            timeout=timeout,
+            output=output,
+            idempotency_key=idempotency_key,
+            quiet=quiet,
+            settings=settings,
+        )
 
     def obeys_robots(self, configured: bool) -> bool:
         """Whether robots.txt is obeyed: as the code says, else as is configured."""
@@ -204,10 +271,11 @@ class Scraper:
             raise InvalidScraper(
                 f"The scraper {self.name} has no stages.", remedy=f"Decorate a function with @{self.name}.stage."
             )
+        self.providers.check()
         for stage in self.stages.values():
             stage.check()
         for hook in (*self.start_hooks, *self.finish_hooks):
-            read_signature(hook, HOOK_INJECTS, self.settings_type)
+            self.providers.hook_signature(hook)
         return self
 
     def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
@@ -230,7 +298,11 @@ class Scraper:
     @property
     def code_version(self) -> str | None:
         """A fingerprint of the files its functions stand in: two workers with different code are told apart."""
-        files = {stage.function.__code__.co_filename for stage in self.stages.values() if _has_code(stage.function)}
+        functions = [
+            *(stage.function for stage in self.stages.values()),
+            *map(inspect.unwrap, self.providers.functions),
+        ]
+        files = {function.__code__.co_filename for function in functions if _has_code(function)}
         files |= {str(file) for file in self.files}
         digest = hashlib.sha256()
         try:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 from shoal.define.context import Item
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
-from shoal.define.providers import STAGE_INJECTS, Inject, Signature, read_signature
+from shoal.define.providers import Signature
 from shoal.errors import InvalidScraper
+from shoal.fetch.page import Page
 from shoal.model.item import NewItem
 from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
-    from shoal.fetch.page import Page
 
 P = ParamSpec("P")
 T = TypeVar("T")
 LaneRule = str | Callable[[NewItem], str | None] | None
 PartitionRule = str | Callable[[NewItem], str]
-BlockRule = Callable[["Page"], bool | str | None]
+BlockRule = Callable[[Page], bool | str | None]
 
 
 class _Host:
@@ -100,12 +100,12 @@ class Stage(Generic[P, T]):
 
     @functools.cached_property
     def signature(self) -> Signature:
-        return read_signature(self.function, STAGE_INJECTS, self.scraper.settings_type)
+        return self.scraper.providers.stage_signature(self.function)
 
     @functools.cached_property
     def fetches(self) -> bool:
         """Whether Shoal fetches the item's URL for it."""
-        return self.signature.injects(Inject.PAGE)
+        return Page in self.signature.types
 
     @property
     def by_host(self) -> bool:
@@ -164,10 +164,10 @@ class Stage(Generic[P, T]):
 
     def check(self) -> None:
         """Raises InvalidScraper for what cannot work, before anything is started."""
-        wanted = self.signature
+        fetches = self.fetches
         if self.follow is not None:
             self.follow.checked()
-            if not wanted.injects(Inject.PAGE):
+            if not fetches:
                 raise InvalidScraper(f"The stage {self.name} follows links, so its function must ask for a Page.")
             if self.follow.to is not None and self.follow.to not in self.scraper.stages:
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")

@@ -35,6 +35,8 @@ SUFFIXES = (".yaml", ".yml")
 # A name and not an import: recipes are written with what this package offers.
 DEFAULT_SCRAPER = "shoal.recipes.newspaper:newspaper"
 MAX_PRIORITY = 1_000_000
+# The key that says which section of a collection a file belongs to, when that is not the folder it lies in.
+SECTION_LABEL = "country"
 T = TypeVar("T")
 Keys = tuple[str | int, ...]
 _ERROR_PATH = re.compile(r"(.*?)(?: - at `(?:key in )?\$(.*)`)?", re.DOTALL)
@@ -77,7 +79,18 @@ class YamlHeader(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scraper_name(self) -> str:
         """`fiji.fijitimes`: the name its runs have in the ledger."""
-        return f"{slug(self.country)}.{slug(self.name)}"
+        return f"{self.section}.{slug(self.name)}"
+
+    @property
+    def section(self) -> str:
+        """The section of a collection that it belongs to."""
+        return slug(self.country)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What `--where` chooses by: the section, and every key of the file with a text value."""
+        keys = {**self.settings, "name": self.name, "group": self.group, SECTION_LABEL: self.country}
+        return {key: slug(value) for key, value in keys.items() if isinstance(value, str)}
 
 
 class _Text(NamedTuple):

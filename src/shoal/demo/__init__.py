@@ -1,1 +1,1 @@
-"""Something to try Shoal on: a shop on the loopback, and a scraper for it."""
+"""The demo: a shop on the loopback, a scraper for it, and a check of the scrape."""

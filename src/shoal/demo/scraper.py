@@ -1,6 +1,6 @@
-"""The scraper of the demo: what somebody would write for the bundled shop.
+"""The scraper of the demo, as a user would write it for the bundled shop.
 
-`shoal pool shoal.demo.scraper:shop --test` works on a shop that `python -m shoal.demo.shop` has opened.
+`shoal pool shoal.demo.scraper:shop --test` scrapes a shop that `python -m shoal.demo.shop` serves.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class ShopSettings(msgspec.Struct, frozen=True):
 
 
 def shop_scraper(url: str | None = None) -> Scraper:
-    """A scraper that walks from the home page through the categories to every product.
+    """A scraper that follows links from the home page through the categories to every product.
 
-    `url`: where the shop is; if it is not given, the settings say it. A product's partition is its category.
+    `url`: the shop's address; by default that of the settings. A product's partition is its category.
     """
     shop = Scraper("shop", settings=ShopSettings)
 

@@ -1,4 +1,4 @@
-"""Was the demo right? The shop knows what there was to find, and its log knows who came when."""
+"""Compares the records of a scrape with the shop's products, and its access log with the limits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from shoal.demo.shop import Fault, RunningShop, ShopFacts, Visit
 FAILING_ONCE = (Fault.ERROR_ONCE, Fault.THROTTLED_ONCE, Fault.CAPTCHA_ONCE, Fault.EMPTY_ONCE)
 OUTLET_DELAY = 0.2
 OUTLET = "127.0.0.2"
-# The shop notes a visit when it reads the request. On a busy machine that is some milliseconds after it came.
-READ_LATE_SECONDS = 0.05
+# The shop logs a visit when it reads the request, on a busy machine some milliseconds after its arrival.
+TOLERANCE_SECONDS = 0.05
 
 
 class ScrapeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shop says about a scrape of it.
+    """The result of checking a scrape against the shop.
 
-    `missing` and `wrong` name products; `again` counts visits of a page that had been given out well
-    before; `closest_at_outlet` is the shortest time between two visits of the host whose robots.txt asks for a delay.
+    `missing`, `twice` and `wrong` are SKUs; `again` counts fetches of pages that had been fetched successfully before;
+    `closest_at_outlet` is the shortest time between two requests to the host whose robots.txt sets a delay.
     """
 
     products: int
@@ -39,14 +39,14 @@ class ScrapeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> list[str]:
-        """What was not as it should be, each as a few words."""
+        """All deviations, each as a short text."""
         closest = self.closest_at_outlet
         checks = {
             f"{len(self.missing)} products are missing": self.missing,
             f"{len(self.twice)} products were stored twice": self.twice,
             f"{len(self.wrong)} products are wrong": self.wrong,
             f"{self.again} pages were fetched again": self.again,
-            "visits of the outlet came too close": closest is not None and closest < OUTLET_DELAY - READ_LATE_SECONDS,
+            "visits of the outlet came too close": closest is not None and closest < OUTLET_DELAY - TOLERANCE_SECONDS,
         }
         return [problem for problem, found in checks.items() if found]
 
@@ -75,19 +75,19 @@ def check_scrape(shop: RunningShop, records: Sequence[dict[str, Any]]) -> Scrape
 
 
 def _fetched_again(log: Sequence[Visit], facts: ShopFacts) -> int:
-    """How many visits there were beyond one a page, and one more where the first visit is made to fail."""
+    """Fetches beyond one per page, or beyond two where the shop makes the first one fail."""
     expected_twice = {urlsplit(link).path for fault in FAILING_ONCE for link in facts.links_by_fault[fault]}
     times = Counter((visit.host, visit.path) for visit in log)
     return sum(n - (2 if path in expected_twice else 1) for (_, path), n in times.items())
 
 
 def _max_concurrent(log: Sequence[Visit]) -> int:
-    moments = sorted([(visit.at, 1) for visit in log] + [(visit.ended, -1) for visit in log])
-    now = most = 0
-    for _, change in moments:
-        now += change
-        most = max(most, now)
-    return most
+    changes = sorted([(visit.at, 1) for visit in log] + [(visit.ended, -1) for visit in log])
+    current = highest = 0
+    for _, change in changes:
+        current += change
+        highest = max(highest, current)
+    return highest
 
 
 def _shortest_gap(log: Sequence[Visit]) -> float | None:

@@ -1,4 +1,4 @@
-"""Results out of the ledger: files, samples, and which fields they have."""
+"""Export of results to files, samples of results, and the coverage of their fields."""
 
 from shoal.export.coverage import SAMPLE, Coverage, FieldCoverage, measure_coverage
 from shoal.export.job import ExportReport, Layout, check_target, export_run

@@ -1,4 +1,4 @@
-"""Which fields a run's records have, how often, and what is in them."""
+"""Coverage of the fields of a run's records: how often each is present and filled, with its types and an example."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shoal.export.tables import MAX_COLUMNS, cell_text
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import ResultRow
 
-EXAMPLE_CHARACTERS = 60
+MAX_EXAMPLE_LENGTH = 60
 SAMPLE = 20_000
 SAMPLE_POINTS = 50
-_NAMES = {str: "text", bool: "bool", int: "int", float: "float", type(None): "null", list: "list", dict: "object"}
+_TYPE_NAMES = {str: "text", bool: "bool", int: "int", float: "float", type(None): "null", list: "list", dict: "object"}
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class FieldCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """`present`: records that have the field; `filled`: those where it is not null, "", [] or {}; of `records`."""
+    """`present`: records with the field; `filled`: those where it is not null, "", [] or {}; both of `records`."""
 
     field: str
     present: int
@@ -32,10 +32,9 @@ class FieldCoverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """`records` were read, of as many as `of`: all of them, or, when `sampled`, some spread evenly over the run.
+    """`records` of `of` were read: all of them or, when `sampled`, a part spread evenly over the run.
 
-    `of` counts the records of all stages then. `complete` is False when there were more different fields than are
-    looked at.
+    When `sampled`, `of` counts the records of all stages. `complete` is False above MAX_COLUMNS different fields.
     """
 
     records: int
@@ -55,20 +54,20 @@ class _Field:
 
     def add(self, value: Any) -> None:
         self.present += 1
-        self.types[_NAMES[type(value)]] = None
+        self.types[_TYPE_NAMES[type(value)]] = None
         if value not in _EMPTY:
             self.filled += 1
             if not self.example:
                 text = cell_text(value)
-                self.example = text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
+                self.example = text if len(text) <= MAX_EXAMPLE_LENGTH else text[: MAX_EXAMPLE_LENGTH - 1] + "…"
 
 
 async def measure_coverage(
     ledger: Ledger, run_id: str, *, stage: str | None = None, sample: int | None = SAMPLE
 ) -> Coverage:
-    """What the records of a run have in them, in constant memory. Fields come in the order of first appearance.
+    """Measure the fields of a run's records in constant memory; fields are in the order of first appearance.
 
-    Of a run that has more than `sample` records about so many are read, spread evenly over it; with None all are.
+    Of a run with more than `sample` records about `sample` are read, spread evenly over it; with None all are read.
     """
     stored = (await ledger.reads.stats(run_id)).results
     reads_all = sample is None or stored <= sample
@@ -88,7 +87,7 @@ async def measure_coverage(
                         continue
                     field = fields[name] = _Field()
                 field.add(value)
-    found = tuple(
+    field_coverage = tuple(
         FieldCoverage(
             field=name,
             present=field.present,
@@ -101,25 +100,29 @@ async def measure_coverage(
         for name, field in fields.items()
     )
     return Coverage(
-        records=records, of=records if reads_all else stored, fields=found, complete=complete, sampled=not reads_all
+        records=records,
+        of=records if reads_all else stored,
+        fields=field_coverage,
+        complete=complete,
+        sampled=not reads_all,
     )
 
 
 async def _sample_pages(
     ledger: Ledger, run_id: str, stage: str | None, sample: int
 ) -> AsyncIterator[tuple[ResultRow, ...]]:
-    """Pages of results from evenly spaced places of the run, none twice."""
+    """Pages of results from evenly spaced positions in the run, without overlap."""
     span = await ledger.reads.result_span(run_id)
     if span is None:
         return
     first, last = span
     last_item = -1
-    for n in range(SAMPLE_POINTS):
-        item = first + (last - first) * n // SAMPLE_POINTS
+    for point in range(SAMPLE_POINTS):
+        item = first + (last - first) * point // SAMPLE_POINTS
         if item <= last_item:
             continue
         page = await ledger.reads.results(
-            run_id, stage=stage, cursor=f"{item}.0" if n else None, limit=max(1, sample // SAMPLE_POINTS)
+            run_id, stage=stage, cursor=f"{item}.0" if point else None, limit=max(1, sample // SAMPLE_POINTS)
         )
         if page.rows:
             yield page.rows

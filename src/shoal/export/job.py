@@ -1,4 +1,4 @@
-"""One export: from the ledger's results to a complete file."""
+"""Exports the results of a run to a file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CHUNK_BYTES = 1 << 20
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """How records are laid out. `columns`: only these fields, in this order; without any, all fields.
+    """Options of an export. `columns`: only these fields, in this order; empty for all fields.
 
-    `meta` puts run, stage, key, URL and item before each record. `bom` and `safe_csv` concern CSV alone.
+    `meta` adds run, stage, key, URL and item before each record. `bom` and `safe_csv` apply to CSV only.
     """
 
     columns: tuple[str, ...] = ()
@@ -33,8 +33,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written. `columns` are those of a table; `missing_columns` those asked for that no record has;
-    `differing_stages` names the stages of a table whose records have different fields."""
+    """What was written. `columns`: those of a table. `missing_columns`: requested columns that no record has.
+    `differing_stages`: the stages of a table, when their records have different fields."""
 
     records: int
     columns: tuple[str, ...]
@@ -44,13 +44,13 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     differing_stages: tuple[str, ...] = ()
 
 
-# Told what is being done ("read" or "wrote") and how many records that are so far.
+# Called with "read" or "wrote" and the number of records so far.
 Progress = Callable[[str, int], None]
 DEFAULT_LAYOUT = Layout()
 
 
 def check_target(path: Path | str, format: Format | str | None = None) -> Format:
-    """Refuse now what an export to `path` would refuse at its beginning. Returns the format; nothing is written."""
+    """Raise the errors that an export to `path` would raise at its start. Returns the format; writes nothing."""
     chosen = format_of(str(path), format)
     if chosen is Format.PARQUET:
         require_pyarrow()
@@ -70,8 +70,8 @@ async def export_run(
 ) -> ExportReport:
     """Write a run's records to `path` (`-`: standard output), in constant memory.
 
-    The file appears whole or not at all. While the run goes on it holds all records stored before the export began and
-    some stored meanwhile, each once. `format` defaults to what the path's suffix says.
+    The file appears complete or not at all. Of a running run it contains every record stored before the export began
+    and some stored later, each once. `format` defaults to that of the path's suffix.
     Raises UsageError when the file cannot be written, NotFound for the run, UnknownStage for the stage.
     """
     chosen = format_of(str(path), format)
@@ -94,12 +94,12 @@ async def export_run(
 class _Job:
     def __init__(self, ledger: Ledger, run_id: str, stage: str | None, layout: Layout, progress: Progress) -> None:
         self._results = result_pages(ledger, run_id, stage=stage)
-        self._maker = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
+        self._line_maker = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
         self._layout = layout
         self._progress = progress
 
     async def copy(self, target: ExportTarget) -> ExportReport:
-        """JSON Lines: straight from the ledger."""
+        """JSON Lines: records are copied as they are stored."""
         records = 0
         async for rows in self._results:
             await _run_in_thread(self._copy_page, target, rows)
@@ -108,11 +108,11 @@ class _Job:
         return ExportReport(records=records, columns=self._layout.columns, bytes=target.tell(), format=Format.JSONL)
 
     async def tabulate(self, target: ExportTarget, format: Format) -> ExportReport:
-        """A table: its columns are known when all records have been seen, so these wait in a nameless file.
+        """A table: its columns are known after the last record, so the records are spooled to a temporary file.
 
-        Reading the ledger twice instead would find records of a going run that do not fit the columns.
+        A second read of the ledger instead could find new records that do not fit the columns.
         """
-        table = TableSchema(self._maker.columns, typed=format is Format.PARQUET)
+        table = TableSchema(self._line_maker.columns, typed=format is Format.PARQUET)
         records = written = 0
         with _spool(target) as spool:
             async for rows in self._results:
@@ -139,14 +139,14 @@ class _Job:
         )
 
     def _copy_page(self, target: ExportTarget, rows: tuple[ResultRow, ...]) -> None:
-        target.write("".join(f"{self._maker.line(row)}\n" for row in rows).encode())
+        target.write("".join(f"{self._line_maker.line(row)}\n" for row in rows).encode())
 
     def _spool_page(
         self, spool: BinaryIO, target: ExportTarget, table: TableSchema, rows: tuple[ResultRow, ...]
     ) -> None:
         lines = []
         for row in rows:
-            line = self._maker.line(row)
+            line = self._line_maker.line(row)
             table.add(row.stage, decode_record(row, line))
             lines.append(f"{line}\n")
         with write_errors_explained(target.name):
@@ -159,7 +159,7 @@ class _Job:
 
 
 async def _run_in_thread(work: Callable[..., None], *arguments: object) -> None:
-    """Run blocking work in a thread. When cancelled, wait for it first: it uses files that are closed next."""
+    """Run blocking work in a thread. When cancelled, wait for it first: the caller closes its files next."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         await asyncio.shield(running)
@@ -169,7 +169,7 @@ async def _run_in_thread(work: Callable[..., None], *arguments: object) -> None:
 
 
 def _spool(target: ExportTarget) -> BinaryIO:
-    """A file without a name, on the disk that was chosen for the export, where there is one."""
+    """A temporary file on the disk of the export, if the target has one."""
     with write_errors_explained(target.name):
         return tempfile.TemporaryFile(dir=target.folder)
 

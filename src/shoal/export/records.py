@@ -1,4 +1,4 @@
-"""A run's results as lines of JSON: what a JSONL file holds, and what tables are made from."""
+"""Reads the results of a run and renders each as one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shoal.model.redaction import redacted
 from shoal.model.views import ResultRow
 
 META = ("_run", "_stage", "_key", "_url", "_item")
-# Few records at first, since nobody knows how large they are; then as many as fill a page of so many characters.
+# The first page is small, because the size of records is unknown; later pages have about PAGE_CHARACTERS.
 FIRST_PAGE = 10
-LARGEST_PAGE = 1_000
+MAX_PAGE = 1_000
 PAGE_CHARACTERS = 4 << 20
 
 _encode = msgspec.json.Encoder().encode
@@ -26,15 +26,14 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 async def result_pages(
     ledger: Ledger, run_id: str, *, stage: str | None = None
 ) -> AsyncIterator[tuple[ResultRow, ...]]:
-    """All results in their stable order. While the run goes on: all that were stored before, and some that come
-    meanwhile, each once."""
+    """All results in a stable order. Of a running run: all that were stored before and some stored later, each once."""
     cursor, limit = None, FIRST_PAGE
     while True:
         page = await ledger.reads.results(run_id, stage=stage, cursor=cursor, limit=limit)
         if page.rows:
             yield page.rows
             longest = max(len(row.record) for row in page.rows)
-            limit = min(LARGEST_PAGE, max(1, PAGE_CHARACTERS // longest))
+            limit = min(MAX_PAGE, max(1, PAGE_CHARACTERS // longest))
         cursor = page.cursor
         if cursor is None:
             return
@@ -51,7 +50,7 @@ async def first_results(ledger: Ledger, run_id: str, count: int, *, stage: str |
 
 
 def decode_record(row: ResultRow, text: str | None = None) -> dict[str, Any]:
-    """The row's record (or the line made from it) as a value. Raises InvalidRecord when it is none."""
+    """Decode the row's record, or the line made from it. Raises InvalidRecord."""
     try:
         return _decode_record(row.record if text is None else text)
     except (msgspec.MsgspecError, RecursionError) as problem:
@@ -59,11 +58,10 @@ def decode_record(row: ResultRow, text: str | None = None) -> dict[str, Any]:
 
 
 class LineMaker:
-    """One line per result: the record's text as it is stored, with `meta` the facts about it in front.
+    """Renders results as lines: the record as stored, with `meta` preceded by its run, stage, key, URL and item.
 
-    A file goes to others, so logins and tokens in the item's URL and key are left out of these.
-
-    `columns` picks fields, in that order. A record's own field wins over a fact of the same name.
+    Logins and tokens in URL and key are redacted, because files are passed on. `columns` selects fields, in that order.
+    A record's own field takes precedence over a meta field of the same name.
     """
 
     def __init__(self, run_id: str, *, meta: bool = False, columns: Sequence[str] = ()) -> None:
@@ -75,7 +73,7 @@ class LineMaker:
 
     def line(self, row: ResultRow) -> str:
         text: str = row.record
-        # JSON has line breaks only between its tokens, where a blank means the same.
+        # Line breaks in JSON are only between tokens, where a blank is equivalent.
         if "\n" in text or "\r" in text:
             text = text.replace("\r", " ").replace("\n", " ")
         if self._meta:
@@ -87,9 +85,9 @@ class LineMaker:
 
     def _with_meta(self, row: ResultRow, text: str) -> str:
         key, url = (None if text is None else redacted(text) for text in (row.key, row.url))
-        facts = (self._run, _text(row.stage), _text(key), _text(url), str(row.item))
+        values = (self._run, _text(row.stage), _text(key), _text(url), str(row.item))
         own = _fields(row, text) if '"_' in text or "\\" in text else {}
-        head = ",".join(f'"{name}":{fact}' for name, fact in zip(META, facts, strict=True) if name not in own)
+        head = ",".join(f'"{name}":{value}' for name, value in zip(META, values, strict=True) if name not in own)
         rest = text[1:].lstrip()
         return f"{{{head}{',' if head and not rest.startswith('}') else ''}{rest}"
 
@@ -104,7 +102,7 @@ def _fields(row: ResultRow, text: str) -> dict[str, msgspec.Raw]:
 def _unreadable(row: ResultRow, problem: Exception) -> InvalidRecord:
     return InvalidRecord(
         f"Record {row.n} of item {row.item} ({row.stage}) cannot be read: {problem}.",
-        remedy="A plain JSONL export copies records as they are.",
+        remedy="Export as JSONL without --columns: that copies records as they are stored.",
     )
 
 

@@ -1,9 +1,4 @@
-"""Tables of records: the columns are found in a first pass, the file is written in a second.
-
-What fields records have, and of which types: found by looking at every record once.
-
-Writers of tables: each takes chunks of JSON lines whose columns are known, and gives bytes to a target.
-"""
+"""CSV and Parquet: a first pass over the records finds columns and types (TableSchema), a second one writes them."""
 
 from __future__ import annotations
 
@@ -22,31 +17,30 @@ MAX_COLUMNS = 10_000
 # An object with more fields than this is a dictionary keyed by data, not a structure.
 MAX_NESTED_FIELDS = 100
 MAX_DEPTH = 8
+ROW_GROUP_ROWS = 128 << 10
+ROW_GROUP_BYTES = 32 << 20
 _MAX_EXACT_FLOAT = 1 << 53
 _INT64_LIMIT = 1 << 63
+_SIMPLE_TYPES = {str: "text", bool: "bool", float: "float", type(None): "null"}
+_CSV_SCALARS = (str, int, float, type(None))
+_BOM = "\ufeff"
+# Spreadsheets read a cell that starts with one of these as a formula.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 Convert = Callable[[Any], Any]
 _encode = msgspec.json.Encoder().encode
-_SIMPLE = {str: "text", bool: "bool", float: "float", type(None): "null"}
-ROW_GROUP_ROWS = 128 << 10
-ROW_GROUP_BYTES = 32 << 20
-_BOM = "\ufeff"
-_CSV_SCALARS = (str, int, float, type(None))
-# What spreadsheets take for the start of a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def cell_text(value: Any) -> str:
-    """A value as the text of a cell: strings as they are, None empty, everything else as JSON."""
+    """The text of a cell: strings unchanged, None empty, everything else as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else _encode(value).decode()
 
 
 class FieldType:
-    """The types that were seen in one place."""
+    """The type of a column, list element or nested field, derived from all its values."""
 
     __slots__ = ("_depth", "element", "fields", "kinds")
 
@@ -57,14 +51,14 @@ class FieldType:
         self._depth = depth
 
     def add(self, value: Any) -> None:
-        kind = _SIMPLE.get(type(value))
+        kind = _SIMPLE_TYPES.get(type(value))
         if kind is None:
-            kind = self._add_number(value) if type(value) is int else self._add_nested(value)
+            kind = self._int_kind(value) if type(value) is int else self._add_nested(value)
         self.kinds.add(kind)
 
     @property
     def type(self) -> str:
-        """bool, int, float, text, list or struct; text where the values agree on nothing better."""
+        """bool, int, float, text, list or struct; text where the values have no common type."""
         kinds = self.kinds - {"null"}
         if kinds <= {"int", "wide"}:
             return "int" if kinds else "text"
@@ -78,7 +72,7 @@ class FieldType:
         return kind if kind in ("bool", "list") else "text"
 
     def converter(self) -> Convert | None:
-        """What turns the values seen into values of `type`; None when they are that already."""
+        """Converts the values to `type`; None when no conversion is needed."""
         match self.type:
             case "text":
                 return None if self.kinds <= {"text", "null"} else _or_none(cell_text)
@@ -92,7 +86,7 @@ class FieldType:
             case _:
                 return None
 
-    def _add_number(self, value: int) -> str:
+    def _int_kind(self, value: int) -> str:
         if -_MAX_EXACT_FLOAT <= value <= _MAX_EXACT_FLOAT:
             return "int"
         return "wide" if -_INT64_LIMIT <= value < _INT64_LIMIT else "huge"
@@ -103,20 +97,20 @@ class FieldType:
         if isinstance(value, list):
             if self.element is None:
                 self.element = FieldType(self._depth + 1)
-            for one in value:
-                self.element.add(one)
+            for element in value:
+                self.element.add(element)
             return "list"
-        for name, one in value.items():
+        for name, inner in value.items():
             if name not in self.fields:
                 if len(self.fields) > MAX_NESTED_FIELDS:
                     break
                 self.fields[name] = FieldType(self._depth + 1)
-            self.fields[name].add(one)
+            self.fields[name].add(inner)
         return "struct"
 
 
 class TableSchema:
-    """The columns of a table: every field that a record had, in the order of first appearance."""
+    """The columns of a table: every field of the records, in the order of first appearance."""
 
     def __init__(self, columns: tuple[str, ...] = (), *, typed: bool) -> None:
         self._typed = typed
@@ -147,7 +141,7 @@ class TableSchema:
     def differing_stages(self) -> tuple[str, ...]:
         """The stages, when their records have different fields."""
         fields = list(self._by_stage.values())
-        return tuple(self._by_stage) if any(one != fields[0] for one in fields) else ()
+        return tuple(self._by_stage) if any(names != fields[0] for names in fields) else ()
 
     def _add_columns(self, record: Mapping[str, Any]) -> None:
         for name in record:
@@ -156,7 +150,7 @@ class TableSchema:
         if len(self.field_types) > MAX_COLUMNS:
             raise UsageError(
                 f"The records have more than {MAX_COLUMNS:,} different fields: too many for a table.",
-                remedy="Choose some with --columns, or write JSONL.",
+                remedy="Select some with --columns, or write JSONL.",
             )
 
 
@@ -170,13 +164,13 @@ def _struct_converter(converters: Mapping[str, Convert | None]) -> Convert | Non
         return None
 
     def convert(value: Any) -> Any:
-        return {name: needed[name](one) if name in needed else one for name, one in value.items()}
+        return {name: needed[name](inner) if name in needed else inner for name, inner in value.items()}
 
     return _or_none(convert)
 
 
 class TableWriter(Protocol):
-    """`finish` writes what is left; `abort`, after a failure, makes sure that nothing more is written."""
+    """Writes chunks of JSON lines to a target. `finish` writes buffered rows; `abort`, after a failure, drops them."""
 
     def write(self, lines: Sequence[bytes]) -> None: ...
 
@@ -186,16 +180,16 @@ class TableWriter(Protocol):
 
 
 class CsvWriter:
-    """RFC 4180 in UTF-8. `safe` puts a quote before texts that a spreadsheet would take for a formula."""
+    """RFC 4180 in UTF-8. `safe` puts a quote before text that a spreadsheet would read as a formula."""
 
     def __init__(self, target: ExportTarget, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
         self._target = target
         self._columns = table.columns
         self._safe = safe
-        heading = io.StringIO(newline="")
+        header = io.StringIO(newline="")
         if table.columns:
-            csv.writer(heading).writerow(self._escape_formulas(self._columns))
-        target.write(((_BOM if bom else "") + heading.getvalue()).encode())
+            csv.writer(header).writerow(self._escape_formulas(self._columns))
+        target.write(((_BOM if bom else "") + header.getvalue()).encode())
 
     def write(self, lines: Sequence[bytes]) -> None:
         text = io.StringIO(newline="")
@@ -208,19 +202,19 @@ class CsvWriter:
         self._target.write(text.getvalue().encode())
 
     def finish(self) -> None:
-        """Every row is written already."""
+        """Rows are not buffered."""
 
     def abort(self) -> None:
-        """Nothing is kept back that could be written later."""
+        """Rows are not buffered."""
 
     def _escape_formulas(self, row: Sequence[Any]) -> list[Any]:
         if not self._safe:
             return list(row)
-        return [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row]
+        return [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell for cell in row]
 
 
 class ParquetWriter:
-    """Row groups of bounded size, cut by the data alone, so that the same records give the same bytes."""
+    """Writes row groups of bounded size that depend on the data only, so that the same records give the same bytes."""
 
     def __init__(self, target: ExportTarget, table: TableSchema) -> None:
         pa, pq = require_pyarrow()
@@ -265,7 +259,7 @@ class ParquetWriter:
 
 
 class _ArrowSink:
-    """A target as Arrow wants a file to look. Arrow writes a footer even when it is closed after a failure."""
+    """A target as a file object for Arrow, which writes a footer even when it is closed after a failure."""
 
     closed = False
     mode = "wb"
@@ -281,14 +275,14 @@ class _ArrowSink:
         return self._target.tell()
 
     def flush(self) -> None:
-        """A target holds nothing back."""
+        """A target does not buffer."""
 
     def close(self) -> None:
         self.closed = True
 
 
 def require_pyarrow() -> tuple[Any, Any]:
-    """Arrow and its Parquet half, imported when they are needed and not before."""
+    """Import pyarrow and pyarrow.parquet on first use."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:

@@ -1,9 +1,4 @@
-"""Where an export goes: a file that is replaced in one step, or a stream; and in which format.
-
-Which format a file is written in: what was asked for, else what its name says.
-
-Where an export goes: a file that is replaced in one step, or a stream such as standard output.
-"""
+"""Targets of an export, files that are replaced atomically or streams, and their formats."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.model.redaction import redacted
 
 STDOUT = "-"
-# The flag for files without a name, where the system has them.
+# Opens a file without a name; None where the system cannot.
 O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 _TMPFILE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 
@@ -35,14 +30,14 @@ class Format(StrEnum):
 _BY_SUFFIX = {".jsonl": Format.JSONL, ".ndjson": Format.JSONL, ".csv": Format.CSV, ".parquet": Format.PARQUET}
 
 
-def format_of(path: str, wanted: str | None = None) -> Format:
-    """`wanted` if given, else by the suffix of the path; standard output gets JSON Lines."""
-    if wanted is not None:
-        if wanted not in list(Format):
+def format_of(path: str, requested: str | None = None) -> Format:
+    """The requested format, else that of the path's suffix; JSON Lines for standard output."""
+    if requested is not None:
+        if requested not in list(Format):
             raise UsageError(
-                f"{wanted!r} is no format that Shoal writes.", remedy=f"Use one of {', '.join(Format)}."
+                f"{requested!r} is not a format that Shoal writes.", remedy=f"Use one of {', '.join(Format)}."
             ) from None
-        return Format(wanted)
+        return Format(requested)
     if path == STDOUT:
         return Format.JSONL
     suffix = PurePath(path).suffix.lower()
@@ -55,19 +50,19 @@ def format_of(path: str, wanted: str | None = None) -> Format:
 
 
 class ExportTarget(Protocol):
-    """Takes bytes; `commit` makes them final, `discard` forgets them as far as that is possible."""
+    """Takes bytes. `commit` makes them final; `discard` drops them, as far as the target can."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def folder(self) -> Path | None:
-        """Where spare files may lie; None where there is no such place."""
+        """The folder for temporary files; None if the target has none."""
 
     def write(self, data: bytes) -> int: ...
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """The number of bytes written."""
 
     def commit(self) -> None: ...
 
@@ -75,13 +70,13 @@ class ExportTarget(Protocol):
 
 
 def open_target(path: str) -> ExportTarget:
-    """`-` is standard output. Pipes and devices are written to directly, files are replaced."""
+    """Open a target; `-` is standard output. Pipes and devices are written directly, files are replaced on commit."""
     if path == STDOUT:
         return StreamTarget(1, "standard output")
     if "://" in path:
         raise UsageError(
-            f"{redacted(path)} is an address; an export is a file on this machine.",
-            remedy="Name a file, or use - and pipe the records to a program that sends them there.",
+            f"{redacted(path)} is a URL; an export writes a local file.",
+            remedy="Name a file, or use - and pipe the records to a program that uploads them.",
         )
     with write_errors_explained(path):
         real = Path(os.path.realpath(path))
@@ -93,7 +88,7 @@ def open_target(path: str) -> ExportTarget:
 
 
 def check_writable(path: str) -> None:
-    """Refuse what `open_target` would refuse. A pipe is not opened: its reader would take that for the whole export."""
+    """Raise what `open_target` would raise. A pipe is not opened: its reader would see an empty export."""
     if path == STDOUT:
         return
     real = Path(os.path.realpath(path))
@@ -106,7 +101,7 @@ def check_writable(path: str) -> None:
 
 
 class _DescriptorTarget:
-    """A descriptor that bytes go to, and how many have gone there."""
+    """Writes to a file descriptor and counts the bytes."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.name = name
@@ -124,7 +119,7 @@ class _DescriptorTarget:
 
 
 class StreamTarget(_DescriptorTarget):
-    """What has been written cannot be taken back; it has no folder to put spare files into."""
+    """A pipe, device or standard output; `discard` cannot take back what was written."""
 
     folder: Path | None = None
 
@@ -137,10 +132,10 @@ class StreamTarget(_DescriptorTarget):
 
 
 class AtomicFile(_DescriptorTarget):
-    """A file that appears at `path` whole or not at all.
+    """A file that appears at `path` complete or not at all; it keeps the permissions of the file that it replaces.
 
-    Until `commit` its bytes have no name where the system allows that, so that even a killed process leaves nothing
-    behind; elsewhere they stand in a hidden file beside it. A file that is replaced hands on its permissions.
+    Until `commit` it is a file without a name where the system supports that, so that a killed process leaves nothing
+    behind; elsewhere it is a hidden file in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,7 +153,7 @@ class AtomicFile(_DescriptorTarget):
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 if not self._has_temp_name:
-                    # Only with a folder's descriptor does Python ask the kernel to follow this link to the open file.
+                    # With dst_dir_fd Python calls linkat with AT_SYMLINK_FOLLOW, which links the open file.
                     os.link(f"/proc/self/fd/{self._descriptor}", self._temp_path.name, dst_dir_fd=folder)
                     self._has_temp_name = True
                 os.replace(self._temp_path, self.path)
@@ -185,7 +180,7 @@ class AtomicFile(_DescriptorTarget):
 
 @contextmanager
 def write_errors_explained(path: object) -> Iterator[None]:
-    """The system's complaints about writing to `path` as one sentence with its remedy."""
+    """Turn OSErrors of writing to `path` into a UsageError with a remedy."""
     try:
         yield
     except BrokenPipeError:
@@ -195,17 +190,17 @@ def write_errors_explained(path: object) -> Iterator[None]:
             case errno.ENOENT | errno.ENOTDIR:
                 folder = Path(str(path)).parent
                 raise UsageError(
-                    f"There is no folder {folder}.", remedy="Make it first, or write elsewhere."
+                    f"There is no folder {folder}.", remedy="Create it first, or choose another path."
                 ) from error
             case errno.EACCES | errno.EPERM | errno.EROFS:
                 raise UsageError(
                     f"{path} cannot be written: {error.strerror}.",
-                    remedy="Get the right to write in its folder, or write elsewhere.",
+                    remedy="Get write permission for its folder, or choose another path.",
                 ) from error
             case _:
                 raise UsageError(
                     f"Writing {path} failed: {error.strerror}.",
-                    remedy="Free some space or write elsewhere; a file that was there before is as it was.",
+                    remedy="Free disk space or choose another path; an existing file was not changed.",
                 ) from error
 
 

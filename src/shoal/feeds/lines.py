@@ -1,8 +1,5 @@
-"""Lines of text from a file or a stream: decompressed, decoded, split.
-
-From the bytes of a file or a stream to the bytes of its text: gzip is inflated, a byte order mark dropped.
-
-From blocks of bytes to lines of text, whatever the blocks cut apart.
+"""Lines of text from blocks of bytes: decompressed, without byte order mark, decoded, split. The boundaries of the
+blocks make no difference.
 """
 
 from __future__ import annotations
@@ -11,29 +8,28 @@ import zlib
 from collections.abc import Iterator
 
 from shoal.errors import UsageError
+from shoal.fetch.inflate import GZIP_MAGIC, Inflater
 
 BLOCK = 256 << 10
-_GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _HEAD = 4
-_GZIP_HEADER = 31  # to zlib: the largest window, with the header and the checksum of gzip
-# Room for the largest payload and URL that the ledger takes, in JSON with every character escaped.
+# Enough for the largest payload and URL that the ledger accepts, in JSON with every character escaped.
 MAX_LINE = 8 << 20
 
 
 class Unpacker:
-    """Fed with blocks of bytes, gives blocks of text bytes of bounded size. `name` is the source's, for messages."""
+    """Decompresses blocks of bytes into blocks of limited size. `name` is the source's, for messages."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._head: bytes | None = b""
-        self._gzip: Gunzip | None = None
+        self._gzip: Inflater | None = None
         self._at_start = b""
         self._started = False
 
     def feed(self, block: bytes) -> Iterator[bytes]:
         if self._head is not None:
-            # A pipe may hand over its first bytes one by one.
+            # The first blocks of a pipe may be single bytes.
             self._head += block
             if len(self._head) < _HEAD:
                 return
@@ -44,15 +40,15 @@ class Unpacker:
         """The rest. Raises UsageError when compressed data ends too early."""
         if self._head is not None:
             yield from self._unpacked(self._begin())
-        if self._gzip is not None and self._gzip.is_open:
+        if self._gzip is not None and self._gzip.is_cut_short:
             raise self._damaged("its compressed data ends too early")
         if not self._started and self._at_start:
             yield self._at_start
 
     def _begin(self) -> bytes:
         head, self._head = self._head or b"", None
-        if head.startswith(_GZIP):
-            self._gzip = Gunzip()
+        if head.startswith(GZIP_MAGIC):
+            self._gzip = Inflater()
         elif len(head) >= _HEAD and head[:2] in (b"\xff\xfe", b"\xfe\xff") and 0 in head[2:4]:
             raise UsageError(f"{self._name} is UTF-16 text.", remedy="Save it as UTF-8, one URL a line.")
         return head
@@ -62,7 +58,7 @@ class Unpacker:
             yield from self._strip_bom(block)
             return
         try:
-            for part in self._gzip.feed(block):
+            for part in self._gzip.feed(block, BLOCK):
                 yield from self._strip_bom(part)
         except zlib.error:
             raise self._damaged("its compressed data is broken") from None
@@ -85,44 +81,10 @@ class Unpacker:
         )
 
 
-class Gunzip:
-    """Inflates a stream of gzip members piece by piece, so that no input can make it hold much at once."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(_GZIP_HEADER)
-        self._member_start = b""
-        self._is_finished = False
-        self.is_open = True
-
-    def feed(self, block: bytes) -> Iterator[bytes]:
-        while block and not self._is_finished:
-            if not self.is_open:
-                block = self._next_member(block)
-                continue
-            part = self._member.decompress(block, BLOCK)
-            block = self._member.unconsumed_tail
-            if self._member.eof:
-                block, self.is_open = self._member.unused_data, False
-            if part:
-                yield part
-
-    def _next_member(self, block: bytes) -> bytes:
-        """Members follow one another directly; anything else behind one is padding and ends the file."""
-        block = self._member_start + block
-        if len(block) < len(_GZIP):
-            self._member_start = block
-            return b""
-        self._member_start = b""
-        self._is_finished = not block.startswith(_GZIP)
-        self._member, self.is_open = zlib.decompressobj(_GZIP_HEADER), not self._is_finished
-        return block
-
-
 class LineSplitter:
-    """Fed with blocks, gives lists of lines without their ends.
+    """Splits blocks into lists of lines, without line ends.
 
-    Lines end with LF, CRLF or CR, as editors count them. A line that is no text for an item is given as the reason:
-    a `BadLine` instead of a str.
+    Lines end with LF, CRLF or CR, as editors count them. A line that cannot be decoded is a `BadLine` instead of a str.
     """
 
     def __init__(self) -> None:
@@ -156,7 +118,7 @@ class LineSplitter:
         return []
 
     def _keep(self, part: bytes) -> None:
-        """Remember a part of an unfinished line, but never more of it than a line may have."""
+        """Keep a part of an unfinished line, up to the maximum length of a line."""
         if part and self._rest_size <= MAX_LINE:
             self._rest.append(part)
         self._rest_size += len(part)
@@ -170,7 +132,7 @@ class LineSplitter:
 
 
 class BadLine:
-    """A line that cannot be read, and why."""
+    """A line that cannot be decoded, and why."""
 
     __slots__ = ("why",)
 
@@ -179,7 +141,7 @@ class BadLine:
 
 
 def _decoded(lines: bytes) -> list[str | BadLine]:
-    """Nearly always the whole block is clean, so it is decoded at once."""
+    """Nearly all blocks are valid, so a block is decoded as a whole first."""
     try:
         text = lines.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Files of URLs, and standard input.
+"""Items from a file of URLs or from standard input.
 
 One URL a line. Empty lines and lines that start with `#` are skipped, spaces around a URL are dropped. A line that
 starts with `{` is a JSON object with `url`, `key`, `payload`, `partition`, `priority`, `lane`, `stage` and `delay`, of
-which `url` or `key` is needed. The text is UTF-8; it may be compressed with gzip. A bad line does no harm to others.
+which `url` or `key` is required. The text is UTF-8; it may be gzipped. An invalid line does not affect others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from shoal.model.item import NewItem
 
 STDIN = "-"
 MAX_REASONS = 100
-# Others on the loop, such as the chunk on its way to the ledger, get their turn after so many items.
-_SLICE = 500
+# After so many items other tasks of the event loop get a turn, such as the transfer to the ledger.
+_ITEMS_PER_TURN = 500
 # The ledger's intake counts an entry without URL and key as invalid.
 _INVALID_ITEM = NewItem()
 
@@ -48,12 +48,12 @@ _FIELDS = tuple(name for name in _ItemLine.__struct_fields__ if name != "url")
 
 
 class UrlFile:
-    """The items that a file or standard input (`-`) names, read in constant memory.
+    """The items of a file or of standard input (`-`), read in constant memory.
 
     `make(url, **fields)` turns a line into an item; `fields` are those of a JSON line that are given and not null, and
-    url is None when a JSON line has only a key. What it refuses with a UsageError becomes an entry that the intake
-    counts as invalid, like every other bad line. Iterate it with `for`, or with `async for`, which does not block
-    the loop while a pipe has nothing to say. Raises UsageError for a file that cannot be read.
+    url is None when a JSON line has only a key. A line that it refuses with a UsageError becomes an entry that the
+    intake counts as invalid, like every other invalid line. Iterate it with `for`, or with `async for`, which does not
+    block the event loop while a pipe is empty. Raises UsageError for a file that cannot be read.
     """
 
     def __init__(self, path: str | Path, make: Callable[..., NewItem]) -> None:
@@ -70,7 +70,7 @@ class UrlFile:
         return self._numbers.line_at(position)
 
     def describe_error(self, position: int, message: str) -> str:
-        """An intake's complaint as a person wants it: with the line, and with the reason if the file knows better."""
+        """An error of the intake for users: with the line, and with the reader's reason if there is one."""
         return f"line {self.line_of(position)}: {self._reasons.get(position, message)}"
 
     def __iter__(self) -> Iterator[NewItem]:
@@ -89,7 +89,7 @@ class UrlFile:
             for item in self._items(lines):
                 yield item
                 count += 1
-                if count % _SLICE == 0:
+                if count % _ITEMS_PER_TURN == 0:
                     await asyncio.sleep(0)
 
     async def _lines_when_ready(self) -> AsyncIterator[Sequence[str | BadLine]]:
@@ -132,7 +132,7 @@ class UrlFile:
         return self._make(found.url, **fields)
 
     def _invalid_item(self, why: str) -> NewItem:
-        # Complaints of the intake are the first few as well, so the first few reasons are enough.
+        # The intake also reports only its first errors.
         if len(self._reasons) < MAX_REASONS:
             self._reasons[self._numbers.count] = why
         return _INVALID_ITEM
@@ -156,7 +156,7 @@ class UrlFile:
 
 
 class _LineNumbers:
-    """From positions of entries to lines. Only the runs of skipped lines between entries are kept, 16 bytes each."""
+    """Maps positions of entries to line numbers. Stores only runs of skipped lines, 16 bytes each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -178,13 +178,13 @@ class _LineNumbers:
 
 
 async def _wait_readable(fd: int) -> None:
-    """Wait until a pipe, a terminal or a socket has something to read, or has ended."""
+    """Wait until a pipe, a terminal or a socket has input, or has ended."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:
         loop.add_reader(fd, ready.set)
     except PermissionError:
-        return  # what cannot be waited for, such as /dev/null, never makes anybody wait
+        return  # files that cannot be polled, such as /dev/null, never block
     try:
         await ready.wait()
     finally:
@@ -192,7 +192,7 @@ async def _wait_readable(fd: int) -> None:
 
 
 def _check_readable(name: str, path: str | Path) -> None:
-    """Say at once what would otherwise be said after a run was created. A pipe must not be opened twice."""
+    """Fail before a run is created. The file is not opened, because a pipe must not be opened twice."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:

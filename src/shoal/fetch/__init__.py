@@ -1,1 +1,1 @@
-"""Fetching pages: HTTP, robots.txt, the body store, and what an answer means. Nothing here knows the ledger."""
+"""Fetching pages: HTTP, robots.txt, sitemaps, the body store, response classification. Independent of the ledger."""

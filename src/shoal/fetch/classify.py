@@ -1,8 +1,5 @@
-"""What a response means for its item: done, permanent, transient, throttled or blocked.
-
-What an answer means: fine, gone, try again, wait, or blocked.
-
-Dates and numbers as sites write them. What cannot be read, or is out of every range, counts as absent.
+"""Classifies a response: usable, permanent, transient, throttled or blocked. Also parses dates and numbers that sites
+send; unreadable ones count as absent.
 """
 
 from __future__ import annotations
@@ -22,16 +19,16 @@ if TYPE_CHECKING:
     from shoal.fetch.page import Page
 
 MAX_RETRY_AFTER = 86_400.0
-# A challenge is a small page. A large one that holds such a text writes about it.
-_LARGEST_CHALLENGE = 64 * 1024
+# Challenge pages are small; a larger page that contains such a text is about challenges.
+_MAX_CHALLENGE_BYTES = 64 * 1024
 _HTML = ("text/html", "application/xhtml+xml", "")
 
-# Headers and values that only a challenge carries.
+# Headers and values that only a challenge has.
 _CHALLENGE_HEADERS = (("cf-mitigated", ("challenge",)), ("x-amzn-waf-action", ("challenge", "captcha")))
 
-# Texts that challenges hold and the pages behind them do not: the vendors' ordinary scripts are on every page they
-# guard, so none of those is here. Challenges also say "challenge" or "captcha" near their beginning, so
-# two short searches clear a normal page.
+# Texts that are in challenges and not in the pages behind them; the vendors' ordinary scripts are on every page they
+# protect, so none of those is here. Challenges also have "challenge" or "captcha" near their beginning, so two short
+# searches suffice for a normal page.
 _HEAD_BYTES = 8 * 1024
 _HINTED_MARKERS = (
     (b"_cf_chl_opt", "a Cloudflare challenge"),
@@ -42,8 +39,8 @@ _HINTED_MARKERS = (
     (b'id="anubis_challenge"', "an Anubis challenge"),
 )
 _IMPERVA_MARKER = b"Incapsula incident ID"
-_LARGEST_IMPERVA = 4 * 1024
-# Compared with the whole title, so that a page about captchas is none.
+_MAX_IMPERVA_BYTES = 4 * 1024
+# Compared with the whole title, so that a page about captchas does not match.
 _TITLES = frozenset(
     {
         b"access denied",
@@ -64,35 +61,35 @@ _TITLES = frozenset(
         b"you have been blocked",
     }
 )
-# No date or number is longer; Python takes quadratic time to read very long ones.
-_LONGEST = 100
+# No date or number is longer; Python takes quadratic time to parse very long ones.
+_MAX_LENGTH = 100
 _MONTH = re.compile(r"\d{4}(-\d\d)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?", re.ASCII)
 
 
 def classify_page(page: Page) -> AttemptEnded | None:
-    """How an attempt that got this answer ends; None if the page can be worked on."""
+    """The error that this response ends its attempt with; None if the page is usable."""
     status = page.status
     if 200 <= status < 300:
         reason = _soft_block(page)
         return None if reason is None else Blocked(f"soft block: {reason}")
-    answer = _status_text(status)
+    text = _status_text(status)
     if status == 429:
-        return Throttled(answer, retry_after=_retry_after_of(page), host=host_or_none(page.url))
+        return Throttled(text, retry_after=_retry_after_of(page), host=host_or_none(page.url))
     if reason := _challenge_header(page):
-        return Blocked(f"{answer}: {reason}")
+        return Blocked(f"{text}: {reason}")
     if status >= 500:
         wait = _retry_after_of(page) if status == 503 else None
-        return Transient(answer) if wait is None else Throttled(answer, retry_after=wait, host=host_or_none(page.url))
+        return Transient(text) if wait is None else Throttled(text, retry_after=wait, host=host_or_none(page.url))
     if status == 403:
-        return Blocked(answer)
+        return Blocked(text)
     if status in (408, 425):
-        return Transient(answer)
-    return Permanent(answer + _status_hint(status))
+        return Transient(text)
+    return Permanent(text + _status_hint(status))
 
 
 def retry_after(value: str, now: datetime) -> float | None:
-    """The wait that a Retry-After header asks for, in seconds up to a day; None if it makes no sense."""
+    """The wait that a Retry-After header requests, in seconds up to a day; None if it is invalid."""
     if (seconds := read_decimal(value)) is not None:
         return _clamp(seconds)
     date = read_date(value)
@@ -103,7 +100,7 @@ def _retry_after_of(page: Page) -> float | None:
     value = page.headers.get("Retry-After")
     if value is None:
         return None
-    # A date is meant by the site's clock, and ours may be wrong.
+    # The date is relative to the site's clock; the local one may differ.
     now = read_date(page.headers.get("Date")) or datetime.now(UTC)
     return retry_after(value, now)
 
@@ -136,18 +133,18 @@ def _challenge_header(page: Page) -> str | None:
 
 
 def _soft_block(page: Page) -> str | None:
-    """The reason that gives away a block behind a good status."""
+    """Why a response with a good status is a block after all; None if it is not."""
     if reason := _challenge_header(page):
         return reason
     body = page.body
     size = len(body)
-    if size >= _LARGEST_CHALLENGE or page.content_type not in _HTML:
+    if size >= _MAX_CHALLENGE_BYTES or page.content_type not in _HTML:
         return None
     if size < 1024 and not body.strip():
-        # An answer without a type, to HEAD, or 204 is meant to be empty.
-        meant = page.method == "HEAD" or page.status in (204, 205) or not page.content_type
-        return None if meant else "the page is empty"
-    if size < _LARGEST_IMPERVA and _IMPERVA_MARKER in body:
+        # A response without a type, to HEAD, or 204 is empty on purpose.
+        is_intended = page.method == "HEAD" or page.status in (204, 205) or not page.content_type
+        return None if is_intended else "the page is empty"
+    if size < _MAX_IMPERVA_BYTES and _IMPERVA_MARKER in body:
         return "the page is an Imperva block"
     if body.find(b"challenge", 0, _HEAD_BYTES) >= 0 or body.find(b"captcha", 0, _HEAD_BYTES) >= 0:
         for marker, name in _HINTED_MARKERS:
@@ -169,16 +166,16 @@ def _challenge_title(body: bytes) -> str | None:
 
 
 def read_date(text: str | None) -> dt.datetime | None:
-    """A date of HTTP, mail or RSS (RFC 5322) or of a sitemap (W3C), in UTC; without a zone it is taken for UTC."""
+    """A date of HTTP, mail or RSS (RFC 5322) or of a sitemap (W3C), in UTC, which is also the default zone."""
     text = (text or "").strip()
-    if not text or len(text) > _LONGEST:
+    if not text or len(text) > _MAX_LENGTH:
         return None
     if _MONTH.fullmatch(text):
         text = f"{text}-01" if len(text) == 7 else f"{text}-01-01"
-    for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
+    for parse in (dt.datetime.fromisoformat, parsedate_to_datetime):
         try:
-            date = read(text)
-            # A zone may move a date at the end of the calendar beyond it.
+            date = parse(text)
+            # The conversion may leave the range of datetime.
             return date.replace(tzinfo=dt.UTC) if date.tzinfo is None else date.astimezone(dt.UTC)
         except (ValueError, OverflowError, TypeError, IndexError):
             continue
@@ -188,7 +185,7 @@ def read_date(text: str | None) -> dt.datetime | None:
 def read_decimal(text: str | None) -> float | None:
     """A plain decimal number of at most eighteen digits before its point."""
     text = (text or "").strip()
-    return float(text) if len(text) <= _LONGEST and _DECIMAL.fullmatch(text) else None
+    return float(text) if len(text) <= _MAX_LENGTH and _DECIMAL.fullmatch(text) else None
 
 
 def ratio(numerator: int, denominator: int) -> float:

@@ -1,8 +1,8 @@
-"""HTML read tag by tag, without a tree.
+"""Scans HTML tag by tag for links, without building a tree.
 
-A tree takes quadratic time for elements nested without end, or with attributes without end, and formatting elements can
-make it far larger than the page. Reading tags takes time in proportion to the page, whatever is in it: each pattern
-consumes what it looks at (every repetition is possessive), so nothing is read twice.
+A tree takes quadratic time for very deep nesting or very many attributes, and formatting elements can make it far
+larger than the page. Scanning takes linear time for any input: each pattern consumes what it inspects (every repetition
+is possessive), so nothing is scanned twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from html.entities import html5
 from typing import NamedTuple
 
 MAX_ATTRIBUTES = 500
-# A page of this size cannot hold enough attributes to take longer than a good fraction of a second.
+# A page of this size cannot have enough attributes to take longer than a fraction of a second.
 _SMALL_PAGE = 64 * 1024
 
 
@@ -24,10 +24,10 @@ def _any_case(name: str) -> str:
 
 _END = r"(?:>|\Z)"
 _QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))"""
-# What stands between the name of a tag and its end. A quote opens a value only behind an equals sign.
+# Between the name of a tag and its end. A quote opens a value only behind an equals sign.
 _ATTRIBUTES = rf"[^>=]*+(?:=\s*+{_QUOTED}?[^>=]*+)*+"
 _FEW_ATTRIBUTES = rf"[^>=]{{0,{2 * MAX_ATTRIBUTES}}}+(?:=\s*+{_QUOTED}?[^>=]{{0,{2 * MAX_ATTRIBUTES}}}+){{0,200}}+"
-# The content of these holds no tags.
+# The content of these has no tags.
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 _RAW_NAMES = [_any_case(name) for name in _RAW]
 _IS_RAW = rf"(?:{'|'.join(_RAW_NAMES)})[\s/>]"
@@ -36,7 +36,7 @@ _COMMENT = r"<!--(?:-?>|.*?(?:--!?>|\Z))"
 _NO_TAG = rf"{_RAW_ELEMENT}|{_COMMENT}|<[!?/][^>]*+>?|<(?![a-zA-Z!?/])"
 _LINK_TAGS = "|".join(_any_case(name) for name in ("a", "area", "base"))
 
-# No name that is looked for begins with one of these, so most tags are told by one letter.
+# No wanted name begins with one of these, so one letter decides for most tags.
 _SKIPPED_TAG_START = "[c-hj-mo-ru-wyzC-HJ-MO-RU-WYZ]"
 
 _WITHOUT_LONG_TAG = re.compile(
@@ -61,7 +61,7 @@ _HREF = re.compile(
     re.DOTALL,
 )
 _REFERENCE = re.compile(r"&(?:#([0-9]++);?|#[xX]([0-9a-fA-F]++);?|([A-Za-z][A-Za-z0-9]{1,32};?)(=?))")
-_LONGEST_NUMBER = 7
+_MAX_DIGITS = 7
 
 
 class Link(NamedTuple):
@@ -72,9 +72,9 @@ class Link(NamedTuple):
 
 
 def links(text: str) -> Iterator[Link]:
-    """What the <a>, <area> and <base> elements of an HTML page point to, as it is written there."""
+    """The href of each <a>, <area> and <base> element of an HTML page, as written there."""
     position = 0
-    # Not a search: that would go on inside of what was skipped, and read the rest again from every place.
+    # match, not search: a search would continue inside of what was skipped and rescan the rest from every position.
     while (found := _NEXT_LINK.match(text, position)) is not None:
         name, attributes = found.groups()
         position = found.end()
@@ -84,11 +84,11 @@ def links(text: str) -> Iterator[Link]:
 
 
 def has_overlong_tag(text: str) -> bool:
-    """Whether an element has more than MAX_ATTRIBUTES attributes; pages too small to matter are not looked at."""
+    """Whether an element has more than MAX_ATTRIBUTES attributes; pages too small to matter are not scanned."""
     position = 0
     while len(text) - position > _SMALL_PAGE:
         harmless = _WITHOUT_LONG_TAG.match(text, position)
-        assert harmless is not None, "it matches nothing at least"
+        assert harmless is not None, "it also matches the empty text"
         tag = _TAG.match(text, harmless.end())
         if tag is None:
             return False
@@ -107,9 +107,9 @@ def _unescape_attribute(value: str) -> str:
 def _resolve_reference(found: re.Match[str]) -> str:
     decimal, hexadecimal, name, equals = found.groups()
     if name is not None:
-        # Without a semicolon `&copy=1` is a parameter, not a sign.
+        # Without a semicolon `&copy=1` is a parameter, not a character.
         known = None if equals and not name.endswith(";") else html5.get(name)
         return found[0] if known is None else known + equals
     digits = (decimal or hexadecimal).lstrip("0")
-    code = int(digits or "0", 10 if decimal else 16) if len(digits) <= _LONGEST_NUMBER else 0
+    code = int(digits or "0", 10 if decimal else 16) if len(digits) <= _MAX_DIGITS else 0
     return chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"

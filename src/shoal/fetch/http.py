@@ -1,8 +1,5 @@
-"""HTTP over aiohttp: one connection pool, redirects followed by hand so that every request passes the gate.
-
-HTTP over aiohttp: one pool of connections, redirects followed by hand so that every request passes the gate.
-
-What went wrong between us and a site, as one sentence that names the site and the cause.
+"""HTTP over aiohttp: one connection pool, and redirects followed here so that every request passes the gate. Network
+errors become one sentence with the site and the cause.
 """
 
 from __future__ import annotations
@@ -23,15 +20,15 @@ from aiohttp import hdrs
 from shoal.errors import AttemptEnded, Permanent, Transient
 from shoal.fetch import urls
 from shoal.fetch.body import ACCEPT_ENCODING, read_body
-from shoal.fetch.memory import GZIP, reservation
+from shoal.fetch.inflate import GZIP_MAGIC
+from shoal.fetch.memory import reservation
 from shoal.fetch.page import Page
 from shoal.fetch.redirects import REDIRECTS, CookieJars, RedirectChain
 from shoal.fetch.urls import PrivateAddress, public_socket
 from shoal.model.url_key import quoted
 
-# What aiohttp and the network may raise while a request is under way.
-WIRE_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
-
+# What aiohttp and the network may raise during a request.
+NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
@@ -44,12 +41,12 @@ _MAX_HEADER_BYTES = 65_536
 _DNS_SECONDS = 60
 # A redirect's body is read to its end up to this size, so that its connection can be used again.
 _SMALL_BODY = 65_536
-# Safe to send a second time, because the first did nothing that the second would repeat.
+# Safe to send a second time.
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
 
 class _SendContext:
-    """What `_ObservedRequest` tells of one request: whether its connection had served another one before."""
+    """Shared by one request and its `_ObservedRequest`; `reused`: its connection had served another request before."""
 
     __slots__ = ("gate", "hop", "pollers", "reused")
 
@@ -64,11 +61,11 @@ _send_context: ContextVar[_SendContext] = ContextVar("context")
 
 
 class _StaleConnection(aiohttp.ClientError):
-    """The kept connection is no good; nothing was sent on it."""
+    """The pooled connection cannot be used; nothing was sent on it."""
 
 
 class _ObservedRequest(aiohttp.ClientRequest):
-    """A request that says when it left. aiohttp's tracing costs more and speaks before the bytes are written."""
+    """Calls the gate around sending. aiohttp's tracing costs more and fires before the bytes are written."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         context = _send_context.get()
@@ -79,32 +76,32 @@ class _ObservedRequest(aiohttp.ClientRequest):
             if poller is None:
                 context.pollers[protocol] = _make_poller(conn.transport)
             elif protocol.should_close or poller.poll(0):
-                # Something came while nobody had asked: the end of the connection, or bytes past the last answer,
-                # which would be taken for the answer to this request.
+                # Unexpected input: the end of the connection, or bytes behind the last response, which would be
+                # parsed as the response to this request.
                 raise _StaleConnection
         if context.gate is not None:
             await context.gate.before_send(context.hop)
             if protocol is not None and (conn.transport is None or protocol.should_close):
-                raise _StaleConnection  # it was closed while we waited
+                raise _StaleConnection  # it was closed during the wait
         response = await super().send(conn)
         if context.gate is not None:
-            # uvloop hands what was written to the kernel at the end of this turn of the loop; this runs after it.
+            # uvloop passes written bytes to the kernel at the end of this loop iteration; this runs after it.
             self.loop.call_soon(context.gate.after_send, context.hop)
         return response
 
 
 def _make_poller(transport: asyncio.Transport) -> select.poll:
-    """Tells whether the connection has something to read. Made once, because finding the socket takes longer."""
+    """A poller for input on the connection. Made once per connection, because finding the socket takes longer."""
     poller = select.poll()
     poller.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return poller
 
 
 class HttpFetcher:
-    """A Fetcher for http and https. Made anywhere, used inside one event loop.
+    """A Fetcher for http and https. Created anywhere, used inside one event loop.
 
-    `idle_timeout` is the longest silence of a site, before its answer or within it; a slow but steady body is
-    bounded by the caller. `deny_private` refuses hosts whose address is not public, after redirects too.
+    `idle_timeout` is the longest time without data, before the response or within it; the caller limits the total
+    time. `deny_private` refuses hosts whose address is not public, after redirects too.
     """
 
     def __init__(
@@ -148,7 +145,7 @@ class HttpFetcher:
                     body = await read_body(response, cap, truncate=request.truncate, memory=memory)
                     break
                 await _drain(response)
-            except WIRE_ERRORS as error:
+            except NETWORK_ERRORS as error:
                 response.close()
                 raise to_attempt_error(error, chain.url) from error
             except BaseException:
@@ -170,8 +167,8 @@ class HttpFetcher:
             seconds=seconds + perf_counter() - started,
         )
         if memory is not None:
-            if body.startswith(GZIP):
-                await memory.reserve(len(body), page.content_type, beginning=GZIP)
+            if body.startswith(GZIP_MAGIC):
+                await memory.reserve(len(body), page.content_type, beginning=GZIP_MAGIC)
             page._memory = memory
         return page
 
@@ -182,9 +179,9 @@ class HttpFetcher:
     async def _request(
         self, chain: RedirectChain, gate: RequestGate | None, cookies: str
     ) -> tuple[float, aiohttp.ClientResponse]:
-        """When the request went out, and the head of its answer.
+        """The time at which the request was sent, and the response without its body.
 
-        A kept connection may close just as we write to it. Then the request is sent once more, on a new one.
+        A pooled connection may close during the write. Then the request is sent once more, on a new connection.
         """
         may_repeat = chain.method in _REPEATABLE
         while True:
@@ -198,7 +195,7 @@ class HttpFetcher:
             except BaseException as error:
                 if gate is not None:
                     gate.request_done(chain.hop)
-                if not isinstance(error, WIRE_ERRORS):
+                if not isinstance(error, NETWORK_ERRORS):
                     raise
                 closed_early = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
                 if not (may_repeat and context.reused and closed_early):
@@ -217,7 +214,7 @@ class HttpFetcher:
                 return await session.request(
                     chain.method, chain.target, headers=headers, data=chain.body, allow_redirects=False
                 )
-            except _StaleConnection:  # Each one leaves the pool, so this comes to a good or a new connection.
+            except _StaleConnection:  # it has left the pool, so this ends with a usable or a new connection
                 continue
 
     def _open(self) -> aiohttp.ClientSession:
@@ -235,7 +232,7 @@ class HttpFetcher:
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
         )
-        # aiohttp would send a request again without asking the gate, and on new connections too.
+        # aiohttp would repeat a request without passing the gate, and on new connections too.
         session._retry_connection = False
         return session
 
@@ -249,7 +246,7 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
-    """The attempt's end that an error of the wire stands for."""
+    """The outcome of an attempt that a network error stands for."""
     site = _host_of(url)
     if isinstance(error, aiohttp.InvalidURL):
         return Permanent(f"{quoted(url)} is not a URL that can be fetched")
@@ -257,7 +254,7 @@ def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
         return Permanent(f"{site} is no valid host name")
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
         return Permanent(f"{site} has an address that is not public, which deny_private refuses")
-    # A certificate error is a ValueError to Python, but none of the request.
+    # A certificate error is a ValueError too, but not an error of the request.
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         return Permanent(f"the request to {site} cannot be sent: {_error_text(error)}")
     return Transient(f"{site}: {_cause(error)}")
@@ -276,13 +273,13 @@ def _cause(error: BaseException) -> str:
         case aiohttp.ConnectionTimeoutError():
             text = "no connection in time"
         case TimeoutError():
-            text = "the site stopped answering: nothing came for too long"
+            text = "the site stopped answering: no data for too long"
         case aiohttp.ServerDisconnectedError():
             text = "the site closed the connection without an answer"
         case aiohttp.ClientPayloadError():
-            text = "the site broke off: the body is not complete"
+            text = "the body is not complete: the connection closed early"
         case aiohttp.ClientResponseError():
-            text = f"the site does not answer in proper HTTP: {_first_line(error.message)}"
+            text = f"the response is not valid HTTP: {_first_line(error.message)}"
         case OSError():
             text = f"the connection broke: {_os_reason(error)}"
         case _:
@@ -298,7 +295,7 @@ def _host_of(url: str) -> str:
 def _os_reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or _error_text(error)).replace("_", " ").lower()
-    # The resolver's own numbers are negative or unknown to strerror, but they come with a text.
+    # The resolver's error numbers are negative or unknown to strerror, but they have a text.
     if error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno).lower()
     return (error.strerror or _error_text(error)).lower()
@@ -310,7 +307,7 @@ def _certificate_problem(error: Exception) -> str:
 
 def _first_line(text: str) -> str:
     lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
-    return lines[0][:120] if lines else "the answer makes no sense"
+    return lines[0][:120] if lines else "the response is invalid"
 
 
 def _error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""How much memory the pages of a process may take at once: their bodies, and what parsing makes of them."""
+"""Limits the memory that the pages of a process take at once: their bodies, and their parsed trees by estimate."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from shoal.fetch.inflate import GZIP_MAGIC
+
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
 
 DEFAULT_BUDGET = 1 << 30
-# A body of markup or JSON, its text and its tree together, per byte of the body: 16 pages of 30 MB took 9.9 GB.
+# Body, text and tree of markup or JSON, per byte of the body: 16 pages of 30 MB took 9.9 GB.
 _PARSED_FACTOR = 20
 _UNPARSED_FACTOR = 2
 _PARSED_TYPES = ("html", "xml", "json", "text/plain")
-GZIP = b"\x1f\x8b"
-# A compressed sitemap is inflated up to this size.
-_INFLATED = 50 << 20
+# A compressed sitemap is decompressed up to this size.
+_MAX_INFLATED = 50 << 20
 
 _share: ContextVar[MemoryShare | None] = ContextVar("memory share", default=None)
 
@@ -25,8 +26,8 @@ _share: ContextVar[MemoryShare | None] = ContextVar("memory share", default=None
 class MemoryBudget:
     """Bytes that all attempts of a process share.
 
-    Who needs more than is left waits, but never the one that began first: it always passes, so that two that wait for
-    each other's memory cannot be, and a page that is larger than the whole budget passes alone.
+    An attempt that needs more than is left waits. The oldest attempt never waits: this excludes deadlocks, and lets a
+    page that is larger than the whole budget pass alone.
     """
 
     def __init__(self, limit: int = DEFAULT_BUDGET) -> None:
@@ -36,7 +37,7 @@ class MemoryBudget:
         self._waiting: deque[tuple[MemoryShare, int, asyncio.Future[None]]] = deque()
 
     def open_share(self, deadline: asyncio.Timeout | None = None) -> MemoryShare:
-        """The share of the attempt that runs in this task, and in tasks that it starts; `deadline` waits with it."""
+        """The share of the attempt that runs in this task and its children; `deadline` is suspended while it waits."""
         share = MemoryShare(self, deadline)
         _share.set(share)
         return share
@@ -81,7 +82,7 @@ class MemoryBudget:
 
 
 class MemoryShare:
-    """What one attempt holds. Closed at its end, whatever still refers to its pages."""
+    """The memory of one attempt. Closed at its end, even if its pages are still referenced."""
 
     __slots__ = ("_budget", "_deadline", "_loop", "held", "is_closed")
 
@@ -93,19 +94,19 @@ class MemoryShare:
         self.is_closed = False
 
     async def acquire(self, size: int) -> None:
-        """Waiting for others is not the item's fault: its time stands still meanwhile."""
+        """Reserve bytes. The deadline of the item is suspended while it waits for other attempts."""
         if self.is_closed:
             return
         deadline = self._deadline
         ends_at = None if deadline is None else deadline.when()
-        began = self._loop.time()
+        started = self._loop.time()
         if deadline is not None and ends_at is not None and self._budget.used + size > self._budget.limit:
             deadline.reschedule(None)
         try:
             await self._budget.acquire(self, size)
         finally:
             if deadline is not None and ends_at is not None and deadline.when() is None:
-                deadline.reschedule(ends_at + self._loop.time() - began)
+                deadline.reschedule(ends_at + self._loop.time() - started)
 
     def release(self, size: int) -> None:
         """May be called from any thread."""
@@ -123,7 +124,7 @@ class MemoryShare:
 
 
 class Reservation:
-    """The memory of one page, given back when the page is forgotten or its attempt ends."""
+    """The memory of one page, released when the page is garbage-collected or its attempt ends."""
 
     __slots__ = ("_share", "_size")
 
@@ -132,11 +133,11 @@ class Reservation:
         self._size = 0
 
     async def reserve(self, body_size: int, content_type: str, *, beginning: bytes = b"") -> None:
-        """Reserve for a body of this size; what was reserved before counts."""
+        """Reserve for a body of this size, in place of what was reserved before."""
         parsed = any(name in content_type for name in _PARSED_TYPES) or not content_type
         size = body_size * (_PARSED_FACTOR if parsed else _UNPARSED_FACTOR)
-        if beginning.startswith(GZIP):
-            size = max(size, _INFLATED)
+        if beginning.startswith(GZIP_MAGIC):
+            size = max(size, _MAX_INFLATED)
         if size > self._size:
             await self._share.acquire(size - self._size)
             self._size = size
@@ -147,7 +148,7 @@ class Reservation:
 
 
 def reservation() -> Reservation | None:
-    """For a page that the present attempt is about to get; None outside of an attempt."""
+    """A reservation for the next page of the current attempt; None outside of an attempt."""
     share = _share.get()
     return None if share is None else Reservation(share)
 

@@ -1,4 +1,4 @@
-"""A fetched page. Making one is cheap: nothing is decoded or parsed until somebody asks."""
+"""A fetched page, decoded and parsed only on first use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
 
 class Page:
-    """An answer of a site, whatever its status.
+    """A response with any status.
 
-    `url` is where the answer came from, after the redirects in `history`; `requested_url` is what was asked for.
-    `headers` ignore case. `seconds` is the time on the wire, redirects included.
+    `url` is the URL after the redirects in `history`; `requested_url` the one of the request. `headers` ignore case.
+    `seconds` is the time of the requests, redirects included.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
-        self._memory: object = None  # what the fetcher has reserved for it: kept as long as the page is
+        self._memory: object = None  # the fetcher's reservation, released with the page
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
         self._text: str | None = None
@@ -77,7 +77,7 @@ class Page:
     def of(
         cls, url: str, body: str | bytes = b"", *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Page:
-        """A page made up by a test. Text is encoded as UTF-8; without a Content-Type it is taken for HTML."""
+        """A page for tests. Text is encoded as UTF-8; without a Content-Type it counts as HTML."""
         content = body.encode() if isinstance(body, str) else body
         return cls(url, status=status, headers=CIMultiDict(headers or {}), body=content)
 
@@ -86,7 +86,7 @@ class Page:
 
     @property
     def content_type(self) -> str:
-        """The media type in lower case, without parameters; empty if the site did not say."""
+        """The media type in lower case, without parameters; empty if the site sent none."""
         if self._media_type is None:
             self._media_type = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         return self._media_type
@@ -121,7 +121,7 @@ class Page:
         return self._selector is not None
 
     def parse(self) -> None:
-        """Build the tree now, for example in a thread, so that `css` and `xpath` find it ready."""
+        """Build the tree now, for example in a thread, so that `css` and `xpath` need not."""
         _ = self.selector
 
     def css(self, query: str) -> SelectorList[Selector]:
@@ -131,7 +131,7 @@ class Page:
         return self.selector.xpath(query)
 
     def json(self) -> Any:
-        """The decoded JSON body. Raises Permanent if it is none."""
+        """The decoded JSON body. Raises Permanent if it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -139,7 +139,7 @@ class Page:
         except RecursionError:
             raise Permanent(f"{self.url} nests its JSON too deeply to be read") from None
         try:
-            # A byte order mark or another encoding than UTF-8 is not JSON by the letter, but sites send it.
+            # A byte order mark or another encoding than UTF-8 is not valid JSON, but sites send it.
             return msgspec.json.decode(self.text)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise Permanent(f"{self.url} is not JSON: {error}") from None
@@ -147,13 +147,13 @@ class Page:
     def join(self, href: str) -> str:
         """The absolute URL of a link on this page, as a browser would resolve it.
 
-        What no browser could resolve comes back as it is; whoever enqueues it is told that it is no URL.
+        A link that no browser could resolve is returned unchanged; enqueuing it is refused as an invalid URL.
         """
         href = href.strip(urls.HTML_WHITESPACE)
         return urls.resolve(self._base or self._find_base(), href) or href
 
     def links(self) -> list[str]:
-        """The pages that <a> and <area> of an HTML page point to: absolute, without fragments, each once, in order."""
+        """The targets of <a> and <area> of an HTML page: absolute, without fragments, each once, in order."""
         if self.content_type not in _HTML_TYPES:
             return []
         from shoal.fetch import html_links
@@ -178,10 +178,10 @@ class Page:
         if kind == "json":
             return Selector(text=self.text, type=kind)
         if html_links.has_overlong_tag(self.text):
-            most = html_links.MAX_ATTRIBUTES
-            raise Permanent(f"{self.url} cannot be parsed: an element has more than {most} attributes")
+            limit = html_links.MAX_ATTRIBUTES
+            raise Permanent(f"{self.url} cannot be parsed: an element has more than {limit} attributes")
         selector = Selector(text=self.text, type=kind)
-        # The parser stops at its limits and keeps what it has: without this, records would silently be incomplete.
+        # The parser stops at its limits and keeps the part before: without this check, records would be incomplete.
         problem = selector.root.getroottree().parser.error_log.last_error
         if problem is not None and problem.type_name == "ERR_RESOURCE_LIMIT":
             reason = problem.message.partition(", use ")[0]
@@ -197,7 +197,7 @@ class Page:
         self._encoding, self._text = decode(self.body, self.headers.get("Content-Type", ""), markup=markup)
 
     def _find_base(self) -> can_ada.URL:
-        """Where relative links start: <base href> if there is one, else the page's own URL."""
+        """The base of relative links: <base href> if there is one, else the page's own URL."""
         base = urls.parse_url(self.url)
         if base is None:
             raise Permanent(f"{self.url} is no absolute URL, so its links cannot be resolved")

@@ -1,4 +1,4 @@
-"""What the rest of Shoal asks of a fetcher, and what a fetcher asks of its caller."""
+"""The contracts of a fetcher and of the gate that its caller passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One page to get. `truncate` keeps the beginning of a body above the size cap instead of refusing it."""
+    """One request. `truncate` cuts a body above the size cap instead of refusing it."""
 
     url: str
     method: str = "GET"
@@ -23,36 +23,36 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestGate(Protocol):
-    """The caller's say in when a request may go out.
+    """Callbacks with which the caller controls when a request is sent.
 
-    `hop` counts the requests of one fetch on the wire: 0 first, one more for each redirect that is followed and for
-    the second try after a kept connection turned out to be closed.
+    `hop` counts the requests of one fetch: 0 first, one more for each redirect and for the repetition after a pooled
+    connection turned out to be closed.
     """
 
     async def before_request(self, url: str, hop: int) -> None:
-        """Called before each request goes on the wire. It may wait, and it may raise AttemptEnded to end the fetch."""
+        """Called before each request. It may wait, and it may raise AttemptEnded to end the fetch."""
 
     async def before_send(self, hop: int) -> None:
-        """Called when the connection stands, right before the request is written. It may wait for the very moment."""
+        """Called with an open connection, right before the request is written. It may wait for the exact start time."""
 
     def after_send(self, hop: int) -> None:
-        """Called once per hop, as soon as the request's headers left this machine; never if they did not."""
+        """Called once per hop, as soon as the request's headers are sent; never if they are not."""
 
     def request_done(self, hop: int) -> None:
-        """Called once per hop that was let through: its answer has been read, or there is none to come."""
+        """Called once per hop that `before_request` admitted: its response has been read, or there will be none."""
 
     async def on_throttled(self, ended: Throttled) -> None:
-        """Called by whoever reads the answer when it asks to wait."""
+        """Called by the reader of a response that requests a wait."""
 
 
 class Fetcher(Protocol):
     async def fetch(
         self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
     ) -> Page:
-        """Get the page, whatever its status. Raises AttemptEnded when there is no answer to speak of.
+        """Get the page, whatever its status. Raises AttemptEnded when there is no complete response.
 
         `jar` names the cookies to send and keep; None keeps none. `max_body` replaces the fetcher's own size cap.
         """
 
     async def close(self) -> None:
-        """Give back connections. The fetcher cannot be used afterwards."""
+        """Close the connections. The fetcher cannot be used afterwards."""

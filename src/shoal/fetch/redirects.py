@@ -1,9 +1,4 @@
-"""The requests of one fetch through its redirects, and cookie jars.
-
-The way of one fetch through its redirects, by the rules of browsers.
-
-Cookies by jar name: made when the first cookie arrives, the least used jar forgotten first.
-"""
+"""The requests of one fetch through its redirects, by the rules of browsers, and cookie jars by name."""
 
 from __future__ import annotations
 
@@ -39,7 +34,7 @@ MAX_JARS = 1_000
 
 
 class RedirectChain:
-    """What to ask next, and where we have been. `target` is `url` as it goes on the wire."""
+    """The next request of a fetch, and the URLs before it. `target` is `url` as it is sent."""
 
     __slots__ = ("_visited", "body", "headers", "history", "hop", "method", "redirects", "target", "url")
 
@@ -55,13 +50,13 @@ class RedirectChain:
         self.target, self.headers = request_target(request.url, request.headers)
 
     def redirect(self, status: int, location: str, *, limit: int, new_cookies: bool) -> None:
-        """Turn to where the answer points. Raises Permanent if that leads nowhere."""
+        """Continue with the location of a response. Raises Permanent for a loop, too many redirects or no valid URL."""
         source = urls.parse_url(self.url)
         assert source is not None, "it was fetched"
         target = _redirect_target(source, location)
         self._visited.add((self.method, self.url))
         if new_cookies:
-            # The same URL may answer otherwise now; sites bounce a visitor like this to see whether it keeps cookies.
+            # With new cookies the same URL may respond differently; sites redirect like this to test for cookies.
             self._visited.clear()
         self.history.append(self.url)
         self.redirects += 1
@@ -70,8 +65,8 @@ class RedirectChain:
             self._drop_headers(_CREDENTIALS)
         self.url = target.href
         if (self.method, self.url) in self._visited:
-            again = urls.without_credentials(self.url)
-            raise Permanent(f"{self._first_url()} redirects in a loop: {again} comes round again")
+            repeated = urls.without_credentials(self.url)
+            raise Permanent(f"{self._first_url()} redirects in a loop: {repeated} was visited before")
         if self.redirects > limit:
             raise Permanent(f"{self._first_url()} redirects more than {limit} times")
         self.hop += 1
@@ -95,9 +90,9 @@ class RedirectChain:
 
 
 def request_target(url: str, headers: Mapping[str, str]) -> tuple[URL, Mapping[str, str]]:
-    """The URL to ask for, byte for byte where it can be sent so, and the headers with its credentials.
+    """The URL to send, byte for byte where possible, and the headers with its credentials.
 
-    Raises Permanent for what cannot be fetched over HTTP.
+    Raises Permanent for a URL that cannot be fetched over HTTP.
     """
     text = url.partition("#")[0]
     if not urls.is_clean(text):
@@ -120,7 +115,7 @@ def request_target(url: str, headers: Mapping[str, str]) -> tuple[URL, Mapping[s
 def _encode_url(text: str) -> URL:
     url = URL(text, encoded=True)
     if text.endswith("?") and not url.raw_query_string:
-        # yarl drops an empty query. As the end of the path it stays.
+        # yarl drops an empty query, but keeps it as the end of the path.
         return URL.build(scheme=url.scheme, authority=url.raw_authority, path=f"{url.raw_path}?", encoded=True)
     return url
 
@@ -147,7 +142,7 @@ def _redirect_target(source: can_ada.URL, location: str) -> can_ada.URL:
 
 
 class CookieJars:
-    """The cookies of every session; which host and path gets which is decided by the rules of RFC 6265."""
+    """The cookies of every session, sent by RFC 6265. Above the limit the least recently used jar is dropped."""
 
     def __init__(self, limit: int = MAX_JARS) -> None:
         self._limit = limit
@@ -162,10 +157,10 @@ class CookieJars:
         return "; ".join(f"{morsel.key}={morsel.coded_value}" for morsel in jar.filter_cookies(url).values())
 
     def store(self, name: str, url: URL, set_cookies: Sequence[str]) -> None:
-        """Store what an answer from this URL asked to keep."""
+        """Store the cookies of a response from this URL."""
         jar = self._jars.get(name)
         if jar is None:
-            # "unsafe" allows cookies of hosts named by an address. Browsers do so too, for that address alone.
+            # "unsafe" allows cookies of hosts that are IP addresses, as browsers do.
             jar = self._jars[name] = CookieJar(unsafe=True, quote_cookie=False)
             if len(self._jars) > self._limit:
                 self._jars.popitem(last=False)

@@ -1,4 +1,4 @@
-"""robots.txt after RFC 9309: read once per site and day, obeyed, and asked for again while it cannot be read."""
+"""robots.txt by RFC 9309: fetched once per site and day, obeyed, and retried while it is unavailable."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 512 * 1024
 MAX_SITES = 10_000
 FIRST_RETRY_SECONDS = 1.0
-# The longest pause that a site gets, whatever it asks for.
+# A longer Crawl-delay is shortened to this.
 MAX_CRAWL_DELAY = MAX_LANE_DELAY
-# So many wildcards are matched for each URL. Real files have a few hundred at most.
+# Each wildcard is matched against each URL. Real files have a few hundred at most.
 MAX_WILDCARDS = 2_000
 MAX_AGENT_NAMES = 100
-# From this size on, reading the file takes long enough to be noticed by other items; a thread does it.
-_READ_IN_THREAD = 32 * 1024
+# From this size on, parsing would block the event loop noticeably; a thread does it.
+_THREAD_CHARACTERS = 32 * 1024
 _AGENT = re.compile(r"user[- ]?agent\b\s*:?\s*(.*)", re.IGNORECASE)
 _SITE_WIDE = re.compile(r"(?:site-?maps?|host)\b", re.IGNORECASE)
 _RULE = re.compile(r"(allow|dis+al+[ao]w|diasllow)\b\s*:?\s*(.*)", re.IGNORECASE)
-# Lines without a colon that the parser understands all the same.
+# Lines without a colon that the parser accepts nevertheless.
 _LOOSE_RULE = re.compile(r"(?:allow|dis+al+[ao]w|diasllow|crawl[- ]delay|request[- ]rate)\s", re.IGNORECASE)
 
 
 class RobotsRules:
-    """What one site asks of one user agent. `crawl_delay` is the pause between two requests, in seconds.
+    """The rules of one site for one user agent. `crawl_delay` is the pause between two requests, in seconds.
 
-    `warnings`: what was asked for and is done otherwise, in words.
+    `warnings`: which rules are not followed exactly, as texts.
     """
 
     __slots__ = ("_agent", "_parsed", "crawl_delay", "sitemaps", "warnings")
@@ -52,11 +52,11 @@ class RobotsRules:
         self._parsed = Protego.parse(own.text)
         self._agent = agent
         self.sitemaps: tuple[str, ...] = tuple(self._parsed.sitemaps)
-        asked = self._strictest_delay()
-        self.crawl_delay = None if asked is None else min(asked, MAX_CRAWL_DELAY)
+        requested = self._strictest_delay()
+        self.crawl_delay = None if requested is None else min(requested, MAX_CRAWL_DELAY)
         self.warnings: tuple[str, ...] = ()
-        if asked is not None and asked > MAX_CRAWL_DELAY:
-            self.warnings += (f"it asks for {asked:.3g} s between two requests; {MAX_CRAWL_DELAY:.0f} s are kept",)
+        if requested is not None and requested > MAX_CRAWL_DELAY:
+            self.warnings += (f"it asks for {requested:.3g} s between two requests; {MAX_CRAWL_DELAY:.0f} s are kept",)
         if own.simplified:
             self.warnings += (
                 f"it has more than {MAX_WILDCARDS} wildcards; {own.simplified} rules were cut at their first one too "
@@ -75,11 +75,11 @@ class RobotsRules:
 
 
 class _AgentGroups:
-    """The part of a robots.txt that one agent has to know: the groups that may be meant for it, and the sitemaps.
+    """The part of a robots.txt that applies to one agent: the groups that may match it, and the sitemaps.
 
-    Everything else is left out before it is parsed, because the parser gives each rule of a group to each agent of it,
-    which is quadratic. Wildcards are bounded, because each is looked for in every URL. Beyond the bound a rule that
-    forbids is cut where its wildcard begins, and forbids more; a rule that allows is left out.
+    Everything else is dropped before parsing, because the parser copies each rule of a group to each agent of it, which
+    is quadratic. The number of wildcards is limited, because each is matched against every URL. Beyond the limit a
+    Disallow rule is cut at its wildcard, and forbids more; an Allow rule is dropped.
     """
 
     def __init__(self, text: str, agent: str) -> None:
@@ -110,7 +110,7 @@ class _AgentGroups:
         self.text = "\n".join(kept)
 
     def _name(self, written: str) -> str | None:
-        """The name of a group's agent, None if it is not ours in any way of reading it."""
+        """The name of a group's agent; None if it cannot match ours."""
         name = written.strip().lower()
         return name if name == "*" or ((plain := name.replace("*", "")) and plain in self._agent) else None
 
@@ -130,11 +130,11 @@ class _AgentGroups:
 
 
 class Robots:
-    """The rules of every site asked about lately.
+    """A cache of the rules of sites.
 
-    Rules are kept for `ttl` seconds. A site whose robots.txt cannot be had is not asked again for a second, then for
-    twice as long after every further failure, up to `retry` seconds: a wrong address fails with the item's own retries.
-    What a site asks for and does not get is logged when its file is read.
+    Rules are kept for `ttl` seconds. After a failure a site is asked again after a second, then after twice the time
+    for every further failure, up to `retry` seconds; meanwhile the items retry by their own policy. Rules that are not
+    followed exactly are logged when the file is read.
     """
 
     def __init__(
@@ -148,22 +148,22 @@ class Robots:
         self._sites: OrderedDict[str, _Site] = OrderedDict()
 
     async def rules(self, url: str, *, gate: RequestGate | None = None) -> RobotsRules:
-        """The rules for the site of this URL. Raises Transient or Throttled while they cannot be known."""
+        """The rules for the site of this URL. Raises Transient or Throttled while they are unavailable."""
         site = self._site(url)
         if (known := site.cached()) is not None:
             return known
-        # One caller asks, the others wait here. Should it be cancelled, the next one gets the lock and asks.
+        # One caller fetches, the others wait. If it is cancelled, the next one gets the lock and fetches.
         async with site.lock:
             if (known := site.cached()) is not None:
                 return known
             try:
                 rules = await self._fetch_rules(site.origin, gate)
-            except _RulesUnavailable as unknown:
+            except _RulesUnavailable as unavailable:
                 wait = min(self._retry, FIRST_RETRY_SECONDS * 2.0 ** min(site.failures, 16))
-                if isinstance(unknown.ended, Throttled) and unknown.ended.retry_after is not None:
-                    wait = unknown.ended.retry_after
-                site.store_failure(unknown.ended, until=monotonic() + wait)
-                raise type(unknown.ended)(unknown.ended.message, retry_after=wait) from unknown.__cause__
+                if isinstance(unavailable.ended, Throttled) and unavailable.ended.retry_after is not None:
+                    wait = unavailable.ended.retry_after
+                site.store_failure(unavailable.ended, until=monotonic() + wait)
+                raise type(unavailable.ended)(unavailable.ended.message, retry_after=wait) from unavailable.__cause__
             site.store(rules, until=monotonic() + self._ttl)
             return rules
 
@@ -183,16 +183,16 @@ class Robots:
 
     async def _fetch_rules(self, origin: str, gate: RequestGate | None) -> RobotsRules:
         name = f"robots.txt of {origin.partition('//')[2]}"
-        watched = None if gate is None else _RecordingGate(gate)
+        recording = None if gate is None else _RecordingGate(gate)
         request = Request(url=f"{origin}/robots.txt", truncate=True)
         try:
-            page = await self._fetcher.fetch(request, gate=watched, max_body=MAX_FILE_BYTES)
+            page = await self._fetcher.fetch(request, gate=recording, max_body=MAX_FILE_BYTES)
         except AttemptEnded as ended:
-            if watched is not None and watched.refused:
-                # The caller's own gate said no. That tells nothing about the site.
+            if recording is not None and recording.refused:
+                # Refused by the caller's gate, which says nothing about the site.
                 raise
             if isinstance(ended, Permanent):
-                # Redirects without end or to nowhere: by the RFC the file does not exist.
+                # A redirect loop or an invalid target: by the RFC the file does not exist.
                 return RobotsRules("", self._agent)
             raise _RulesUnavailable(Transient(f"{name} could not be fetched: {ended.message}")) from ended
         rules = await self._parse(page, name)
@@ -204,7 +204,7 @@ class Robots:
     async def _parse(self, page: Page, name: str) -> RobotsRules:
         if 200 <= page.status < 300:
             text = page.body.decode("utf-8-sig", "replace")
-            if len(text) > _READ_IN_THREAD:
+            if len(text) > _THREAD_CHARACTERS:
                 return await asyncio.to_thread(RobotsRules, text, self._agent)
             return RobotsRules(text, self._agent)
         ended = classify_page(page)
@@ -222,7 +222,7 @@ def product_token(user_agent: str) -> str:
 
 
 class _RulesUnavailable(Exception):
-    """The rules cannot be had now; carries what the callers are told."""
+    """The rules are unavailable now; carries the error for the callers."""
 
     def __init__(self, ended: Transient | Throttled) -> None:
         super().__init__(ended.message)
@@ -230,7 +230,7 @@ class _RulesUnavailable(Exception):
 
 
 class _RecordingGate:
-    """Passes a gate on and notes whether the end of a fetch came from it."""
+    """Forwards to a gate and records whether it ended the fetch."""
 
     def __init__(self, gate: RequestGate) -> None:
         self._gate = gate
@@ -257,7 +257,7 @@ class _RecordingGate:
 
 
 class _Site:
-    """What is known of one origin, and until when."""
+    """The cached rules or failure of one origin, and their expiry."""
 
     __slots__ = ("_failure", "_rules", "_until", "failures", "lock", "origin")
 
@@ -270,7 +270,7 @@ class _Site:
         self.failures = 0
 
     def cached(self) -> RobotsRules | None:
-        """The rules, None if it is time to ask. Raises what the last try ended with while that is fresh."""
+        """The cached rules, None if they have expired. Raises the cached failure until it expires."""
         if monotonic() >= self._until:
             return None
         match self._failure:
@@ -279,7 +279,7 @@ class _Site:
             case Throttled() as throttled:
                 raise Throttled(throttled.message, retry_after=max(self._until - monotonic(), 0.0))
             case failure:
-                # Trying again earlier would only find the same remembered failure.
+                # An earlier retry would only meet the same cached failure.
                 raise Transient(failure.message, retry_after=max(self._until - monotonic(), 0.0))
 
     def store(self, rules: RobotsRules, *, until: float) -> None:

@@ -1,4 +1,4 @@
-"""Sitemaps: XML, plain text, RSS and Atom, gzipped or not. Bytes go in, entries come out; nothing is fetched."""
+"""Parses sitemaps: XML, plain text, RSS and Atom, gzipped or not. Nothing is fetched here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.fetch.classify import read_date
+from shoal.fetch.inflate import GZIP_MAGIC, Inflater
 
 MAX_INFLATED = 50 << 20
-_GZIP = b"\x1f\x8b"
-_GZIP_HEADER = 31  # to zlib: the largest window, with the header and the checksum of gzip
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _START = re.compile(rb"<\?xml\s|<!DOCTYPE\s+(?!html)|<(?:\w+:)?(?:urlset|sitemapindex|rss|feed|RDF)[\s>/]")
 _SCHEMES = ("http://", "https://")
@@ -26,7 +25,7 @@ _SITEMAP_LINE = re.compile(r"^[ \t]*sitemap[ \t]*:[ \t]*(https?://[^\s#]+)", re.
 
 
 class SitemapEntry(msgspec.Struct, frozen=True, gc=False):
-    """One address. `lastmod` always has a time zone; it and `priority` are None when absent or unreadable."""
+    """One URL. `lastmod` always has a time zone; it and `priority` are None when absent or invalid."""
 
     loc: str
     lastmod: dt.datetime | None = None
@@ -34,7 +33,7 @@ class SitemapEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sitemap(msgspec.Struct, frozen=True):
-    """`kind`: whether the entries are pages or further sitemaps. `problem`: what kept the rest from being read."""
+    """`kind`: whether the entries are pages or further sitemaps. `problem`: why the rest could not be read."""
 
     kind: Literal["index", "urls"]
     entries: tuple[SitemapEntry, ...]
@@ -42,7 +41,7 @@ class Sitemap(msgspec.Struct, frozen=True):
 
 
 def read_sitemap(body: bytes) -> Sitemap:
-    """What a sitemap or a feed holds. Never raises: what could be read comes with a problem about the rest."""
+    """The entries of a sitemap or a feed. Never raises: errors are in `problem`, beside the entries before them."""
     body, problem = _inflate(body)
     encoding = None
     if body.startswith(_UTF16_MARKS):
@@ -60,21 +59,19 @@ def robots_sitemaps(text: str) -> list[str]:
 def _inflate(body: bytes) -> tuple[bytes, str]:
     """The body without its gzip layers. Some servers compress a .gz file once more, so there may be two."""
     for _ in range(2):
-        if not body.startswith(_GZIP):
+        if not body.startswith(GZIP_MAGIC):
             break
-        stream, parts, size = zlib.decompressobj(_GZIP_HEADER), [], 0
+        inflater, pieces, size = Inflater(), [], 0
         try:
-            while body.startswith(_GZIP) and size <= MAX_INFLATED:
-                parts.append(stream.decompress(body, MAX_INFLATED + 1 - size))
-                size += len(parts[-1])
-                ended, body = stream.eof, stream.unused_data
-                stream = zlib.decompressobj(_GZIP_HEADER)
+            for piece in inflater.feed(body):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_INFLATED:
+                    return b"".join(pieces)[:MAX_INFLATED], f"It is larger than {MAX_INFLATED >> 20} MiB when inflated."
         except zlib.error as error:
-            return b"".join(parts), f"Its compressed data is broken ({error})."
-        body = b"".join(parts)
-        if size > MAX_INFLATED:
-            return body[:MAX_INFLATED], f"It is larger than {MAX_INFLATED >> 20} MiB when inflated."
-        if not ended:
+            return b"".join(pieces), f"Its compressed data is broken ({error})."
+        body = b"".join(pieces)
+        if inflater.is_cut_short:
             return body, "Its compressed data ends too early."
     return body, ""
 
@@ -85,17 +82,17 @@ def _read_text(body: bytes) -> Sitemap:
     entries = tuple(SitemapEntry(line) for line in lines if line.startswith(_SCHEMES))
     if _MARKUP.match(text) or not entries:
         return Sitemap("urls", (), _NO_SITEMAP if lines else "It is empty.")
-    strange = len(lines) - len(entries)
-    return Sitemap("urls", entries, f"{strange} of its lines are no URLs." if strange else "")
+    others = len(lines) - len(entries)
+    return Sitemap("urls", entries, f"{others} of its lines are no URLs." if others else "")
 
 
 def _read_xml(body: bytes, encoding: str | None) -> Sitemap:
-    # Heavy, and not needed by those who only import this module.
+    # Slow to import, and not needed by most processes.
     from lxml import etree  # type: ignore[import-untyped]
 
     entries: list[SitemapEntry] = []
     problem = ""
-    # Entities are never resolved and nothing is ever loaded; the parser's own limits on depth and size stay on.
+    # Entities are not resolved and nothing is loaded; the parser's own limits on depth and size stay on.
     ends = etree.iterparse(
         BytesIO(body),
         tag=[f"{{*}}{name}" for name in _READERS],
@@ -129,7 +126,7 @@ def _kind(root: Any) -> Literal["index", "urls"]:
 
 
 def _read_url(element: Any) -> SitemapEntry | None:
-    """`url` and `sitemap`. Children of other namespaces, such as `image:loc`, are about something else."""
+    """`url` and `sitemap`. Children of other namespaces, such as `image:loc`, are ignored."""
     namespace = _namespace(element)
     texts = {_local_name(child): _text(child) for child in _children(element) if _namespace(child) == namespace}
     loc = texts.get("loc", "")
@@ -138,7 +135,7 @@ def _read_url(element: Any) -> SitemapEntry | None:
 
 def _read_item(element: Any) -> SitemapEntry | None:
     """An item of RSS."""
-    # Feeds often carry an `atom:link` without text beside the link that counts.
+    # Feeds often have an `atom:link` without text beside the real link.
     texts = {_local_name(child): text for child in _children(element) if (text := _text(child))}
     loc = texts.get("link") or _permalink(element)
     return SitemapEntry(loc, read_date(texts.get("pubDate") or texts.get("date"))) if loc else None
@@ -176,12 +173,12 @@ _READERS: dict[str, Callable[[Any], SitemapEntry | None]] = {
 
 
 def _children(element: Any) -> Iterator[Any]:
-    """Child elements; comments and the like have no text for a tag."""
+    """Child elements; the tag of a comment is not a text."""
     return (child for child in element if isinstance(child.tag, str))
 
 
 def _text(element: Any) -> str:
-    """The text of a leaf, "" for anything else: an entity that was not resolved would leave half an address."""
+    """The text of a leaf, "" for anything else: an unresolved entity would leave half of a URL."""
     return "" if len(element) else (element.text or "").strip()
 
 
@@ -201,7 +198,7 @@ def _declares_entities(root: Any) -> bool:
 
 
 def _free_parsed(element: Any) -> None:
-    """Free what was read, so that a large file does not become a large tree."""
+    """Free parsed elements, so that a large file does not become a large tree."""
     element.clear(keep_tail=True)
     while element.getprevious() is not None:
         del element.getparent()[0]

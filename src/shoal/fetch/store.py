@@ -1,8 +1,5 @@
-"""The body store, and the fetchers in front of it.
-
-Fetched pages as files: one per URL key, readable by every process that shares the folder.
-
-Fetchers in front of the body store: ask only whether a page changed, or do not ask at all.
+"""The body store: one file per URL key, readable by every process that shares the folder; and fetchers that revalidate
+stored pages or answer from the store alone.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _OWN_CONDITIONS = ("If-None-Match", "If-Modified-Since", "Range")
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a file. `headers` is a list, because a header may come several times."""
+    """The first line of a file. `headers` is a list, because a header may be repeated."""
 
     shoal_page: int
     url: str
@@ -52,17 +49,17 @@ _encode_header = msgspec.json.Encoder().encode
 
 
 class FileStore:
-    """The last good copy of each page. A file appears whole or not at all, so a crash leaves nothing half written."""
+    """The last good copy of each page. Files are written atomically, so a crash leaves no partial file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def get(self, url: str) -> Page | None:
-        """The stored answer to this URL; None if there is none, or if its file is not one of ours."""
+        """The stored page of this URL; None if there is none, or if its file is not valid."""
         return await asyncio.to_thread(_load, self._path(url), url_key(url))
 
     async def put(self, page: Page) -> None:
-        """Keep the page as the answer to what was asked for. Raises StoreFailed if the disk refuses."""
+        """Store the page under its requested URL. Raises StoreFailed when it cannot be written."""
         try:
             await asyncio.to_thread(_save, self._path(page.requested_url), page)
         except OSError as error:
@@ -71,13 +68,13 @@ class FileStore:
 
     @staticmethod
     def validators(page: Page) -> dict[str, str]:
-        """The request headers that ask whether this copy is still good."""
-        asked = {}
+        """The request headers that revalidate this copy."""
+        headers = {}
         if etag := page.headers.get("ETag"):
-            asked["If-None-Match"] = etag
+            headers["If-None-Match"] = etag
         if changed := page.headers.get("Last-Modified"):
-            asked["If-Modified-Since"] = changed
-        return asked
+            headers["If-Modified-Since"] = changed
+        return headers
 
     def _path(self, url: str) -> Path:
         name = key_hash(url_key(url)).hex()
@@ -130,15 +127,15 @@ def _save(path: Path, page: Page) -> None:
 
 
 def _storable(value: str) -> str:
-    """A header whose bytes are no UTF-8 comes with surrogates, which JSON cannot hold."""
+    """A header whose bytes are not UTF-8 has surrogates, which JSON cannot represent."""
     return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class StoringFetcher:
-    """Keeps every good answer to a GET, and sends the validators of the copy it has.
+    """Stores every usable response to a GET, and sends the validators of a stored copy.
 
-    An answer of 304 becomes the stored page with `not_modified` set. A request that brings its own conditions, or a
-    body, is passed through.
+    A response of 304 becomes the stored page with `not_modified` set. A request with its own conditions or a body is
+    passed through.
     """
 
     def __init__(self, fetcher: Fetcher, store: FileStore) -> None:
@@ -155,18 +152,18 @@ class StoringFetcher:
         except InvalidItem as error:
             raise Permanent(error.message) from None
         validators = {} if copy is None else self._store.validators(copy)
-        asked = request
+        conditional = request
         if validators:
-            asked = msgspec.structs.replace(request, headers={**request.headers, **validators})
-        page = await self._fetcher.fetch(asked, gate=gate, jar=jar, max_body=max_body)
+            conditional = msgspec.structs.replace(request, headers={**request.headers, **validators})
+        page = await self._fetcher.fetch(conditional, gate=gate, jar=jar, max_body=max_body)
         if page.status == 304 and validators and copy is not None:
             if page.url == copy.url:
                 copy.not_modified = True
                 copy.seconds = page.seconds
                 return await reserve_page_memory(copy)
-            # The redirect leads elsewhere now, and that page happens to use the same validator.
+            # The redirect has another target now, and that page uses the same validator.
             page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
-        # A block with a good status must not take the place of the page.
+        # A block with a good status must not replace the page.
         if page.status == 200 and classify_page(page) is None:
             await self._store.put(page)
         return page
@@ -176,7 +173,7 @@ class StoringFetcher:
 
 
 class StoreOnlyFetcher:
-    """Answers from the store alone: no request leaves, so no gate is asked."""
+    """Answers from the store alone: no request is sent, so the gate is not called."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store

@@ -1,8 +1,5 @@
-"""URLs as they are sent, and addresses that are not public.
-
-URLs as they go on the wire: unchanged where possible, as a browser would send them otherwise.
-
-Addresses that are not public: of this machine, its network, its provider. Who lets others name URLs refuses them.
+"""URLs as they are sent: unchanged where possible, otherwise as a browser would send them; and `public_socket`, which
+refuses addresses that are not public (`deny_private`).
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ import can_ada
 
 HTML_WHITESPACE = " \t\n\r\f"
 
-# Everything a browser would leave as it is. Anything else goes through the WHATWG parser.
+# URLs that a browser would leave unchanged. All others go through the WHATWG parser.
 _CLEAN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]+)?(?:[/?][\w.~!$&'()*+,;=:@/?%|\[\]-]*)?", re.ASCII)
 _HTTP_SCHEMES = ("http:", "https:")
 _ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
@@ -41,7 +38,7 @@ def resolve(base: can_ada.URL, href: str) -> str | None:
 
 
 def parse_url(url: str) -> can_ada.URL | None:
-    """The URL as a browser reads it; None if it cannot."""
+    """The URL as a browser parses it; None if it is invalid."""
     try:
         return can_ada.parse(url)
     except (ValueError, TypeError):
@@ -49,7 +46,7 @@ def parse_url(url: str) -> can_ada.URL | None:
 
 
 def without_credentials(url: str) -> str:
-    """The URL, fit for messages."""
+    """The URL for messages."""
     if "@" not in url:
         return url
     safe = parse_url(url)
@@ -64,14 +61,14 @@ def is_http(url: can_ada.URL) -> bool:
 
 
 def header_text(value: str) -> str:
-    """A URL from a header: bytes that are no valid UTF-8 are percent-encoded, as the sender's bytes."""
+    """A URL from a header: bytes that are not valid UTF-8 are percent-encoded unchanged."""
     if value.isascii():
         return value
     return quote(value.encode("utf-8", "surrogateescape"), safe=_ASCII_PRINTABLE)
 
 
 def may_carry_credentials(source: can_ada.URL, target: can_ada.URL) -> bool:
-    """Whether a redirect stays with those who were given the credentials: same origin, or its move to https."""
+    """Whether a redirect may keep the credentials: to the same origin, or from http to https of the same host."""
     if source.origin == target.origin:
         return True
     upgraded = source.protocol == "http:" and target.protocol == "https:"
@@ -79,26 +76,26 @@ def may_carry_credentials(source: can_ada.URL, target: can_ada.URL) -> bool:
 
 
 class PrivateAddress(OSError):
-    """A connection that was not made. Its text names no address, so that several of them look alike to the client."""
+    """A refused connection. Its text has no address, so that aiohttp treats several of them as one."""
 
     def __init__(self) -> None:
         super().__init__("the address is not public")
 
 
-def public_socket(found: Sequence[Any]) -> socket.socket:
-    """A socket for what a host name was resolved to. Raises PrivateAddress.
+def public_socket(address_info: Sequence[Any]) -> socket.socket:
+    """A socket for the resolved address of a host name. Raises PrivateAddress.
 
-    The client calls it with the very address that it connects to next, so a name that is resolved to something else a
-    moment later, or a number written in an unusual way, makes no difference.
+    aiohttp calls it with the address that it connects to next, so DNS rebinding and unusual spellings of an address
+    make no difference.
     """
-    family, kind, protocol, _, target = found
+    family, kind, protocol, _, target = address_info
     if not is_public(target[0]):
         raise PrivateAddress
     return socket.socket(family, kind, protocol)
 
 
 def is_public(text: str) -> bool:
-    """Whether an address can be reached by everybody: none of loopback, private, link-local, shared, multicast ..."""
+    """Whether an address is globally reachable: not loopback, private, link-local, shared, multicast ..."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.is_site_local:
@@ -110,7 +107,7 @@ def is_public(text: str) -> bool:
 
 
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that a gateway on the way would make of this one."""
+    """The IPv4 address that a gateway would translate this one to."""
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     if address.teredo is not None:

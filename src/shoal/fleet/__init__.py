@@ -1,1 +1,1 @@
-"""A pool: several workers on one machine, started, watched, restarted and sent home together."""
+"""Child processes of one machine and who runs them: pools of workers, schedules, collections of scrapers."""

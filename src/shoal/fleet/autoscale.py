@@ -1,10 +1,6 @@
-"""The size of a pool: asked for through the ledger, or chosen by the autoscaler.
+"""The size of a pool: set by an operator through the ledger, or chosen by the autoscaler every few seconds.
 
-How many workers a pool is to have: said by anybody through the ledger, heard by the pool.
-
-How many workers a pool has, when it may choose: it looks every few seconds, and the elastic rule decides.
-
-A person who says a number is obeyed, and the rule rests until a person lets it decide again.
+A size that an operator sets suspends the autoscaler until the operator sets AUTO.
 """
 
 from __future__ import annotations
@@ -25,10 +21,10 @@ from shoal.model.run import Run
 from shoal.model.worker import Scope
 
 SIZE_POLL_SECONDS = 1.0
-# Instead of a number: let the pool decide again.
+# Instead of a number: the autoscaler decides again.
 AUTO = 0
 POLL_SECONDS = 2.0
-# A process takes a second to come and may take half a minute to leave.
+# A process takes a second to start and may take half a minute to drain.
 DELAYS = ScalingDelays(between_growth=4.0, cooldown=30.0, cpu_full=6.0, idle=30.0, avoid_failed_size=300.0)
 UNIT = "workers"
 # The ledger counts by whole minutes: two of them hold at least the last one.
@@ -40,13 +36,13 @@ async def set_desired_size(ledger: Ledger, scraper: str, workers: int, *, by: st
 
 
 async def read_desired_size(ledger: Ledger, scraper: str) -> tuple[int, int]:
-    """Its version and the number of workers; zeros when nobody has ever said one."""
+    """Its version and the number of workers; zeros when none was ever set."""
     found = await ledger.settings.get(_scope(scraper))
     return (0, 0) if found is None else (found[0], int(found[1]["workers"]))
 
 
 async def watch_desired_size(ledger: Ledger, scraper: str, apply: Callable[[int], Awaitable[None]], seen: int) -> None:
-    """Let the pool obey whenever a newer wish than `seen` is there; never ends by itself."""
+    """Call `apply` for every version after `seen`; never ends by itself."""
     while True:
         await asyncio.sleep(SIZE_POLL_SECONDS)
         try:
@@ -55,7 +51,7 @@ async def watch_desired_size(ledger: Ledger, scraper: str, apply: Callable[[int]
                 await apply(workers)
                 seen = version
         except LedgerError:
-            continue  # looked at again in a moment; the display tells of outages
+            continue  # tried again in a moment; progress reports the outage
 
 
 def _scope(scraper: str) -> str:
@@ -63,10 +59,17 @@ def _scope(scraper: str) -> str:
 
 
 class PoolAutoscaler:
-    """Moves a pool within the scaler's bounds. `each`: items that one worker works on at once."""
+    """Resizes a pool within the scaler's bounds."""
 
     def __init__(
-        self, ledger: Ledger, run: Run, pool: Pool, pool_workers: PoolWorkers, scaler: Autoscaler, *, each: int
+        self,
+        ledger: Ledger,
+        run: Run,
+        pool: Pool,
+        pool_workers: PoolWorkers,
+        scaler: Autoscaler,
+        *,
+        items_per_worker: int,
     ) -> None:
         self._ledger = ledger
         self._run_id = run.id
@@ -74,30 +77,30 @@ class PoolAutoscaler:
         self._pool = pool
         self._pool_workers = pool_workers
         self._scaler = scaler
-        self._items_per_worker = each
+        self._items_per_worker = items_per_worker
         self._is_manual = False
         self._subject = f"pool {socket.gethostname()}"
 
     async def apply_desired_size(self, workers: int) -> None:
-        """A person asked for so many, or for the rule to decide again. Raises LedgerError."""
+        """Apply what an operator set: a number, or AUTO. Raises LedgerError."""
         self._is_manual = workers != AUTO
         before = self._pool.size
         if self._is_manual:
             await self._pool.scale(workers)
-            why = f"a person asked for it; the elastic rule rests until `shoal pool scale {self._scraper} auto`"
+            why = f"an operator asked for it; the autoscaler rests until `shoal pool scale {self._scraper} auto`"
         else:
-            why = "a person let the elastic rule decide again"
+            why = "an operator let the autoscaler decide again"
         most = self._scaler.bounds.most
         detail = {"from": before, "to": self._pool.size, "most": most, "what": UNIT, "why": why}
         await self._ledger.runs.record_event(self._run_id, ACTION, self._subject, detail, by=self._subject)
 
     async def run(self) -> None:
-        """Until it is cancelled. While the ledger is away everything stays as it is."""
+        """Until cancelled. While the ledger does not answer, the size stays as it is."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if self._is_manual or self._pool.stopping:
                 continue
-            with suppress(LedgerError, NotFound):  # others tell of outages, and of a run that was removed
+            with suppress(LedgerError, NotFound):  # outages and removed runs are reported elsewhere
                 await self._adjust()
 
     async def _adjust(self) -> None:
@@ -105,8 +108,8 @@ class PoolAutoscaler:
         backlog = await read_backlog(self._ledger, Scope(run_ids=(self._run_id,)))
         held = await self._pool_workers.count_leases(pool.pids)
         recent = await self._ledger.reads.recent(self._run_id, minutes=MINUTES)
-        # An item that dies at once, as a page that is not there does, is no sign of trouble. Those that died of what is
-        # tried again have left retries behind them.
+        # An item that dies at its first attempt, such as a missing page, is no sign of overload. Those that died of
+        # transient errors have retries too.
         totals = AttemptTotals(
             recent.done + recent.dead + recent.retried + recent.throttled,
             recent.retried + min(recent.dead, recent.retried),
@@ -121,7 +124,7 @@ class PoolAutoscaler:
         )
         decision = self._scaler.decide(now, inputs, totals)
         if self._is_manual or not backlog.run_ids:
-            return  # a person was faster, or the run is not active
+            return  # the operator set a size meanwhile, or the run is not active
         if decision.target != now:
             await pool.resize(decision.target, decision.why)
         await self._scaler.report(self._ledger.runs, backlog.run_ids, self._subject, now, decision)

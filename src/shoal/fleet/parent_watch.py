@@ -1,8 +1,8 @@
-"""What a parent runs as its child: `shoal`, tied to it by its standard input.
+"""Entry point of background children: runs `shoal` and stops it when the parent process is gone.
 
-The parent holds the other end and never writes. When it is gone, however it went, the end of input says so, and the
-child drains as if it had been told to stop. One that cannot, because a handler blocks it, is killed after a while with
-all that it has started: nobody is left who would enforce its limits.
+The parent holds the other end of the child's standard input and never writes to it. The end of input means that the
+parent has ended: the child drains as after SIGTERM and is killed after the given seconds, with all processes that it
+has started, because nobody is left to enforce its limits.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ PartitionAssignment = tuple[tuple[str, ...], ...]
 
 
 def assign_evenly(waiting: Mapping[str, int], workers: int) -> PartitionAssignment:
-    """Every partition to one worker: as many for each, give or take one, and about as much to do.
+    """Every partition to one worker; the numbers of partitions differ by one at most, and the items by little.
 
-    `waiting` is what each partition has to do. The largest are dealt first, back and forth, so that who got the
-    largest of one round gets the smallest of the next.
+    `waiting`: items by partition. The largest are assigned first, back and forth, so that the worker with the largest
+    of one round gets the smallest of the next.
     """
     groups: list[list[str]] = [[] for _ in range(workers)]
     largest_first = sorted((name for name in waiting if name), key=lambda name: (-waiting[name], name))
@@ -29,7 +29,7 @@ def assign_evenly(waiting: Mapping[str, int], workers: int) -> PartitionAssignme
 
 
 def resize_assignment(assigned: PartitionAssignment, workers: int) -> PartitionAssignment:
-    """An assignment for another number of workers: further ones own nothing, and what missing ones had is dealt out."""
+    """For another number of workers: additional ones get none, and the partitions of missing ones go to the others."""
     kept = [list(share) for share in assigned[:workers]] + [[] for _ in range(workers - len(assigned))]
     for position, name in enumerate(name for share in assigned[workers:] for name in share):
         kept[position % workers].append(name)
@@ -61,7 +61,7 @@ def read_assignment(path: Path) -> PartitionAssignment:
 
 
 def check_all_assigned(assigned: PartitionAssignment, partitions: Iterable[str]) -> list[str]:
-    """Returns the codes that the run does not know. Raises UsageError when a partition of the run is not assigned."""
+    """Returns partitions that the run does not have. Raises UsageError when one of the run is not assigned."""
     known = {name for name in partitions if name}
     codes = [name for share in assigned for name in share]
     unknown = sorted(set(codes) - known)

@@ -1,4 +1,4 @@
-"""The plan of a pool: what each worker has before it and, if the run has been measured, how long that takes."""
+"""The plan of a pool: which partitions each worker gets, how many items wait there, and how long they take."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shoal.fleet.partitions import (
     resize_assignment,
 )
 from shoal.ledger.protocols import Ledger
-from shoal.observe.meter import MINUTES, recent_rate
+from shoal.observe.meter import RECENT_MINUTES, recent_rate
 from shoal.observe.snapshot import take_snapshot
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done. `waiting`: open items by partition. `speed`: items per minute of one worker, if measured."""
+    """The items of a run. `waiting`: open ones by partition. `speed`: items per minute of one worker, if measured."""
 
     waiting: Mapping[str, int]
     done: int = 0
@@ -32,7 +32,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What some partitions of a run have come to. `busy`: somebody works on the run, whatever the partition."""
+    """Items of some partitions of a run. `busy`: items of any partition of the run are leased."""
 
     total: int = 0
     remaining: int = 0
@@ -41,7 +41,7 @@ class PartitionTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """`waiting`: open items of its partitions, and its part of those that nobody owns. `eta`: seconds, if known."""
+    """`waiting`: open items of its partitions, and its part of the unassigned ones. `eta`: seconds, if known."""
 
     number: int
     partitions: tuple[str, ...]
@@ -55,7 +55,7 @@ async def read_workload(ledger: Ledger, run_id: str) -> Workload:
     for part in snapshot.partitions:
         waiting[part.partition] += part.counts.remaining
     rate = await recent_rate(ledger, snapshot)
-    busy = sum(1 for worker in await ledger.reads.workers(run_id, minutes=MINUTES) if worker.done + worker.dead)
+    busy = sum(1 for worker in await ledger.reads.workers(run_id, minutes=RECENT_MINUTES) if worker.done + worker.dead)
     return Workload(
         waiting=waiting,
         done=snapshot.counts.done,
@@ -65,7 +65,7 @@ async def read_workload(ledger: Ledger, run_id: str) -> Workload:
 
 
 async def read_partition_totals(ledger: Ledger, run_id: str, assignment: PartitionAssignment) -> PartitionTotals:
-    """How the partitions of these assignment stand."""
+    """Of all partitions that are assigned."""
     own = {name for share in assignment for name in share}
     rows = await ledger.reads.partitions(run_id)
     mine = [row.counts for row in rows if row.partition in own]
@@ -78,7 +78,7 @@ async def read_partition_totals(ledger: Ledger, run_id: str, assignment: Partiti
 
 
 def plan_workers(workload: Workload, assignment: PartitionAssignment, *, only: bool = False) -> list[PlannedWorker]:
-    """`only`: nobody takes anything but its own partitions."""
+    """`only`: workers take nothing but their own partitions."""
     owned = {name for share in assignment for name in share}
     unassigned = 0 if only else sum(items for name, items in workload.waiting.items() if name not in owned)
     planned = []
@@ -91,17 +91,16 @@ def plan_workers(workload: Workload, assignment: PartitionAssignment, *, only: b
 
 
 class PartitionAssigner:
-    """Gives every worker its partitions: evenly, or as the assignment says, which is read anew each time.
+    """Assigns partitions to workers: evenly, or as the assignment file says, which is read again each time.
 
-    `workers`: how many there are to be; None leaves it to the assignment, and without one to the configuration, which
-    is read anew too. `partitions`: those that are dealt out, none for all. `first`: only so many workers of the plan
-    get their share, None for all of them. `unknown`: codes of the assignment, or of `partitions`, that the run did not
-    know when it was last read.
+    `workers`: how many; None leaves it to the assignment file, and without one to the configuration, which is read
+    again too. `partitions`: those to assign, none for all. `first`: keep only so many workers of the plan. `unknown`:
+    partitions of the file, or of `partitions`, that the run did not have at the last reading.
     """
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[Workload]],
+        read_workload: Callable[[], Awaitable[Workload]],
         *,
         assignment: Path | None,
         workers: int | None,
@@ -109,7 +108,7 @@ class PartitionAssigner:
         partitions: Sequence[str] = (),
         first: int | None = None,
     ) -> None:
-        self._look = look
+        self._read_workload = read_workload
         self._assignment = assignment
         self._fixed_size = workers
         self._configured = configured
@@ -122,9 +121,9 @@ class PartitionAssigner:
     async def assign(self, workers: int | None = None) -> PartitionAssignment:
         """For so many workers, or for as many as are configured.
 
-        Raises UsageError for a wrong assignment, and when the run has none of the partitions that were asked for.
+        Raises UsageError for an invalid assignment, and when the run has none of the chosen partitions.
         """
-        waiting = self._selected((await self._look()).waiting)
+        waiting = self._selected((await self._read_workload()).waiting)
         if self._assignment is None:
             if workers is None and self._fixed_size is None and (now := self._configured()) != self._last_configured:
                 self._last_configured = self._workers = now
@@ -137,7 +136,7 @@ class PartitionAssigner:
         return resize_assignment(assigned, workers or self._fixed_size or len(assigned))[: self._first]
 
     def _selected(self, waiting: Mapping[str, int]) -> Mapping[str, int]:
-        """What is to be dealt out. Partitions that the run does not know yet may still come to it."""
+        """The partitions to assign. Those that the run does not have yet may still get items."""
         self.unknown = [name for name in self._partitions if name not in waiting]
         if self.unknown and len(self.unknown) == len(self._partitions):
             known = ", ".join(sorted(name for name in waiting if name)[:MAX_NAMED]) or "none"

@@ -1,8 +1,8 @@
-"""A pool: starts workers one after another, fills the places of those that crash, and sends all of them home.
+"""A pool: starts workers one after another, restarts those that crash, and stops all of them.
 
-A worker that ends well, that somebody stopped, or whose handler fails every time is not replaced. One that crashes is:
-its items are free at once, a new process takes its place after a pause that doubles each time, and after so many
-restarts the slot is given up.
+A worker that finishes, is stopped, or whose handler fails every time is not restarted. When one crashes, its leases are
+released at once and a new process starts after a pause that doubles each time; after `max_restarts` the pool gives the
+slot up.
 """
 
 from __future__ import annotations
@@ -10,30 +10,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
 from shoal.errors import LedgerError, UsageError
 from shoal.fleet.partitions import PartitionAssignment
-from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState
-from shoal.fleet.process import Launcher
+from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState, WorkerLauncher
+from shoal.fleet.process import EX_OSERR, EXIT_INTERRUPTED
 from shoal.model.log import Log
 from shoal.observe.formatting import pluralize
 from shoal.worker.watchdog import EXIT_HUNG
 
-STOPPED_BY_SIGNAL = 130
-HANDLER_FAILS = 1
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-# Beyond the seconds that running items get to end, so long may a worker take to say goodbye.
-EXIT_SECONDS = 10.0
-EX_OSERR = 71  # as the system names it: it cannot fork
-
+EXIT_HANDLER_FAILS = 1
+MIN_BACKOFF, MAX_BACKOFF = 0.5, 30.0
 
 Replan = Callable[[int | None], Awaitable[PartitionAssignment]]
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`stagger`: seconds between two starts, from .. to. `drain`: seconds that what runs gets when a worker leaves.
+    """`stagger`: seconds between two starts, as a range. `max_restarts`: of one slot.
 
     `only`: workers take nothing but their own partitions, so one without any is not started, and one whose partitions
     change is replaced.
@@ -41,18 +37,19 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     stagger: tuple[float, float] = (2.0, 5.0)
     max_restarts: int = 5
-    drain: float = 30.0
     only: bool = False
 
 
 class Pool:
-    """`replan` deals the partitions out to so many workers, or to as many as are configured; it raises UsageError when
-    the assignment does not allow it. `print_line` says a line to whoever watches.
+    """Supervises one slot per worker.
+
+    `replan` assigns the partitions to so many workers, or to as many as are configured; it raises UsageError when the
+    assignment does not allow it. `print_line` gets one sentence for the operator at a time.
     """
 
     def __init__(
         self,
-        launcher: Launcher,
+        launcher: WorkerLauncher,
         pool_workers: PoolWorkers,
         replan: Replan,
         options: PoolOptions,
@@ -79,11 +76,11 @@ class Pool:
 
     @property
     def slots(self) -> list[PoolSlot]:
-        """All there ever were, by number; a place that was given up and filled again is there twice."""
+        """All slots so far, by number; one that was given up and started again is listed twice."""
         return sorted([*self._replaced, *self._slots.values()], key=lambda slot: slot.number)
 
     async def run(self, assignment: PartitionAssignment) -> None:
-        """Until nobody is left. Cancelled or failing, it sends everybody home first."""
+        """Until no worker is left. Cancelled or failing, it stops all workers first."""
         self._apply_assignments(assignment)
         starter = asyncio.create_task(self._start_and_reload())
         starter.add_done_callback(self._wake)
@@ -102,7 +99,7 @@ class Pool:
                 await asyncio.wait(self._supervisors.values())
 
     def stop(self) -> None:
-        """Everybody finishes what runs and leaves; called again, they give it back."""
+        """All workers finish what runs and exit; called again, they give it back."""
         again, self.stopping = self.stopping, True
         self._to_start.clear()
         self._to_reload.clear()
@@ -111,7 +108,7 @@ class Pool:
         self._changed.set()
 
     def stop_starting(self) -> None:
-        """The run has ended: who is not there, or not there yet, need not come."""
+        """The run has ended: start no more workers. Those that run exit by themselves."""
         self._is_finishing = True
         self._to_start.clear()
         for slot in self._slots.values():
@@ -120,7 +117,7 @@ class Pool:
         self._changed.set()
 
     def finish(self) -> None:
-        """Nothing is left for these workers, though the run may go on: all of them leave."""
+        """Nothing is left for these workers, though the run may not have ended: stop all of them."""
         self._is_finishing = True
         self._to_start.clear()
         self._to_reload.clear()
@@ -134,33 +131,33 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many workers there are to be."""
+        """How many workers the pool shall have."""
         return len(self._assignment)
 
     @property
     def expected(self) -> int:
-        """How many of them are at work or yet to come: not those that left by themselves or were given up."""
+        """How many workers run or will be started: `size` without those that exited by themselves or were given up."""
         return sum(not self._has_exited(number) for number in range(self.size))
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are there now."""
+        """Of the processes that run now."""
         return [slot.pids[-1] for slot in self._slots.values() if not slot.is_empty]
 
     async def scale(self, workers: int) -> None:
-        """From now on so many; those with the highest numbers go first. Newcomers get a share as if all began now."""
+        """Set the size, as an operator asked: the highest numbers stop first, and partitions are assigned anew."""
         if (assignment := await self._replan_or_report(workers)) is not None:
             self._report(f"From now on {pluralize(workers, 'worker')}.", workers=workers)
             self._apply_assignments(assignment)
 
     async def resize(self, workers: int, why: str) -> None:
-        """As `scale`, by a rule and not by a person: those that left by themselves or were given up stay away."""
+        """As `scale`, by the autoscaler: workers that exited by themselves or were given up are not started again."""
         if (assignment := await self._replan_or_report(workers)) is not None:
             self._report(f"{self.size} to {pluralize(workers, 'worker')}: {why}.", workers=workers)
             self._apply_assignments(assignment, again=False)
 
     async def reload(self) -> None:
-        """Read the assignment anew and replace the workers one after another, so that they read their settings anew."""
+        """Read the assignment again and replace the workers one by one, so that they read their settings again."""
         assignment = await self._replan_or_report(None)
         if assignment is not None and not self.stopping and not self._is_finishing:
             self._report("Reloading: workers are replaced one after another.", workers=len(assignment))
@@ -196,7 +193,7 @@ class Pool:
         self._has_orders.set()
 
     def _has_exited(self, number: int) -> bool:
-        """Whether its worker has gone for good though nobody here sent it home."""
+        """Whether its worker has exited for good without having been stopped by this pool."""
         slot = self._slots.get(number)
         return slot is not None and slot.wanted and not self._is_supervised(number)
 
@@ -209,10 +206,10 @@ class Pool:
 
     def _request_stop(self, slot: PoolSlot, *, again: bool = False) -> None:
         if again or not slot.stop_requested:
-            slot.request_stop(self._options.drain + EXIT_SECONDS, self._report)
+            slot.stop()
 
     async def _start_and_reload(self) -> None:
-        """Start those who are missing and replace those who are to be, one after another."""
+        """Start missing workers, and replace those of a reload, one after another."""
         while True:
             if self._to_start:
                 self._start(self._to_start.pop(0))
@@ -233,7 +230,7 @@ class Pool:
         self._supervisors[number].add_done_callback(self._wake)
 
     async def _reload(self, number: int) -> None:
-        """Returns when the new process is there, or when nobody will come."""
+        """Returns when the new process has started, or when none will."""
         slot, task = self._slots[number], self._supervisors.get(number)
         filled = len(slot.pids)
         self._request_stop(slot)
@@ -247,15 +244,14 @@ class Pool:
         while slot.wanted:
             code = await self._run_process(slot)
             if slot.stop_requested:
-                slot.stop_requested = False
                 slot.state = SlotState.STOPPED
-            elif code in (0, STOPPED_BY_SIGNAL):
+            elif code in (0, EXIT_INTERRUPTED):
                 slot.state = SlotState.COMPLETED if code == 0 else SlotState.STOPPED
                 return
-            elif code == HANDLER_FAILS:  # another process would fail as well, and use up the tries of more items
+            elif code == EXIT_HANDLER_FAILS:  # another process would fail as well, and use up attempts of more items
                 slot.state = SlotState.HANDLER_FAILING
                 log = self._launcher.log_file(slot.number)
-                self._report(f"Worker {slot.number} leaves: the scraper's code fails every time; its log is {log}.")
+                self._report(f"Worker {slot.number} exits: the scraper's code fails every time; its log is {log}.")
                 return
             elif slot.restarts >= self._options.max_restarts:
                 slot.state = SlotState.GAVE_UP
@@ -269,29 +265,28 @@ class Pool:
         slot.state = SlotState.COMPLETED if self._is_finishing else SlotState.STOPPED
 
     async def _run_process(self, slot: PoolSlot) -> int:
-        """One process from its start to its end; what it may have left behind is freed."""
+        """One process from its start to its end; returns its exit code after its leases were released."""
         slot.state = SlotState.RUNNING
+        child = self._launcher.build(slot.number, slot.partitions, on_kill=partial(self._report_kill, slot))
         try:
-            child = await self._launcher.launch(slot.number, slot.partitions)
+            await slot.start(child)
         except OSError as error:
             self._report(f"Worker {slot.number} cannot be started: {error.strerror}.")
             return EX_OSERR
         self._log.info("worker started", worker=slot.number, pid=child.pid, partitions=slot.partitions)
-        if not slot.wanted:  # it was sent home while its process was being made
-            asyncio.get_running_loop().call_soon(self._stop_worker, slot)
-        code = await slot.run_process(child)
+        code = await slot.wait()
         self._log.info("worker exited", worker=slot.number, pid=child.pid, code=code)
         if code != 0:
             try:
                 freed = await self._pool_workers.mark_dead(child.pid)
                 self._log.info("leases of the worker released", worker=slot.number, items=freed)
-            except LedgerError as error:  # then the end of its lease frees them
+            except LedgerError as error:  # they are released when the lease ends
                 self._report(f"The items of worker {slot.number} wait for the end of its lease: {error.message}")
         return code
 
     async def _wait_before_restart(self, slot: PoolSlot, code: int) -> None:
         slot.restarts += 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (slot.restarts - 1))
+        pause = min(MAX_BACKOFF, MIN_BACKOFF * 2 ** (slot.restarts - 1))
         how = f"was killed by signal {-code}" if code < 0 else f"crashed (exit {code})"
         if code == EXIT_HUNG:
             how = f"hung on an item and ended itself; its log {self._launcher.log_file(slot.number)} names it"
@@ -306,6 +301,9 @@ class Pool:
                     slot.changed.clear()
         except TimeoutError:
             return
+
+    def _report_kill(self, slot: PoolSlot) -> None:
+        self._report(f"Worker {slot.number} does not exit and is killed.")
 
     def _wake(self, _: object) -> None:
         self._changed.set()

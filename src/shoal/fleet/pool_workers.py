@@ -1,33 +1,30 @@
-"""The worker processes of a pool: one per slot, matched with their rows in the ledger.
-
-The workers of a pool as the ledger knows them: found by their process, buried when that has died, and counted.
-
-A worker's place in a pool: which process has it, how often it was filled anew, and how it ended.
-"""
+"""The worker processes of a pool: how they are started, one slot for each, and their rows in the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import signal
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
-from shoal.fleet.process import Child
+from shoal.fleet.process import ChildCommand, ChildProcess
 from shoal.ledger.protocols import Ledger
 from shoal.model.worker import WorkerView
 
 
 class WorkerTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """Items that a worker finished."""
+
     done: int = 0
     dead: int = 0
 
 
 class PoolWorkers:
-    """Of one run, on this machine. `since`: the ledger's time when the pool began."""
+    """The workers of one run on this machine, matched by process id. `since`: the ledger's time when the pool began."""
 
     def __init__(self, ledger: Ledger, run_id: str, since: dt.datetime) -> None:
         self._ledger = ledger
@@ -36,7 +33,7 @@ class PoolWorkers:
         self._node = socket.gethostname()
 
     async def mark_dead(self, pid: int) -> int:
-        """This process is dead: what it held is free at once. Returns how many items that were."""
+        """Release the leases of a process that has ended; returns how many items that were."""
         freed = 0
         for worker in await self._ledger.workers.list():
             if self._is_ours(worker, pid):
@@ -44,14 +41,14 @@ class PoolWorkers:
         return freed
 
     async def count_leases(self, pids: Collection[int]) -> int:
-        """How many items these processes have."""
+        """How many items these processes have leased."""
         workers = await self._ledger.workers.list()
         return sum(worker.leased for worker in workers if any(self._is_ours(worker, pid) for pid in pids))
 
     async def count_by_worker(self, processes: Iterable[tuple[int, int]]) -> dict[int, WorkerTotals]:
-        """What was done, by the number of the worker; `processes` says which number each process had."""
+        """Totals by worker number. `processes`: pairs of a worker's number and the id of one of its processes."""
         now = (await self._ledger.health.check()).clock
-        # The ledger counts by whole minutes: the one in which the pool began belongs to it too.
+        # The ledger counts by whole minutes; the one in which the pool began is included.
         minutes = int((now - self._since).total_seconds() // 60) + 2
         work = {row.worker: row for row in await self._ledger.reads.workers(self._run_id, minutes=minutes)}
         workers = await self._ledger.workers.list(present=False)
@@ -73,8 +70,48 @@ class PoolWorkers:
         )
 
 
+class WorkerLauncher:
+    """Builds the worker processes of one run.
+
+    `target` is the scraper as `shoal worker` finds it. `stop_timeout`: seconds from a worker's first stop signal to
+    SIGKILL. `only`: workers take nothing but their own partitions.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        run_id: str,
+        environment: Mapping[str, str],
+        logs: Path,
+        name: str,
+        *,
+        stop_timeout: float,
+        only: bool = False,
+    ) -> None:
+        self._target = target
+        self._run_id = run_id
+        self._environment = environment
+        self._logs = logs
+        self._name = name
+        self._stop_timeout = stop_timeout
+        self._only = only
+
+    def log_file(self, number: int) -> Path:
+        return self._logs / f"{self._name}_worker_{number}.log"
+
+    def build(self, number: int, partitions: Sequence[str], *, on_kill: Callable[[], None]) -> ChildProcess:
+        own = (*(f"--partition={name}" for name in partitions), *(("--only",) if self._only else ()))
+        command = ChildCommand(
+            arguments=("worker", self._target, "--run-id", self._run_id, *own),
+            environment=self._environment,
+            stop_timeout=self._stop_timeout,
+            log=self.log_file(number),
+        )
+        return ChildProcess(command, on_kill=on_kill)
+
+
 class SlotState(StrEnum):
-    """How a place came to be empty for good."""
+    """What a slot's worker does, or why the slot has none."""
 
     RUNNING = "at work"
     COMPLETED = "nothing left to do"
@@ -84,51 +121,48 @@ class SlotState(StrEnum):
 
 
 class PoolSlot:
-    """`wanted`: somebody is to work here. `stop_requested`: the process that is here was asked to leave."""
+    """The place of one worker: its processes, one after another, and how the last one ended.
+
+    `wanted`: a worker shall run here. `pids`: of all its processes so far. `changed` is set when one starts or ends.
+    """
 
     def __init__(self, number: int, partitions: tuple[str, ...]) -> None:
         self.number = number
         self.partitions = partitions
         self.wanted = True
-        self.stop_requested = False
         self.restarts = 0
         self.pids: list[int] = []
         self.state = SlotState.RUNNING
         self.changed = asyncio.Event()
-        self._child: Child | None = None
-        self._kill_timer: asyncio.TimerHandle | None = None
+        self._child: ChildProcess | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self._child is None
+        """No process is running here."""
+        return self._child is None or not self._child.is_running
 
-    async def run_process(self, child: Child) -> int:
-        """Until the process has ended; returns its exit code."""
+    @property
+    def stop_requested(self) -> bool:
+        """The last process was asked to stop."""
+        return self._child is not None and self._child.stop_requested
+
+    async def start(self, child: ChildProcess) -> None:
+        """Raises OSError. A stop request that arrives meanwhile takes effect when the process has started."""
         self._child = child
+        await child.start()
         self.pids.append(child.pid)
         self.changed.set()
+
+    async def wait(self) -> int:
+        """Until the process has ended; returns its exit code."""
+        assert self._child is not None
         try:
-            return await child.wait()
+            return await self._child.wait()
         finally:
-            self._child = None
-            if self._kill_timer is not None:
-                self._kill_timer.cancel()
             self.changed.set()
 
-    def request_stop(self, stop_timeout: float, print_line: Callable[[str], None]) -> None:
-        """Asked once, the worker finishes what runs; asked again, it gives that back; after `stop_timeout` it is
-        killed.
-        """
+    def stop(self) -> None:
+        """The first call drains the worker, a second one makes it give back what runs."""
         self.changed.set()
-        if self._child is None:
-            return
-        child, first = self._child, not self.stop_requested
-        self.stop_requested = True
-        # A worker counts both alike. Two of the same kind that come close together would reach it as one.
-        child.send_signal(signal.SIGTERM if first else signal.SIGINT)
-        if first:
-            self._kill_timer = asyncio.get_running_loop().call_later(stop_timeout, self._kill, child, print_line)
-
-    def _kill(self, child: Child, print_line: Callable[[str], None]) -> None:
-        print_line(f"Worker {self.number} does not leave and is killed.")
-        child.send_signal(signal.SIGKILL)
+        if self._child is not None:
+            self._child.stop()

@@ -1,4 +1,9 @@
-"""A `shoal` that another process starts and that leaves with it: a worker, a slot of a schedule, a member."""
+"""Child processes: the one way to start, watch and stop another `shoal` command.
+
+A background child has a session of its own, so Ctrl-C at the terminal does not reach it, and is tied to this process by
+a pipe (`parent_watch`): when this process is gone, however it ended, the child drains and exits. A foreground child
+shares the terminal and receives Ctrl-C there. `process_limits` ends a child that takes too long or too much memory.
+"""
 
 from __future__ import annotations
 
@@ -6,121 +11,226 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import msgspec
 
-class Child:
-    """A `shoal`. Tied to its parent it has a session of its own: what is typed at the terminal does not reach it."""
+from shoal.config.settings import ENV_PREFIX, NAMES
 
-    def __init__(self, process: asyncio.subprocess.Process, parent_pipe: int | None) -> None:
-        self._process = process
-        self._parent_pipe = parent_pipe
+# A child gets its drain time to finish running items, and this long to exit after that.
+EXIT_SECONDS = 10.0
+# Exit codes: stopped by a signal; the system could not start the process (named so in sysexits.h).
+EXIT_INTERRUPTED = 130
+EX_OSERR = 71
+# What an operator is told at the first and at the second signal.
+DRAINING = "Stopping: running items are finished, the rest is returned. Press Ctrl-C again to stop at once."
+STOPPING_NOW = "Returning the running items."
+_STDERR = 2
+
+
+class ChildCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start: `shoal` with these arguments.
+
+    `log`: the file that its output is appended to; None starts it in the foreground, on this process's terminal.
+    `stop_timeout`: seconds from the first `stop` to SIGKILL, and from the end of this process to the child's.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    stop_timeout: float
+    log: Path | None = None
+
+
+class ChildProcess:
+    """One process of a command, started once. `on_kill` is called when it is killed because it did not stop in time."""
+
+    def __init__(self, command: ChildCommand, *, on_kill: Callable[[], None] | None = None) -> None:
+        self._command = command
+        self._on_kill = on_kill
+        self._process: asyncio.subprocess.Process | None = None
+        self._parent_pipe: int | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self.stop_requested = False
 
     @property
     def pid(self) -> int:
+        """Of a child that was started."""
+        assert self._process is not None
         return self._process.pid
 
-    def send_signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, stdout: IO[bytes] | None = None) -> None:
+        """Raises OSError. `stdout` replaces the log file for standard output. A `stop` from before takes effect now."""
+        if self._command.log is None:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "shoal", *self._command.arguments), env=self._command.environment
+            )
+        else:
+            with self._command.log.open("ab") as log:
+                self._process = await self._start_in_background(stdout or log, log)
+        if self.stop_requested:
+            self._send_signal(signal.SIGTERM)
+            self._kill_after(self._command.stop_timeout)
+
+    def stop(self, *, notify: bool = True) -> None:
+        """The first call drains the child (SIGTERM), each further one makes it give back what runs (SIGINT).
+
+        It is killed `stop_timeout` seconds after the first. `notify=False`: the terminal has sent it a signal already.
+        """
+        if self._process is not None and not self.is_running:
+            return
+        first, self.stop_requested = not self.stop_requested, True
+        if self._process is None:
+            return
+        # A child counts both signals alike, but two equal ones that arrive close together would count as one.
+        if first and notify:
+            self._send_signal(signal.SIGTERM)
+        elif not first:
+            self._send_signal(signal.SIGINT)
+        if first:
+            self._kill_after(self._command.stop_timeout)
+
+    def stop_within(self, seconds: float) -> None:
+        """Make it give back what runs (SIGINT), and kill it after so many seconds."""
+        if self.is_running:
+            self.stop_requested = True
+            self._send_signal(signal.SIGINT)
+            self._kill_after(seconds)
 
     def kill(self) -> None:
-        """At once, with all that it has started."""
-        if self._parent_pipe is None:
-            self.send_signal(signal.SIGKILL)
-        elif self._process.returncode is None:
+        """At once; a background child with all processes that it has started."""
+        if not self.is_running:
+            return
+        if self._command.log is None:
+            self._send_signal(signal.SIGKILL)
+        else:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Its exit code; less than 0 is the signal that killed it."""
+        """Its exit code; negative for the signal that killed it. Processes that it left behind are killed."""
+        assert self._process is not None
         code = await self._process.wait()
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
         if self._parent_pipe is not None:
             os.close(self._parent_pipe)
             self._parent_pipe = None
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # what it has started and left behind
+                os.killpg(self.pid, signal.SIGKILL)
         return code
 
-
-class Launcher:
-    """Starts the workers of one run. `target` is what `shoal worker` is told, `environment` what it finds.
-
-    `stop_timeout`: seconds that a worker gets to leave when the pool is gone. `only`: workers take nothing but their
-    own partitions.
-    """
-
-    def __init__(
-        self,
-        target: str,
-        run_id: str,
-        environment: Mapping[str, str],
-        logs: Path,
-        name: str,
-        *,
-        stop_timeout: float,
-        only: bool = False,
-    ) -> None:
-        self._stop_timeout = stop_timeout
-        self._only = only
-        self._target = target
-        self._run_id = run_id
-        self._environment = environment
-        self._logs = logs
-        self._name = name
-
-    def log_file(self, number: int) -> Path:
-        return self._logs / f"{self._name}_worker_{number}.log"
-
-    async def launch(self, number: int, partitions: Sequence[str]) -> Child:
-        """Raises OSError when the machine refuses another process or the log file."""
-        own = [*(f"--partition={name}" for name in partitions), *(["--only"] if self._only else [])]
-        with self.log_file(number).open("ab") as log:
-            return await start_child(
-                ("worker", self._target, "--run-id", self._run_id, *own),
-                self._environment,
-                stdout=log,
-                stderr=log,
-                stop_timeout=self._stop_timeout,
+    async def _start_in_background(self, stdout: IO[bytes], stderr: IO[bytes]) -> asyncio.subprocess.Process:
+        # Not a pipe of asyncio: it would stay open for grandchildren that have inherited its other end.
+        child_stdin, parent_pipe = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "shoal.fleet.parent_watch", str(self._command.stop_timeout)),
+                *self._command.arguments,
+                stdin=child_stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=self._command.environment,
+                start_new_session=True,
             )
+        except BaseException:
+            os.close(parent_pipe)
+            raise
+        finally:
+            os.close(child_stdin)
+        self._parent_pipe = parent_pipe
+        return process
+
+    def _send_signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def _kill_after(self, seconds: float) -> None:
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._kill_timer = asyncio.get_running_loop().call_later(seconds, self._kill_late)
+
+    def _kill_late(self) -> None:
+        if self._on_kill is not None and self.is_running:
+            self._on_kill()
+        self.kill()
 
 
-async def start_child(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-    stop_timeout: float,
-) -> Child:
-    """A `shoal` with these arguments that drains when this process is gone, for at most `stop_timeout` seconds.
+def child_environment(
+    overrides: Mapping[str, str | None], *, ledger: str | None, exclude: Container[str] = ()
+) -> dict[str, str]:
+    """This process's environment with the settings that flags gave as variables, without those in `exclude`.
 
-    Raises OSError.
+    `ledger`: the one that children must use; None leaves it to their settings. Variables, because a command line can be
+    read by everybody on the machine.
     """
-    # Not a pipe of asyncio's: that one would wait for grandchildren who have inherited its other end.
-    child_stdin, parent_pipe = os.pipe()
+    given = {name: value for name, value in overrides.items() if name in NAMES and name not in exclude}
+    if ledger is not None:
+        given["ledger"] = ledger
+    return {
+        **os.environ,
+        **{ENV_PREFIX + name.upper(): value for name, value in given.items() if value is not None},
+        ENV_PREFIX + "LOG_DIR": "",  # each child writes to a log file already
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@contextmanager
+def stop_on_signals(
+    stop: Callable[[], None], notify: Callable[[str], None], reload: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Call `stop` at the first and second SIGINT or SIGTERM, which drain and give back; the third ends this process.
+
+    SIGHUP calls `reload`, or `stop` when there is none or the terminal is gone. `notify` gets a sentence for each.
+    """
+    on_stop = _escalating((DRAINING, STOPPING_NOW), stop, notify)
+    had_terminal = os.isatty(_STDERR)
+
+    def on_hangup() -> None:
+        if reload is None or (had_terminal and not os.isatty(_STDERR)):
+            stop()
+        else:
+            reload()
+
+    with _signal_handlers({signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}):
+        yield
+
+
+@contextmanager
+def give_up_on_signals(give_up: Callable[[], None], notify: Callable[[str], None]) -> Iterator[None]:
+    """While children that were stopped are waited for: one more SIGINT or SIGTERM calls `give_up`, the next exits."""
+    on_stop = _escalating((STOPPING_NOW,), give_up, notify)
+    with _signal_handlers({signal.SIGINT: on_stop, signal.SIGTERM: on_stop}):
+        yield
+
+
+def _escalating(texts: tuple[str, ...], stop: Callable[[], None], notify: Callable[[str], None]) -> Callable[[], None]:
+    remaining = iter(texts)
+
+    def on_stop() -> None:
+        text = next(remaining, None)
+        if text is None:
+            os._exit(EXIT_INTERRUPTED)  # the children notice that this process is gone, and exit
+        notify(text)
+        stop()
+
+    return on_stop
+
+
+@contextmanager
+def _signal_handlers(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "shoal.fleet.parent_watch", str(stop_timeout), *arguments),
-            stdin=child_stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=environment,
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(parent_pipe)
-        raise
+        yield
     finally:
-        os.close(child_stdin)
-    return Child(process, parent_pipe)
-
-
-async def start_foreground_child(arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """A `shoal` with these arguments in the foreground: it has our terminal, and hears Ctrl-C as we do."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shoal", *arguments, env=environment)
-    return Child(process, None)
+        for number in handlers:
+            loop.remove_signal_handler(number)

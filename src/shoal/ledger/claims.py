@@ -1,4 +1,4 @@
-"""Claiming, as both ledgers do it: which queues to ask, in what order, and what to do when a claim comes short."""
+"""Claims on both ledgers (which queues, in which order, what happens when a batch is short), and their workers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidSetting, WorkerLost
+from shoal.ledger.catalog import Catalog
 from shoal.ledger.fairness import QueueGroup, QueueHeads, QueueRow, limit_queues, order_queues
-from shoal.ledger.rows import Queryable
+from shoal.ledger.rows import Queryable, worker_from
 from shoal.model.item import ClaimedItem
-from shoal.model.worker import Scope
+from shoal.model.worker import HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerState, WorkerView
 
 MAX_CLAIM = 10_000
 QUEUES_PER_CLAIM = 64
@@ -255,3 +256,46 @@ class BaseClaims(ABC):
     async def _promote(self, now: float) -> int:
         self._promoted_at = now
         return await self._promote_due()
+
+
+class BaseWorkers:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog, claims: BaseClaims) -> None:
+        self._queryable = queryable
+        self._sql = queries
+        self._catalog = catalog
+        self._claims = claims
+
+    async def register(self, spec: WorkerSpec) -> None:
+        _check_worker(spec)
+        await self._queryable.fetch(
+            self._sql["register"],
+            spec.id,
+            spec.node,
+            spec.pid,
+            spec.version,
+            spec.code,
+            float(spec.lease_seconds),
+            msgspec.json.encode(spec.scope).decode(),
+        )
+
+    async def heartbeat(self, worker: str, report: WorkerReport | None = None) -> HeartbeatReply:
+        report_json = None if report is None else msgspec.json.encode(report).decode()
+        rows = await self._queryable.fetch(self._sql["heartbeat"], worker, report_json)
+        if not rows:
+            self._forget(worker)
+            raise WorkerLost(f"The worker {worker} was declared dead, or never registered.")
+        return HeartbeatReply(WorkerState(rows[0]["state"]), rows[0]["settings_version"])
+
+    async def list(self, *, present: bool = True) -> list[WorkerView]:
+        return [worker_from(row) for row in await self._queryable.fetch(self._sql["list_workers"], present)]
+
+    def _forget(self, worker: str) -> None:
+        self._catalog.forget_worker(worker)
+        self._claims.forget(worker)
+
+
+def _check_worker(spec: WorkerSpec) -> None:
+    if not 1 <= spec.lease_seconds <= 86_400:
+        raise InvalidSetting(f"lease_seconds is {spec.lease_seconds!r}; it must be from 1 to 86400.")
+    if not spec.id or len(spec.id) > 255:
+        raise InvalidSetting("A worker id must have 1 to 255 characters.")

@@ -1,4 +1,4 @@
-"""Commits: what is the same on both ledgers. The transaction is the backends' own."""
+"""Commits on both ledgers: a batch of finished attempts is checked here; the backends store it in one transaction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from shoal.errors import InvalidRecord, UsageError
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_finished
+from shoal.ledger.intake import QueuedItems, assign_queues
+from shoal.model.item import Lease, PreparedItem, prepare
+from shoal.model.json_text import json_text
 from shoal.model.outcome import FinishedAttempt
 from shoal.model.views import CommitReport
 
-NOTHING = CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
+MAX_DETAIL_BYTES = 64 << 10
+EMPTY_REPORT = CommitReport(committed=0, lost=(), repeated=(), enqueued=0, duplicates=0)
 
 
 class BaseCommits(ABC):
@@ -23,16 +27,49 @@ class BaseCommits(ABC):
         """One transaction. Each item appears once, and everything has been checked."""
 
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
-        check_finished(finished)
+        _check_finished(finished)
         no = await self._catalog.worker_no(worker)
         reports = [await self._commit(no, batch) for batch in _one_epoch_each(finished)]
-        return functools.reduce(CommitReport.merge, reports, NOTHING)
+        return functools.reduce(CommitReport.merge, reports, EMPTY_REPORT)
+
+
+def detail_text(end: FinishedAttempt) -> str | None:
+    return None if end.detail is None else json_text(end.detail, "detail", MAX_DETAIL_BYTES, InvalidRecord)
+
+
+async def prepare_follow_ups(catalog: Catalog, finished: Sequence[FinishedAttempt]) -> QueuedItems | None:
+    """The follow-up items of a batch of attempts, checked before any is stored; None when there are none."""
+    parents: list[int] = []
+    items: list[PreparedItem] = []
+    stage_ids: list[int] = []
+    for end in finished:
+        if not end.follow_ups:
+            continue
+        run = await catalog.run_by_no(end.lease.run_no)
+        for new in end.follow_ups:
+            item = new if isinstance(new, PreparedItem) else prepare(new, run.first_stage)
+            items.append(item)
+            stage_ids.append(run.stage_id(item.stage))
+            parents.append(end.lease.item)
+    return await assign_queues(catalog, items, stage_ids, parents) if items else None
+
+
+def _check_finished(finished: Sequence[FinishedAttempt]) -> None:
+    """Raise for an invalid batch before any of it is stored."""
+    seen: set[Lease] = set()
+    for end in finished:
+        if end.lease in seen:
+            raise UsageError(f"The item {end.lease.item} appears twice in one commit.")
+        seen.add(end.lease)
+        for record in end.records:
+            if not record.startswith("{"):
+                raise InvalidRecord("A record must be the JSON text of an object: use record_text(value).")
 
 
 def _one_epoch_each(finished: Sequence[FinishedAttempt]) -> list[list[FinishedAttempt]]:
     """Batches in which each item appears once, older epochs first.
 
-    A worker whose lease was taken away may get the same item again while its first attempt still runs.
+    A worker that lost a lease may claim the same item again while its first attempt still runs.
     """
     if len({end.lease.item for end in finished}) == len(finished):
         return [list(finished)] if finished else []

@@ -1,9 +1,4 @@
-"""Locks and versioned settings: how processes coordinate through the ledger.
-
-Locks, the same on both ledgers.
-
-Versioned settings, the same on both ledgers.
-"""
+"""Locks and versioned settings, by which processes coordinate through the ledger."""
 
 from __future__ import annotations
 
@@ -13,8 +8,7 @@ from typing import Any
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.ledger.checks import check_limit
-from shoal.ledger.rows import Queryable, lock_from
+from shoal.ledger.rows import Queryable, check_limit, lock_from
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.url_key import check_text
@@ -30,7 +24,7 @@ class SqlLocks:
 
     async def acquire(self, name: str, by: str, seconds: float) -> bool:
         check_text("lock", name, MAX_LOCK_NAME_BYTES)
-        check_text("taker", by, MAX_LOCK_NAME_BYTES)
+        check_text("owner", by, MAX_LOCK_NAME_BYTES)
         return bool(await self._queryable.fetch(self._sql["acquire_lock"], name, by, float(seconds)))
 
     async def renew(self, name: str, by: str, seconds: float) -> bool:

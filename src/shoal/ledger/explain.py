@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from shoal.ledger.scalings import Scaling, scaling_reason
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.lane import LaneView
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run, RunState
@@ -39,6 +38,19 @@ class LeaseHolder(msgspec.Struct, frozen=True):
     worker: str
     leased: int
     fresh: int
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision of the autoscaler; `before` equals `after` when it kept the size. `most`: the allowed maximum."""
+
+    subject: str
+    at: dt.datetime
+    seconds_ago: float
+    before: int
+    after: int
+    most: int
+    what: str
+    why: str
 
 
 class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +166,7 @@ def why_run(facts: RunContext) -> list[WaitReason]:
     for lane in facts.lanes:
         gates.extend(_lane_reasons(lane, None, facts.now))
     gates.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
-    gates.extend(scaling_reason(scaling) for scaling in facts.scalings)
+    gates.extend(_scaling_reason(scaling) for scaling in facts.scalings)
     return gates
 
 
@@ -331,6 +343,19 @@ def _blocked_reason(lane: LaneView, now: dt.datetime) -> WaitReason:
     text = f"The lane {lane.key} is {what} for another {_seconds(lane.blocked_seconds)}" + (f": {why}." if why else ".")
     until = now + dt.timedelta(seconds=lane.blocked_seconds)
     return WaitReason(code="lane_blocked", text=text, until=until, items=lane.waiting or None)
+
+
+def _scaling_reason(scaling: Scaling) -> WaitReason:
+    kind, _, name = scaling.subject.partition(" ")
+    who = f"The pool on {name}" if kind == "pool" else f"The {scaling.subject}"
+    how = f"went from {scaling.before} to {scaling.after} {scaling.what}"
+    if scaling.before == scaling.after:
+        how = f"stayed at {scaling.after} of {scaling.most} {scaling.what}"
+    return WaitReason(code="scaled", text=f"{who} {how} {_ago(scaling.seconds_ago)}: {scaling.why}.", since=scaling.at)
+
+
+def _ago(seconds: float) -> str:
+    return f"{max(0.0, seconds):.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
 
 
 def _worker_reasons(

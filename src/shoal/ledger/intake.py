@@ -1,9 +1,4 @@
-"""Intake on both ledgers: chunks of checked items, in constant memory.
-
-From whatever callers hand in to chunks of checked items, in constant memory.
-
-Intake: what is the same on both ledgers. Storing a chunk is the backends' own.
-"""
+"""Intake on both ledgers: entries are checked and stored in chunks, in constant memory."""
 
 from __future__ import annotations
 
@@ -18,7 +13,6 @@ from shoal.errors import InvalidItem, UnknownStage
 from shoal.ledger.catalog import CachedRun, Catalog
 from shoal.ledger.protocols import Entries, Entry
 from shoal.model.item import NewItem, PreparedItem, prepare
-from shoal.model.outcome import FinishedAttempt
 from shoal.model.url_key import key_hash, url_key
 from shoal.model.views import IntakeReport
 
@@ -48,8 +42,7 @@ async def prepared_chunks(
 ) -> AsyncIterator[Chunk]:
     """Check entries and yield them in chunks, bounded by count and by bytes.
 
-    Control goes back to the event loop every few hundred entries, so the previous chunk travels to the database while
-    this one is prepared.
+    The event loop runs every few hundred entries, so the previous chunk is sent to the database meanwhile.
     """
     chunk = Chunk([])
     size = 0
@@ -84,7 +77,7 @@ def _prepare(entry: Entry, stage: str) -> PreparedItem:
             raise InvalidItem(f"{entry[:60]!a} is not valid UTF-8.") from None
     if not isinstance(entry, str):
         raise InvalidItem(f"An entry must be a URL or a NewItem, not {type(entry).__name__}.")
-    # The plain URL, by far the most frequent entry.
+    # A plain URL, by far the most frequent entry, does not need the checks of `prepare`.
     return PreparedItem(stage, key_hash(url_key(entry)), None, entry, None, "", None, 0, 0.0, None)
 
 
@@ -102,7 +95,7 @@ async def _iterate(entries: Entries) -> AsyncIterator[Entry]:
 
 
 class QueuedItems(msgspec.Struct, frozen=True):
-    """Checked items with the stage and the queue of each, and the parents of follow-ups."""
+    """Checked items with the stage and queue of each; for follow-ups, also the parent."""
 
     items: Sequence[PreparedItem]
     stage_ids: Sequence[int]
@@ -116,36 +109,19 @@ async def assign_queues(
     priorities = {item.priority for item in items}
     if len(priorities) == 1:
         span = (min(priorities), max(priorities))
-        wanted = {(stage, item.partition): span for item, stage in zip(items, stage_ids, strict=True)}
+        spans = {(stage, item.partition): span for item, stage in zip(items, stage_ids, strict=True)}
     else:
-        wanted = {}
+        spans = {}
         for item, stage in zip(items, stage_ids, strict=True):
-            low, high = wanted.get((stage, item.partition), (item.priority, item.priority))
-            wanted[stage, item.partition] = (min(low, item.priority), max(high, item.priority))
-    return QueuedItems(items, stage_ids, await catalog.queues(wanted), parents)
-
-
-async def prepare_follow_ups(catalog: Catalog, finished: Sequence[FinishedAttempt]) -> QueuedItems | None:
-    """The follow-ups of a batch of attempts, all checked before any is stored; None when there are none."""
-    parents: list[int] = []
-    items: list[PreparedItem] = []
-    stage_ids: list[int] = []
-    for end in finished:
-        if not end.follow_ups:
-            continue
-        run = await catalog.run_by_no(end.lease.run_no)
-        for new in end.follow_ups:
-            item = new if isinstance(new, PreparedItem) else prepare(new, run.first_stage)
-            items.append(item)
-            stage_ids.append(run.stage_id(item.stage))
-            parents.append(end.lease.item)
-    return await assign_queues(catalog, items, stage_ids, parents) if items else None
+            low, high = spans.get((stage, item.partition), (item.priority, item.priority))
+            spans[stage, item.partition] = (min(low, item.priority), max(high, item.priority))
+    return QueuedItems(items, stage_ids, await catalog.queues(spans), parents)
 
 
 class BaseIntake(ABC):
-    """Bulk enqueue: chunks are stored while the next is prepared, at most `max_concurrent_chunks` of them.
+    """Bulk enqueue: up to `max_concurrent_chunks` chunks are stored while the next one is prepared.
 
-    Chunks with lanes go one after another: the order of a sequential group is the order of arrival.
+    Chunks with lanes are stored one after another, because an ordered lane keeps the order of arrival.
     """
 
     max_concurrent_chunks = 1
@@ -155,7 +131,7 @@ class BaseIntake(ABC):
 
     @abstractmethod
     async def _store(self, run: CachedRun, queued: QueuedItems) -> tuple[int, int]:
-        """Store a chunk in one transaction; returns how many were new and how many were not."""
+        """Store a chunk in one transaction. Returns how many items were new and how many were duplicates."""
 
     async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
         run = await self._catalog.run(run_id)
@@ -175,7 +151,7 @@ class BaseIntake(ABC):
                     stored.append(await storing.popleft())
                 invalid += chunk.invalid
         finally:
-            # What was begun is brought to its end, also when the source failed.
+            # Chunks that are being stored are completed even when the source of entries failed.
             stored += await asyncio.gather(*storing)
         return IntakeReport(
             enqueued=sum(new for new, _ in stored),

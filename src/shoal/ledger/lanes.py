@@ -1,4 +1,4 @@
-"""Lanes: what is the same on both ledgers. Changing one is the backends' own."""
+"""Lanes on both ledgers: arguments are checked and lanes read here; the backends change them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from shoal.errors import NotFound
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_lane_change, check_limit
-from shoal.ledger.rows import Queryable, lane_from
-from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
+from shoal.ledger.rows import Queryable, check_limit, lane_from
+from shoal.model.item import MAX_NAME_BYTES
+from shoal.model.lane import HostSlotReply, LanePolicy, LaneView, ReservedStarts, StartRequest
+from shoal.model.url_key import check_text
 from shoal.model.views import CursorPage
 
 DelayRange = tuple[float, float]
@@ -25,7 +26,7 @@ class BaseLanes(ABC):
     async def _set(
         self, run_no: int, key: str, limit: int | None, delay: DelayRange | None, paused: bool | None, by: str
     ) -> bool:
-        """Change the lane, making it if it is shared; False when there is none."""
+        """Change the lane; a shared lane is created if needed. False when the run has no such lane."""
 
     @abstractmethod
     async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool: ...
@@ -69,13 +70,13 @@ class BaseLanes(ABC):
         paused: bool | None = None,
         by: str = "",
     ) -> LaneView:
-        check_lane_change(key, limit, delay)
+        _check_change(key, limit, delay)
         if not await self._set(await self._run_no(run_id), key, limit, delay, paused, by):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
 
     async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
-        check_lane_change(key, None, (0.0, seconds))
+        _check_change(key, None, (0.0, seconds))
         if not await self._block(await self._run_no(run_id), key, seconds, why, by):
             raise NotFound(f"There is no lane {key!r} in the run {run_id}.")
         return await self.get(key, run_id=run_id)
@@ -86,12 +87,12 @@ class BaseLanes(ABC):
     async def reserve(
         self, worker: str, key: str, request: StartRequest, *, run_id: str | None = None
     ) -> ReservedStarts:
-        check_lane_change(key, None, None)
+        _check_change(key, None, None)
         worker_no = await self._catalog.worker_no(worker)
         return await self._reserve(await self._run_no(run_id), key, worker_no, request.checked())
 
     async def request_slot(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> HostSlotReply:
-        check_lane_change(key, None, None)
+        _check_change(key, None, None)
         worker_no = await self._catalog.worker_no(worker)
         return await self._request_slot(worker_no, (await self._catalog.run(run_id)).stage_id(stage), key, visit)
 
@@ -100,13 +101,13 @@ class BaseLanes(ABC):
             await self._release_slots(visits)
 
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
-        check_lane_change(key, None, (0.0, seconds))
+        _check_change(key, None, (0.0, seconds))
         await self._block_host((await self._catalog.run(run_id)).stage_id(stage), key, float(seconds), why)
 
     async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
-        check_lane_change(key, None, (0.0, delay))
+        _check_change(key, None, (0.0, delay))
         run_no = await self._run_no(run_id)
-        # Every worker that reads robots.txt says so: as a rule it is known, and nothing need be locked.
+        # Every worker that reads robots.txt calls this. Usually the floor is set already, and no lock is needed.
         for row in await self._queryable.fetch(self._sql["get_lanes"], run_no, key, None, 1):
             if row["floor"] == delay and (delay == 0 or row["floor_why"] == why):
                 return lane_from(row)
@@ -116,3 +117,9 @@ class BaseLanes(ABC):
 
     async def _run_no(self, run_id: str | None) -> int:
         return 0 if run_id is None else (await self._catalog.run(run_id)).no
+
+
+def _check_change(key: str, limit: int | None, delay: DelayRange | None) -> None:
+    check_text("lane", key, MAX_NAME_BYTES)
+    delay_min, delay_max = delay if delay is not None else (0.0, 0.0)
+    LanePolicy(limit=1 if limit is None else limit, delay_min=delay_min, delay_max=delay_max).checked()

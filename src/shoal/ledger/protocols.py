@@ -15,10 +15,10 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec
 from shoal.model.views import (
     AttemptView,
+    AuditEvent,
     CommitReport,
     Counts,
     CursorPage,
-    Event,
     FailedItem,
     Finding,
     HealthReport,
@@ -295,7 +295,7 @@ class Reads(Protocol):
 
     async def events(
         self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
-    ) -> CursorPage[Event]:
+    ) -> CursorPage[AuditEvent]:
         """Newest first."""
 
     async def why_item(self, run_id: str, item: int) -> list[WaitReason]: ...

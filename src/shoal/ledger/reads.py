@@ -7,17 +7,28 @@ from collections.abc import Callable, Mapping
 from shoal.errors import NotFound, UsageError
 from shoal.ledger import explain
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import check_limit, cursor_parts, int_cursor
 from shoal.ledger.protocols import ALL_ITEMS, Runs, Workers
-from shoal.ledger.rows import Queryable, Row, array_from, attempt_from, event_from, item_from, lane_from, scaling_from
+from shoal.ledger.rows import (
+    Queryable,
+    Row,
+    array_from,
+    attempt_from,
+    check_limit,
+    cursor_parts,
+    event_from,
+    int_cursor,
+    item_from,
+    lane_from,
+    scaling_from,
+)
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.outcome import OutcomeClass
 from shoal.model.url_key import key_hash
 from shoal.model.views import (
     AttemptView,
+    AuditEvent,
     Counts,
     CursorPage,
-    Event,
     FailedItem,
     ItemFilter,
     ItemView,
@@ -140,7 +151,7 @@ class SqlReads:
 
     async def events(
         self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
-    ) -> CursorPage[Event]:
+    ) -> CursorPage[AuditEvent]:
         check_limit(limit)
         run_no = None if run_id is None else (await self._catalog.run(run_id)).no
         found = await self._db.fetch(self._sql["events"], run_no, int_cursor(cursor), limit)

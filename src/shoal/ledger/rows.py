@@ -1,4 +1,7 @@
-"""Rows as values. Both ledgers name their columns alike and hand out times as aware datetimes."""
+"""Rows of either ledger as values, and the limits and cursors of pages.
+
+Both ledgers use the same column names and return times as aware datetimes.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,26 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from shoal.errors import LedgerCorrupt
-from shoal.ledger.scalings import Scaling
+from shoal.errors import InvalidSetting, LedgerCorrupt, UsageError
+from shoal.ledger.explain import Scaling
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
-from shoal.model.views import AttemptView, Event, ItemView, LockView
+from shoal.model.views import AttemptView, AuditEvent, ItemView, LockView
 from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
 
 T = TypeVar("T")
+MAX_PAGE = 100_000
 
 
 class Row(Protocol):
-    """A row that knows its columns by name."""
+    """A row with access to columns by name."""
 
     def __getitem__(self, column: str, /) -> Any: ...
 
 
 class Queryable(Protocol):
-    """One statement at a time; arguments by position, lists where the query expects an array."""
+    """Runs one statement; arguments are positional, lists where the query expects an array."""
 
     async def fetch(self, sql: str, *args: object) -> list[Any]: ...
 
@@ -35,8 +39,8 @@ class Queryable(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
-def _wait_readable(read: Callable[[Row], T]) -> Callable[[Row], T]:
-    """What the ledger wrote can be read again, unless it was damaged since."""
+def _checked_read(read: Callable[[Row], T]) -> Callable[[Row], T]:
+    """Raise LedgerCorrupt when a row cannot be read: Shoal wrote it, so it was damaged since."""
 
     @wraps(read)
     def checked(row: Row) -> T:
@@ -49,7 +53,7 @@ def _wait_readable(read: Callable[[Row], T]) -> Callable[[Row], T]:
     return checked
 
 
-@_wait_readable
+@_checked_read
 def run_from(row: Row) -> Run:
     return Run(
         no=row["no"],
@@ -69,7 +73,7 @@ def run_from(row: Row) -> Run:
     )
 
 
-@_wait_readable
+@_checked_read
 def lane_from(row: Row) -> LaneView:
     return LaneView(
         key=row["key"],
@@ -95,7 +99,7 @@ def lane_from(row: Row) -> LaneView:
     )
 
 
-@_wait_readable
+@_checked_read
 def item_from(row: Row) -> ItemView:
     return ItemView(
         id=row["id"],
@@ -120,7 +124,7 @@ def item_from(row: Row) -> ItemView:
     )
 
 
-@_wait_readable
+@_checked_read
 def attempt_from(row: Row) -> AttemptView:
     return AttemptView(
         epoch=row["epoch"],
@@ -134,9 +138,9 @@ def attempt_from(row: Row) -> AttemptView:
     )
 
 
-@_wait_readable
-def event_from(row: Row) -> Event:
-    return Event(
+@_checked_read
+def event_from(row: Row) -> AuditEvent:
+    return AuditEvent(
         id=row["id"],
         at=row["at"],
         run_id=row["run_id"],
@@ -147,7 +151,7 @@ def event_from(row: Row) -> Event:
     )
 
 
-@_wait_readable
+@_checked_read
 def lock_from(row: Row) -> LockView:
     return LockView(
         name=row["name"],
@@ -159,7 +163,7 @@ def lock_from(row: Row) -> LockView:
     )
 
 
-@_wait_readable
+@_checked_read
 def scaling_from(row: Row) -> Scaling:
     detail = msgspec.json.decode(row["detail"])
     return Scaling(
@@ -174,7 +178,7 @@ def scaling_from(row: Row) -> Scaling:
     )
 
 
-@_wait_readable
+@_checked_read
 def worker_from(row: Row) -> WorkerView:
     return WorkerView(
         id=row["id"],
@@ -194,5 +198,24 @@ def worker_from(row: Row) -> WorkerView:
 
 
 def array_from(value: Any) -> list[Any]:
-    """SQLite has no arrays: there they are JSON text."""
+    """An array column; on SQLite it is JSON text."""
     return msgspec.json.decode(value) if isinstance(value, str) else list(value)
+
+
+def check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+        raise InvalidSetting(
+            f"The limit is {limit!r}; it must be from 1 to {MAX_PAGE}.", remedy="Ask for less at once."
+        )
+
+
+def int_cursor(cursor: str | None) -> int | None:
+    """A cursor that is one number."""
+    return None if cursor is None else cursor_parts(cursor, 1)[0]
+
+
+def cursor_parts(cursor: str, count: int) -> list[int]:
+    parts = cursor.split(".")
+    if len(parts) != count or not all(part.isdecimal() and len(part) < 19 for part in parts):
+        raise UsageError(f"{cursor!r} is no cursor of this list.", remedy="Use the cursor of the page before, or none.")
+    return [int(part) for part in parts]

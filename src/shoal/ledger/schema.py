@@ -1,13 +1,12 @@
-"""Named SQL, numbered migrations and schema versions.
+"""Loading of .sql files (named queries, scripts, numbered migrations) and checks of the schema's version.
 
-Named queries from .sql files: `-- name: claim` starts one, the comment lines below it say why it is as it is.
-
-Schema versions: what is the same on both ledgers.
+In a file of named queries `-- name: claim` begins a query, and the comment below it says why it is written that way.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 
 from shoal.errors import LedgerNotMigrated, LedgerTooNew
@@ -15,32 +14,34 @@ from shoal.errors import LedgerNotMigrated, LedgerTooNew
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
-def load_queries(package: str) -> dict[str, str]:
-    """Every query in the package's .sql files, by name."""
+def load_queries(package: str, *, translate: Callable[[str], str] = str) -> dict[str, str]:
+    """The queries of a backend by name: its own, and those in ledger/queries/ that both backends share.
+
+    Shared queries are written for PostgreSQL; `translate` turns one into the backend's dialect.
+    """
     queries: dict[str, str] = {}
-    for file in sorted(files(package).iterdir(), key=lambda entry: entry.name):
-        if not file.name.endswith(".sql"):
-            continue
-        parts = _NAME.split(file.read_text("utf-8"))
+    own, shared = load_scripts(package, "queries"), load_scripts(__package__, "queries")
+    for file, script in [*own, *((file, translate(script)) for file, script in shared)]:
+        parts = _NAME.split(script)
         for name, text in zip(parts[1::2], parts[2::2], strict=True):
             if name in queries:
-                raise ValueError(f"{file.name}: the query {name} is defined twice")
+                raise ValueError(f"{file}.sql: the query {name} is defined twice")
             queries[name] = text.strip().rstrip(";")
     return queries
 
 
-def load_scripts(package: str) -> list[tuple[str, str]]:
-    """Whole .sql files of a package, as (file name without ending, text), in order."""
+def load_scripts(package: str, folder: str) -> list[tuple[str, str]]:
+    """The .sql files in a folder of a package, as (file name without suffix, text), sorted by name."""
     return [
-        (file.name[:-4], file.read_text("utf-8"))
-        for file in sorted(files(package).iterdir(), key=lambda entry: entry.name)
+        (file.name.removesuffix(".sql"), file.read_text("utf-8"))
+        for file in sorted((files(package) / folder).iterdir(), key=lambda entry: entry.name)
         if file.name.endswith(".sql")
     ]
 
 
 def load_migrations(package: str) -> list[tuple[int, str, str]]:
     """(version, name, text) of a backend's migrations, oldest first."""
-    return [(int(name[:4]), name[5:], text) for name, text in load_scripts(f"{package}.migrations")]
+    return [(int(name[:4]), name[5:], text) for name, text in load_scripts(package, "migrations")]
 
 
 def check_version(found: int | None, known: int, place: str) -> None:

@@ -220,7 +220,7 @@ class LockView(msgspec.Struct, frozen=True, kw_only=True):
     value: Mapping[str, Any]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     at: dt.datetime
     run_id: str | None

@@ -1,1 +1,1 @@
-"""Alerts: which hold for a run, each raised once over the whole fleet, and told to people until they are reached."""
+"""Alerts: conditions of runs, each alert raised once across all processes and delivered with retries."""

@@ -1,7 +1,7 @@
-"""The watch beside other work: a thread of its own with its own connection, so that no handler can stop it.
+"""A thread that checks runs for alerts and delivers them, with its own event loop and its own ledger.
 
-A handler that blocks the event loop is just what it must be able to tell of. Of many processes one looks at a time; the
-others ask ever more seldom, and hold no connection meanwhile.
+A handler that blocks the main event loop must not block its own alert. Of many processes one checks at a time; the
+others try for the lock with growing pauses and close their connection in between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.notify.watch import AlertChecker
 
 POLL_SECONDS = 15.0
 MIN_POLL_SECONDS = 0.5
-# Who finds that somebody else looks asks again after up to so many times as long.
+# While another process holds the lock, the pause grows up to this many poll intervals.
 MAX_BACKOFF = 4
 EXIT_SECONDS = 0.5
 DRAIN_SECONDS = 10.0
@@ -32,7 +32,7 @@ OpenLedger = Callable[[], Awaitable[Ledger]]
 
 
 class AlertThread:
-    """Watches from `start` to `close`. What it sees goes into the ledger, the log, and to those whom settings name."""
+    """Checks for alerts from `start` to `close`; alerts go to the ledger, the log and the addresses in the settings."""
 
     def __init__(self, open_ledger: OpenLedger, settings: Settings, *, log: Log) -> None:
         by = f"watch-{new_worker_id()}"
@@ -53,13 +53,13 @@ class AlertThread:
         self._thread.start()
 
     async def close(self, run_ids: Sequence[str] = (), *, broken: str = "", drain: float = DRAIN_SECONDS) -> None:
-        """Look at these runs once more, tell what is to be told, and end; within `drain` seconds and a little.
+        """Check these runs once more, deliver pending alerts for at most `drain` seconds, and stop the thread.
 
-        `broken` names a worker that broke off because the code of these runs fails every time. What could not be
-        delivered in time is left for others.
+        `broken` names a worker that stopped because the code of these runs fails every time. Other processes deliver
+        what is left.
         """
         self._final_run_ids, self._broken_worker, self._drain_seconds = run_ids, broken, drain
-        with suppress(RuntimeError):  # it has ended by itself
+        with suppress(RuntimeError):  # the loop has ended already
             self._loop.call_soon_threadsafe(self._closing.set)
         await asyncio.to_thread(self._thread.join, drain + 2 * EXIT_SECONDS)
 
@@ -80,12 +80,12 @@ class AlertThread:
             async with asyncio.timeout(self._drain_seconds + EXIT_SECONDS):
                 await self._check_and_drain()
         except (ShoalError, TimeoutError) as error:
-            self._log.warning("last alert check failed", error=str(error))
+            self._log.warning("final alert check failed", error=str(error))
         finally:
             await self._close_ledger()
 
     def _log_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What asyncio finds left over, such as a connection that broke while nobody waited for it: one line."""
+        """Log what asyncio reports outside of a task, such as a broken idle connection, in one line."""
         self._log.debug(str(context["message"]), error=str(context.get("exception") or ""))
 
     async def _poll_forever(self) -> None:
@@ -94,20 +94,20 @@ class AlertThread:
             await asyncio.sleep(pause)
             try:
                 pause = await self._poll(pause)
-            except Exception as error:  # whatever it is, the watch must not end unnoticed
-                self._log.error("alert check failed, continuing", exc_info=error)
+            except Exception as error:  # the thread must not end unnoticed
+                self._log.error("alert check failed", exc_info=error)
                 self._ledger = None
                 pause = self._every
 
     async def _poll(self, pause: float) -> float:
-        """Look, if it is our turn. Returns the seconds until the next round."""
+        """Check and deliver if this process gets the lock. Returns the seconds until the next poll."""
         try:
             ledger = await self._get_ledger()
             checked = await self._checker.run_if_due(ledger, every=self._every * 2 / 3)
             delivered = await self._deliveries.run_if_due(ledger, every=self._every * 2 / 3)
         except ShoalError as error:
-            # The work beside tells of outages loudly; here it is enough to come again.
-            self._log.debug("alert thread cannot reach the ledger", error=str(error))
+            # The worker reports outages; the alert thread only retries.
+            self._log.debug("alert check skipped: ledger unreachable", error=str(error))
             checked = delivered = False
         if checked or delivered:
             return self._every * random.uniform(0.9, 1.1)
@@ -130,7 +130,7 @@ class AlertThread:
         return self._ledger
 
     async def _close_ledger(self) -> None:
-        """Unless a delivery needs it."""
+        """Close the connection unless a delivery uses it."""
         if self._ledger is not None and not self._deliveries:
             with suppress(LedgerError):
                 await self._ledger.close()
@@ -138,7 +138,7 @@ class AlertThread:
 
 
 def poll_seconds(settings: Settings) -> float:
-    """Seconds between two looks: often enough for the shortest stall that anybody wants to hear of."""
+    """Seconds between two checks: a quarter of the shortest `stall_after`, within limits."""
     tables = (table.values.get("stall_after", settings.stall_after) for table in settings.scrapers.values())
     shortest: float = min([POLL_SECONDS, settings.stall_after / 4, *(seconds / 4 for seconds in tables)])
     return max(MIN_POLL_SECONDS, shortest)

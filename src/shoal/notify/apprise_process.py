@@ -1,7 +1,7 @@
 """Sends alerts with apprise, in a child process: `python -m shoal.notify.apprise_process`, JSON in and out.
 
-It costs half a second and tens of megabytes to load and knows no time limit that always holds, so no worker loads it.
-Addresses come by standard input, where nobody else can see them.
+apprise takes half a second and tens of megabytes to load and has no reliable timeout, so workers do not load it.
+Addresses are passed on standard input, because command lines are visible to other users.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 
 import msgspec
 
-LONGEST_REASON = 500
+MAX_REASON_LENGTH = 500
 _URL = re.compile(r"url: \S+")
 
 
 class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send where. Without a `body` the addresses are only tried for whether apprise understands them."""
+    """A message and its addresses. Without a `body` apprise only parses the addresses."""
 
     urls: tuple[str, ...]
     title: str = ""
@@ -26,7 +26,7 @@ class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`installed`: apprise is there. `reasons`: one for each address, empty where all went well."""
+    """`installed`: whether apprise is. `reasons`: one per address, why sending failed; empty on success."""
 
     installed: bool
     reasons: tuple[str, ...] = ()
@@ -47,19 +47,19 @@ def handle(request: SendRequest) -> SendResponse:
     def send(url: str) -> str:
         service = apprise.Apprise(asset=asset)
         if not service.add(url):
-            return "apprise does not understand the address."
+            return "apprise cannot parse the address."
         captured.clear()
         if not request.body or service.notify(
             request.body, title=request.title, notify_type=request.kind, body_format="text"
         ):
             return ""
-        return captured.reason() or "the service did not take it."
+        return captured.reason() or "the service rejected the message."
 
     return SendResponse(installed=True, reasons=tuple(send(url) for url in request.urls))
 
 
 class _LogCapture(logging.Handler):
-    """What apprise says about its troubles; the exceptions that it met are worth more than its own words."""
+    """Collects apprise's warnings, and its debug messages that name an exception."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -74,7 +74,7 @@ class _LogCapture(logging.Handler):
         self._messages.clear()
 
     def reason(self) -> str:
-        return " ".join(dict.fromkeys(self._messages))[:LONGEST_REASON]
+        return " ".join(dict.fromkeys(self._messages))[:MAX_REASON_LENGTH]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,7 @@
-"""Delivers raised alerts, with retries, through the apprise process.
+"""Delivers raised alerts through the apprise process, with retries, and checks addresses.
 
-Sending, and finding out beforehand whether that can work.
-
-Telling people of alerts that were raised, wherever that was: tried until it works, and given up at some time.
-
-Telling is a lock of its own. It is taken by a process that knows an address, kept while that process tries, and
-finished when the alert was delivered or given up; should the process die, another one takes it up.
+Each delivery has a lock. A process that has an address takes it, renews it while it tries, and completes it when the
+alert was delivered or given up; if the process dies, another one takes the lock.
 """
 
 from __future__ import annotations
@@ -20,30 +16,30 @@ from typing import Any
 
 import msgspec
 
-from shoal.config.alerts import Addresses
 from shoal.config.settings import Settings
+from shoal.config.values import Addresses
 from shoal.errors import InvalidSetting, LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.redaction import redacted
 from shoal.notify.apprise_process import SendRequest, SendResponse
 from shoal.notify.conditions import DELIVERY_PREFIX, RAISE_PREFIX, Alert, AlertKind, delivery_lock
-from shoal.notify.watch import MAX_LISTED_ALERTS, ledger_now
+from shoal.notify.watch import MAX_RECENT_ALERTS, ledger_now
 
 SEND_SECONDS = 30.0
-# As apprise names them; services show them by a colour or a sign.
+# apprise's notification types.
 _TYPES = {
     AlertKind.FINISH: "success",
     AlertKind.FAILURE: "failure",
     AlertKind.STALL: "warning",
     AlertKind.ERRORS: "failure",
 }
-DELIVERY_TURN = "alert-deliver"
+DELIVERY_LOCK = "alert-deliver"
 LOCK_SECONDS = 60.0
 RENEW_SECONDS = 15.0
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 2.0, 300.0
 MAX_TRIES = 10
-# An alert is news for so long.
+# Older alerts are not delivered.
 MAX_ALERT_AGE = dt.timedelta(hours=1)
 DELIVERED, UNDELIVERED = "delivered", "undelivered"
 
@@ -51,12 +47,12 @@ Send = Callable[[tuple[str, ...], Alert], Awaitable[list[str]]]
 
 
 async def send(urls: tuple[str, ...], alert: Alert) -> list[str]:
-    """Tell all of them. One reason for each: why it did not work, empty where it did."""
+    """Send an alert to all addresses. Returns per address why it failed, empty on success."""
     return await send_text(urls, alert.title, alert.body, _TYPES[alert.kind])
 
 
 async def send_text(urls: tuple[str, ...], title: str, body: str, type: str = "info") -> list[str]:
-    """As `send`. A process for each, so that one that hangs keeps no other from being told."""
+    """Send a message as `send` does. Each address has its own process, so that a hanging one delays no other."""
     requests = [SendRequest(urls=(url,), title=title, body=body, kind=type) for url in urls]
     answers = await asyncio.gather(*map(_run_apprise, requests))
     return [answer if isinstance(answer, str) else _reason(answer) for answer in answers]
@@ -67,7 +63,7 @@ def _reason(answer: SendResponse) -> str:
 
 
 async def check_addresses(settings: Settings) -> None:
-    """Raise InvalidSetting unless apprise is there and understands every address, those of scrapers' tables too."""
+    """Raise InvalidSetting unless apprise is installed and can parse every address, also those of scrapers' tables."""
     given = {str(settings.origins.get("notify", "notify")): settings.notify}
     for table in settings.scrapers.values():
         if "notify" in table.values:
@@ -84,7 +80,7 @@ async def check_addresses(settings: Settings) -> None:
         raise InvalidSetting(f"The addresses of notify cannot be checked: {answer}", remedy="Try again.")
     if not answer.installed:
         raise InvalidSetting(
-            "notify names addresses, but apprise, which sends to them, is not installed.",
+            "notify has addresses, but apprise, which sends to them, is not installed.",
             remedy="Install it with pip install 'shoal[notify]', or leave notify empty.",
         )
     for (origin, number, addresses, _), reason in zip(numbered, answer.reasons, strict=True):
@@ -94,16 +90,14 @@ async def check_addresses(settings: Settings) -> None:
 
 def _invalid_address(origin: str, number: int, addresses: Addresses) -> InvalidSetting:
     return InvalidSetting(
-        f"Address {number + 1} of notify (from {origin}), {addresses.shown()[number]}, is none that apprise "
-        f"understands.",
-        remedy=f"Correct {origin}: mailto, slack, tgram, json and so on, each with what its service needs.",
+        f"Address {number + 1} of notify (from {origin}), {addresses.shown()[number]}, cannot be parsed by apprise.",
+        remedy=f"Correct {origin}: use an apprise address, such as mailto://, slack://, tgram:// or json://.",
     )
 
 
 async def _run_apprise(request: SendRequest) -> SendResponse | str:
-    """The answer of a process that sends, or why there is none."""
-    # A session of its own: Ctrl-C at the terminal stops the work, not the news of it. -P: no file of the current
-    # folder is taken for a module.
+    """Run the request in a child process. Returns its response, or the reason why there is none."""
+    # A new session: Ctrl-C at the terminal must not stop the delivery. -P: no imports from the current folder.
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "shoal.notify.apprise_process"),
         stdin=asyncio.subprocess.PIPE,
@@ -124,11 +118,11 @@ async def _run_apprise(request: SendRequest) -> SendResponse | str:
     try:
         return msgspec.json.decode(output, type=SendResponse)
     except msgspec.DecodeError:
-        return f"the process that sends ended with exit code {process.returncode}."
+        return f"the sending process ended with exit code {process.returncode}."
 
 
 class Deliveries:
-    """Those that this process has in hand. They live on the event loop that they were taken up on."""
+    """The deliveries of this process, as tasks on one event loop. `by` identifies the process in locks."""
 
     def __init__(self, settings: Settings, send: Send, *, by: str, log: Log) -> None:
         self._settings = settings
@@ -143,22 +137,22 @@ class Deliveries:
         return bool(self._tasks)
 
     async def run_if_due(self, ledger: Ledger, *, every: float) -> bool:
-        """Take up what there is, unless somebody else did within the time given. Returns whether it was our turn."""
-        if not self._has_addresses or not await ledger.locks.acquire(DELIVERY_TURN, self._by, every):
+        """Start deliveries unless another process did within `every` seconds. Returns whether this process did."""
+        if not self._has_addresses or not await ledger.locks.acquire(DELIVERY_LOCK, self._by, every):
             return False
         await self.start_pending(ledger)
         return True
 
     async def start_pending(self, ledger: Ledger) -> None:
-        """Begin to tell of what was raised lately and what nobody tells of, or somebody has begun to and died."""
+        """Start the delivery of recent alerts that no live process delivers."""
         if not self._has_addresses:
             return
         now = await ledger_now(ledger)
         delivered = {
-            lock.name for lock in await ledger.locks.list(DELIVERY_PREFIX, limit=MAX_LISTED_ALERTS) if lock.finished_at
+            lock.name for lock in await ledger.locks.list(DELIVERY_PREFIX, limit=MAX_RECENT_ALERTS) if lock.finished_at
         }
-        raised = [lock for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_LISTED_ALERTS) if lock.finished_at]
-        for lock in sorted(raised, key=lambda lock: lock.finished_at or now):  # in the order it happened
+        raised = [lock for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_RECENT_ALERTS) if lock.finished_at]
+        for lock in sorted(raised, key=lambda lock: lock.finished_at or now):  # oldest first
             if lock.finished_at is None or now - lock.finished_at > MAX_ALERT_AGE:
                 continue
             alert = msgspec.convert(lock.value, Alert)
@@ -166,15 +160,15 @@ class Deliveries:
             if not addresses or name in delivered or name in self._tasks:
                 continue
             if await ledger.locks.acquire(name, self._by, LOCK_SECONDS):
-                left = (MAX_ALERT_AGE - (now - lock.finished_at)).total_seconds()
-                self._start_task(name, self._deliver(ledger, alert, addresses, time.monotonic() + left))
+                seconds_left = (MAX_ALERT_AGE - (now - lock.finished_at)).total_seconds()
+                self._start_task(name, self._deliver(ledger, alert, addresses, time.monotonic() + seconds_left))
 
     def _start_task(self, name: str, delivery: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[name] = asyncio.create_task(delivery)
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     async def drain(self, seconds: float) -> None:
-        """Let what is under way end, at most for so long; what has not is given up to whoever comes next."""
+        """Wait at most `seconds` for the deliveries, then cancel them; other processes take over what is left."""
         try:
             if tasks := list(self._tasks.values()):
                 await asyncio.wait(tasks, timeout=seconds)
@@ -196,38 +190,38 @@ class Deliveries:
         except asyncio.CancelledError:
             await ledger.locks.release(name, self._by)
             raise
-        except LedgerError as error:  # whoever takes it up after our time begins again
-            self._log.warning("alert delivery interrupted", run=alert.run, error=error.message)
+        except LedgerError as error:  # when the lock expires, another process starts again
+            self._log.warning("delivery interrupted", run=alert.run, error=error.message)
         except Exception as error:
-            self._log.error("alert delivery failed", run=alert.run, exc_info=error)
+            self._log.error("delivery crashed", run=alert.run, exc_info=error)
 
     async def _send_with_retries(
         self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float
     ) -> dict[str, object] | None:
-        """What came of it. None: it took us too long, and it is somebody else's now."""
-        left, pause, tries = addresses, FIRST_PAUSE, 0
+        """The outcome; None when this process lost the lock."""
+        remaining, pause, tries = addresses, MIN_PAUSE_SECONDS, 0
         while True:
             tries += 1
-            reasons = await self._send(left.urls, alert)
-            answers = zip(left.urls, left.shown(), reasons, strict=True)
+            reasons = await self._send(remaining.urls, alert)
+            answers = zip(remaining.urls, remaining.shown(), reasons, strict=True)
             failed = [(url, shown, why) for url, shown, why in answers if why]
             if not failed:
                 self._log.info("alert delivered", run=alert.run, kind=alert.kind.value, tries=tries)
                 return {"state": DELIVERED, "tries": tries}
             for _, shown, why in failed:
                 reason = redacted(why, self._settings.secrets())
-                facts = {"run": alert.run, "kind": alert.kind.value, "to": shown, "tries": tries, "reason": reason}
-                self._log.warning("alert not delivered", **facts)
+                fields = {"run": alert.run, "kind": alert.kind.value, "to": shown, "tries": tries, "reason": reason}
+                self._log.warning("delivery failed", **fields)
             if tries >= MAX_TRIES or time.monotonic() + pause > give_up_at:
-                self._log.error("alert delivery given up", run=alert.run, kind=alert.kind.value)
+                self._log.error("delivery given up", run=alert.run, kind=alert.kind.value)
                 return {"state": UNDELIVERED, "tries": tries, "to": [shown for _, shown, _ in failed]}
-            left = Addresses(tuple(url for url, _, _ in failed))
+            remaining = Addresses(tuple(url for url, _, _ in failed))
             if not await self._sleep_and_renew(ledger, delivery_lock(alert), pause):
                 return None
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     async def _sleep_and_renew(self, ledger: Ledger, name: str, seconds: float) -> bool:
-        """Pause, and keep the lock. False: it is no longer ours."""
+        """Sleep and renew the lock. Returns False when the lock was lost."""
         wake_at = time.monotonic() + seconds
         while (left := wake_at - time.monotonic()) > 0:
             await asyncio.sleep(min(left, RENEW_SECONDS))

@@ -1,4 +1,4 @@
-"""From a condition to an alert: what a person needs who reads it far from a terminal."""
+"""Builds the message of an alert: condition, counts, bottleneck, main failure, and the next commands."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ async def build_alert(ledger: Ledger, run_id: str, condition: AlertCondition, se
         condition.text,
         _status_line(snapshot, await recent_rate(ledger, snapshot), now),
         *_bottleneck_lines(snapshot),
-        *await _failures(ledger, snapshot),
-        *_commands(snapshot),
+        *await _failure_lines(ledger, snapshot),
+        *_command_lines(snapshot),
     ]
     return Alert(
         kind=condition.kind,
@@ -49,23 +49,24 @@ async def build_alert(ledger: Ledger, run_id: str, condition: AlertCondition, se
 def _status_line(snapshot: Snapshot, rate: float | None, now: dt.datetime) -> str:
     run, counts = snapshot.run, snapshot.counts
     return (
-        f"{format_time(now)}: run {run.id} of {run.scraper} is {run.state.value}, begun {format_time(run.created_at)}: "
-        f"{counts.done} done, {counts.dead} dead, {counts.remaining} left ({counts.leased} leased), "
+        f"{format_time(now)}: run {run.id} of {run.scraper} is {run.state.value}, "
+        f"started {format_time(run.created_at)}: {counts.done} done, {counts.dead} dead, "
+        f"{counts.remaining} left ({counts.leased} leased), "
         f"{counts.results} records, {format_rate(rate)}."
     )
 
 
 def _bottleneck_lines(snapshot: Snapshot) -> list[str]:
-    """What it waits for. Of a run that has ended, nothing holds anything back."""
+    """What the run waits for; nothing after its end."""
     if snapshot.ended:
         return []
-    found = find_bottleneck(snapshot.counts, snapshot.gates)
-    cause = "" if found.cause == "nothing" else f"It waits for {found.cause}. "
-    return [cause + found.text] if cause or found.text else []
+    bottleneck = find_bottleneck(snapshot.counts, snapshot.gates)
+    cause = "" if bottleneck.cause == "nothing" else f"It waits for {bottleneck.cause}. "
+    return [cause + bottleneck.text] if cause or bottleneck.text else []
 
 
 async def _largest_failure(ledger: Ledger, snapshot: Snapshot) -> FailureGroup | None:
-    """Of the dead; as long as nothing is dead, of what is to be tried again."""
+    """The largest group of dead items or, while there are none, of items that wait for a retry."""
     run = snapshot.run
     if snapshot.counts.dead:
         groups = (await read_failures(ledger, run.id, limit=MAX_DEAD_READ)).groups
@@ -90,8 +91,8 @@ async def _largest_failure(ledger: Ledger, snapshot: Snapshot) -> FailureGroup |
     return groups[0] if groups else None
 
 
-async def _failures(ledger: Ledger, snapshot: Snapshot) -> list[str]:
-    """What failed: of a collection every member by its name, of other runs the largest group."""
+async def _failure_lines(ledger: Ledger, snapshot: Snapshot) -> list[str]:
+    """For a collection each failed member, for other runs the largest group of failures."""
     if snapshot.run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
         dead = (await ledger.reads.failed(snapshot.run.id, limit=MAX_MEMBERS_NAMED)).rows
         return [f"{item.url}: {item.error_message}" for item in dead]
@@ -100,12 +101,12 @@ async def _failures(ledger: Ledger, snapshot: Snapshot) -> list[str]:
 
 
 def _failure_line(group: FailureGroup) -> str:
-    return f"Most that failed ({group.items}): {group.outcome}, {group.display_text}"
+    return f"Most common failure ({group.items}): {group.outcome}, {group.display_text}"
 
 
-def _commands(snapshot: Snapshot) -> list[str]:
+def _command_lines(snapshot: Snapshot) -> list[str]:
     run = snapshot.run.id
-    lines = [f"Look further: shoal status {run}"]
+    lines = [f"Details: shoal status {run}"]
     if snapshot.counts.dead:
-        lines.append(f"The dead: shoal items ls {run} --state dead")
+        lines.append(f"Dead items: shoal items ls {run} --state dead")
     return lines

@@ -1,11 +1,7 @@
-"""Checks runs for alert conditions and raises each alert once across all processes.
+"""Checks runs for alert conditions, raises each alert once across all processes, and lists raised alerts.
 
-One look at the runs of a ledger: what is wrong with them, each thing raised once over the whole fleet.
-
-Nobody is the leader. Whoever looks takes the lock of looking for a while, so that a thousand workers do not all look
-at once; each alert is a lock too, so that it is raised once however many see it.
-
-Alerts that were raised, and what became of telling people about them.
+There is no leader. A lock lets one process check at a time. Each alert also has a lock, which stores the alert once it
+is raised.
 """
 
 from __future__ import annotations
@@ -24,8 +20,8 @@ from shoal.model.run import Run
 from shoal.model.views import LockView
 from shoal.notify.conditions import (
     DELIVERY_PREFIX,
-    MINUTES,
     RAISE_PREFIX,
+    RECENT_MINUTES,
     Alert,
     AlertCondition,
     AlertKind,
@@ -41,18 +37,18 @@ from shoal.notify.conditions import (
 )
 from shoal.notify.messages import build_alert
 
-NEWEST_RUNS = 200
-MAX_LISTED_ALERTS = 300
-CHECK_TURN = "alert-check"
+MAX_RUNS_CHECKED = 200
+MAX_RECENT_ALERTS = 300
+MAX_ALERTS_READ = 1_000
+MAX_EVENTS_READ = 50
+CHECK_LOCK = "alert-check"
 RAISE_SECONDS = 60.0
 EVENT = "alert"
-MAX_EVENTS_READ = 50
-MAX_ALERTS_READ = 1_000
-NOT_SENT, UNDER_WAY, WAITING = "not sent", "being sent", "waits for somebody who sends"
+NOT_SENT, SENDING, INTERRUPTED = "not sent", "being sent", "interrupted"
 
 
 class AlertChecker:
-    """`by` names this process and must be its own. `settings` are those of the process; a scraper's table counts."""
+    """Raises alerts. `by` identifies this process in locks; a scraper's table overrides `settings`."""
 
     def __init__(self, settings: Settings, *, by: str, log: Log) -> None:
         self._settings = settings
@@ -60,36 +56,36 @@ class AlertChecker:
         self._log = log
 
     async def run_if_due(self, ledger: Ledger, *, every: float) -> bool:
-        """Look, unless somebody else did within the time given. Returns whether it was our turn."""
-        if not await ledger.locks.acquire(CHECK_TURN, self._by, every):
+        """Check unless another process did within `every` seconds. Returns whether this process checked."""
+        if not await ledger.locks.acquire(CHECK_LOCK, self._by, every):
             return False
         await self.check_recent_runs(ledger)
         return True
 
     async def check_recent_runs(self, ledger: Ledger) -> None:
-        """Look at the newest runs."""
+        """Check the newest runs."""
         now = await ledger_now(ledger)
         known = {
-            lock.name for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_LISTED_ALERTS) if lock.finished_at
+            lock.name for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_RECENT_ALERTS) if lock.finished_at
         }
-        for run in (await ledger.runs.list(limit=NEWEST_RUNS)).rows:
+        for run in (await ledger.runs.list(limit=MAX_RUNS_CHECKED)).rows:
             await self._check_run(ledger, run, now, known)
 
     async def check_runs(self, ledger: Ledger, run_ids: Iterable[str]) -> None:
-        """Look at these now, whoever else looks."""
+        """Check these runs now, without the lock."""
         now = await ledger_now(ledger)
         for run in await self._existing_runs(ledger, run_ids):
             await self._check_run(ledger, run, now, ())
 
     async def raise_handler_fails(self, ledger: Ledger, run_ids: Iterable[str], worker: str) -> None:
-        """A worker of these runs broke off because its code fails every time. Those that have ended do not mind."""
+        """Raise that a worker stopped because the code of these runs always fails; ended runs are skipped."""
         condition = handler_fails_condition(worker, await ledger_now(ledger))
         for run in await self._existing_runs(ledger, run_ids):
             if run.finished_at is None:
                 await self._raise_alert(ledger, run.id, condition)
 
     async def _existing_runs(self, ledger: Ledger, run_ids: Iterable[str]) -> list[Run]:
-        """Those that were not removed meanwhile."""
+        """The runs that have not been removed."""
         found = []
         for run_id in run_ids:
             with suppress(NotFound):
@@ -103,7 +99,7 @@ class AlertChecker:
                 ledger, run, now, rules, unless=lambda condition: raise_lock(run.id, condition) in known
             ):
                 await self._raise_alert(ledger, run.id, condition)
-        except NotFound:  # removed meanwhile
+        except NotFound:  # the run was removed
             return
 
     async def _raise_alert(self, ledger: Ledger, run_id: str, condition: AlertCondition) -> None:
@@ -113,10 +109,8 @@ class AlertChecker:
         try:
             alert = await build_alert(ledger, run_id, condition, self._settings.secrets())
             await self._record_event(ledger, alert)
-            log_line = (
-                self._log.debug if condition.kind is AlertKind.FINISH else self._log.warning
-            )  # who ran it sees that it ended
-            log_line(f"alert: {condition.kind.value}", run=run_id, scraper=alert.scraper, why=condition.text)
+            log_event = self._log.debug if condition.kind is AlertKind.FINISH else self._log.warning
+            log_event("alert raised", kind=condition.kind.value, run=run_id, scraper=alert.scraper, why=condition.text)
         except BaseException:
             with suppress(LedgerError):
                 await ledger.locks.release(name, self._by)
@@ -124,10 +118,10 @@ class AlertChecker:
         await ledger.locks.complete(name, self._by, msgspec.to_builtins(alert))
 
     async def _record_event(self, ledger: Ledger, alert: Alert) -> None:
-        """Unless somebody did, and died before it could say that it had."""
+        """Record the alert as an event of the run, unless a process did so and died before it completed the lock."""
         events = (await ledger.reads.events(run_id=alert.run, limit=MAX_EVENTS_READ)).rows
-        mine = (EVENT, alert.kind.value, alert.episode)
-        if not any((event.action, event.subject, event.detail.get("episode")) == mine for event in events):
+        recorded = (EVENT, alert.kind.value, alert.episode)
+        if not any((event.action, event.subject, event.detail.get("episode")) == recorded for event in events):
             detail = {"episode": alert.episode, "why": alert.body.partition("\n")[0]}
             await ledger.runs.record_event(alert.run, EVENT, alert.kind.value, detail, by=self._by)
 
@@ -140,14 +134,14 @@ async def read_conditions(
     *,
     unless: Callable[[AlertCondition], bool] = lambda condition: False,
 ) -> list[AlertCondition]:
-    """What holds for a run now; `unless` leaves out what need not be looked into."""
+    """The current conditions of a run, without those for which `unless` is true."""
     if run.finished_at is not None:
         if not has_just_ended(run, now):
             return []
         condition = end_condition(run, await ledger.reads.stats(run.id), rules)
         return [] if condition is None or unless(condition) else [condition]
     counts = await ledger.reads.stats(run.id)
-    recent = await ledger.reads.recent(run.id, minutes=MINUTES)
+    recent = await ledger.reads.recent(run.id, minutes=RECENT_MINUTES)
     conditions = [
         condition for condition in running_conditions(run, counts, recent, now, rules) if not unless(condition)
     ]
@@ -159,12 +153,12 @@ async def read_conditions(
 
 
 async def ledger_now(ledger: Ledger) -> dt.datetime:
-    """The ledger's time."""
+    """The current time by the ledger's clock."""
     return (await ledger.health.check()).clock
 
 
 class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """`delivery`: delivered, undelivered (given up), or how far it has come; `not sent` when nobody was to be told."""
+    """`delivery`: delivered, undelivered (given up), being sent, interrupted, or `not sent` when no address was set."""
 
     at: dt.datetime
     alert: Alert
@@ -172,15 +166,17 @@ class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_alerts(ledger: Ledger, run_id: str | None = None, *, limit: int = 50) -> list[RaisedAlert]:
-    """The newest first, of one run or of the runs that began last."""
-    suffix = "" if run_id is None else f"{run_id}:"
-    found = await ledger.locks.list(RAISE_PREFIX + suffix, limit=MAX_ALERTS_READ)
-    deliveries = {lock.name: lock for lock in await ledger.locks.list(DELIVERY_PREFIX + suffix, limit=MAX_ALERTS_READ)}
+    """Raised alerts of one run or of the newest runs, newest first."""
+    run_prefix = "" if run_id is None else f"{run_id}:"
+    found = await ledger.locks.list(RAISE_PREFIX + run_prefix, limit=MAX_ALERTS_READ)
+    deliveries = {
+        lock.name: lock for lock in await ledger.locks.list(DELIVERY_PREFIX + run_prefix, limit=MAX_ALERTS_READ)
+    }
     now = await ledger_now(ledger)
     raised = [
         _to_raised_alert(lock, lock.finished_at, deliveries, now) for lock in found if lock.finished_at is not None
     ]
-    return sorted(raised, key=lambda one: one.at, reverse=True)[:limit]
+    return sorted(raised, key=lambda alert: alert.at, reverse=True)[:limit]
 
 
 def _to_raised_alert(lock: LockView, at: dt.datetime, deliveries: dict[str, LockView], now: dt.datetime) -> RaisedAlert:
@@ -191,5 +187,5 @@ def _to_raised_alert(lock: LockView, at: dt.datetime, deliveries: dict[str, Lock
     elif delivery.finished_at is not None:
         state = str(delivery.value["state"])
     else:
-        state = UNDER_WAY if delivery.until > now else WAITING
+        state = SENDING if delivery.until > now else INTERRUPTED
     return RaisedAlert(at=at, alert=alert, delivery=state)

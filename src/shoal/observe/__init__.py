@@ -1,1 +1,1 @@
-"""What a run does, read from the ledger: moments, readings, progress displays, and the log."""
+"""Observation of runs: snapshots, rates, failures, progress displays, the doctor's checks, and the log."""

@@ -1,4 +1,4 @@
-"""The checks of `shoal doctor`. Each says what it found and, when something is wrong, what to do about it."""
+"""The checks of `shoal doctor`. Each states what it found and, on failure, the fix."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.views import HealthReport
 from shoal.model.worker import WorkerView
 from shoal.observe.formatting import format_duration, format_percent, pluralize
-from shoal.observe.snapshot import REMEDY, format_counts, version_skew
+from shoal.observe.snapshot import VERSION_SKEW_REMEDY, format_counts, version_skew
 
-SLOW_SECONDS = 0.25
-MAX_SKEW = 5.0
-MAX_SESSIONS = 0.8
-# Of a worker: one for heartbeats, one for its work, one that listens.
-CONNECTIONS_NEEDED = 3
-MAX_TRANSACTION = 600.0
-STALE_SECONDS = 1_800.0
-MIN_DISK = 512 << 20
+MAX_LATENCY_SECONDS = 0.25
+MAX_CLOCK_SKEW_SECONDS = 5.0
+MAX_CONNECTION_SHARE = 0.8
+# One for heartbeats, one for claims and commits, one for LISTEN.
+CONNECTIONS_PER_WORKER = 3
+MAX_TRANSACTION_SECONDS = 600.0
+STALE_LEASE_SECONDS = 1_800.0
+MAX_STALE_LISTED = 100
+MIN_FREE_BYTES = 512 << 20
 SAMPLES = 3
-SAMPLE_PAUSE = 0.1
+SAMPLE_SECONDS = 0.1
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,16 +39,16 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
-    """All that the ledger itself can tell. `version`: of this code, to compare the workers' with."""
+    """Check the ledger and its workers. `version` is this code's, compared with the workers'."""
     checks = [await _check_latency(ledger), await _check_schema(ledger)]
     if not all(check.ok for check in checks[1:]):
-        return checks  # nothing else can be asked
+        return checks  # the other checks need the current schema
     try:
         health = [await ledger.health.check()]
         checks.append(_check_clock(health[0].clock, dt.datetime.now(dt.UTC)))
         if health[0].sessions is not None:
             for _ in range(SAMPLES - 1):
-                await asyncio.sleep(SAMPLE_PAUSE)
+                await asyncio.sleep(SAMPLE_SECONDS)
                 health.append(await ledger.health.check())
             checks += check_server(health, len(await ledger.workers.list()))
         workers = await ledger.workers.list()
@@ -62,13 +63,13 @@ async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
 async def _check_latency(ledger: Ledger) -> Check:
     seconds = []
     for _ in range(SAMPLES):
-        asked = time.perf_counter()
+        started_at = time.perf_counter()
         await ledger.schema.version()
-        seconds.append(time.perf_counter() - asked)
+        seconds.append(time.perf_counter() - started_at)
     text = f"answers within {min(seconds) * 1000:.2f} ms"
-    if min(seconds) <= SLOW_SECONDS:
+    if min(seconds) <= MAX_LATENCY_SECONDS:
         return Check(name="ledger", ok=True, text=text)
-    return Check(name="ledger", ok=False, text=text, fix="Run the workers nearer to the database, or relieve it.")
+    return Check(name="ledger", ok=False, text=text, fix="Run the workers closer to the database, or reduce its load.")
 
 
 async def _check_schema(ledger: Ledger) -> Check:
@@ -79,52 +80,56 @@ async def _check_schema(ledger: Ledger) -> Check:
     return Check(name="schema", ok=True, text=f"version {await ledger.schema.version()}, current")
 
 
-def _check_clock(ledger: dt.datetime, here: dt.datetime) -> Check:
-    skew = (here - ledger).total_seconds()
-    if abs(skew) <= MAX_SKEW:
+def _check_clock(ledger_now: dt.datetime, local_now: dt.datetime) -> Check:
+    skew = (local_now - ledger_now).total_seconds()
+    if abs(skew) <= MAX_CLOCK_SKEW_SECONDS:
         return Check(name="clock", ok=True, text=f"within {max(0.1, abs(skew)):.1f} s of the ledger's")
-    word = "ahead of" if skew > 0 else "behind"
+    direction = "ahead of" if skew > 0 else "behind"
     return Check(
         name="clock",
         ok=False,
-        text=f"this machine's clock is {format_duration(abs(skew))} {word} the ledger's",
-        fix="Synchronise the clocks (NTP). Work goes by the ledger's clock; times in logs differ.",
+        text=f"this machine's clock is {format_duration(abs(skew))} {direction} the ledger's",
+        fix="Synchronise the clocks (NTP). Runs use the ledger's clock, but times in logs are off.",
     )
 
 
 def check_server(health: list[HealthReport], workers: int = 0) -> list[Check]:
-    """A database server: its connections, lock waits (S0.20) and long transactions, over a few samples.
+    """Check a database server's connections, lock waits (S0.20) and long transactions over several samples.
 
-    `workers`: how many are present; each needs CONNECTIONS_NEEDED of the server's connections to work undisturbed.
+    `workers` is the number of registered workers; each needs CONNECTIONS_PER_WORKER connections.
     """
     last = health[-1]
-    most = max(1, last.most_sessions or 1)
-    needed = workers * CONNECTIONS_NEEDED
-    share = max(last.sessions or 0, needed) / most
-    in_use = f"{last.sessions} of {last.most_sessions} ({format_percent((last.sessions or 0) / most)}) are in use"
+    max_sessions = max(1, last.most_sessions or 1)
+    needed = workers * CONNECTIONS_PER_WORKER
+    share = max(last.sessions or 0, needed) / max_sessions
+    in_use = (
+        f"{last.sessions} of {last.most_sessions} ({format_percent((last.sessions or 0) / max_sessions)}) are in use"
+    )
     if workers:
-        in_use += f"; {pluralize(workers, 'worker')}, {CONNECTIONS_NEEDED} each, make {needed}"
-    # One wait in one sample is everyday life; waits in every sample are a queue.
-    waits = min(one.lock_waits or 0 for one in health)
+        in_use += f"; {pluralize(workers, 'worker')}, {CONNECTIONS_PER_WORKER} each, need {needed}"
+    # A wait in one sample is normal; waits in every sample mean that sessions queue.
+    waits = min(report.lock_waits or 0 for report in health)
     longest = last.longest_transaction or 0.0
     return [
         Check(
             name="connections",
-            ok=share <= MAX_SESSIONS,
+            ok=share <= MAX_CONNECTION_SHARE,
             text=in_use,
-            fix="" if share <= MAX_SESSIONS else "Raise max_connections, use PgBouncer, or start fewer workers.",
+            fix=""
+            if share <= MAX_CONNECTION_SHARE
+            else "Raise max_connections, use PgBouncer, or start fewer workers.",
         ),
         Check(
             name="locks",
             ok=waits == 0,
-            text=f"{waits or 'no'} sessions wait for a lock",
-            fix="" if waits == 0 else "See pg_blocking_pids() in pg_stat_activity; look for an open transaction.",
+            text=f"{waits or 'no'} sessions are waiting for a lock",
+            fix="" if waits == 0 else "Find the blocking session with pg_blocking_pids() and pg_stat_activity.",
         ),
         Check(
             name="transactions",
-            ok=longest <= MAX_TRANSACTION,
-            text=f"the longest is open for {format_duration(longest)}" if longest else "none is open",
-            fix="" if longest <= MAX_TRANSACTION else "End it: it holds back vacuum, and the tables grow.",
+            ok=longest <= MAX_TRANSACTION_SECONDS,
+            text=f"the longest has been open for {format_duration(longest)}" if longest else "none is open",
+            fix="" if longest <= MAX_TRANSACTION_SECONDS else "End it: it blocks vacuum, so tables grow.",
         ),
     ]
 
@@ -138,71 +143,76 @@ def check_versions(workers: list[WorkerView], version: str) -> Check:
         name="versions",
         ok=False,
         text=f"some workers run {', '.join(others)}, this is {version}",
-        fix="Upgrade them, one after the other: `shoal workers stop` lets each finish first.",
+        fix="Upgrade them one by one: `shoal workers stop` lets each finish its items first.",
     )
 
 
 def check_code(workers: list[WorkerView]) -> Check:
-    """Whether the workers of each scraper have the same code."""
+    """Check that the workers of each scraper run the same code."""
     scrapers = sorted({worker.scope.scraper for worker in workers if worker.scope.scraper})
     problems = []
     for scraper in scrapers:
         codes = version_skew(worker for worker in workers if worker.scope.scraper == scraper).codes
         if len(codes) > 1:
-            problems.append(f"{scraper} has {format_counts(codes)}")
+            problems.append(f"{scraper}: {format_counts(codes)}")
     if not problems:
-        return Check(name="code", ok=True, text="the workers of a scraper all have the same")
-    return Check(name="code", ok=False, text="it differs between workers: " + "; ".join(problems), fix=REMEDY)
+        return Check(name="code", ok=True, text="all workers of a scraper run the same code")
+    return Check(
+        name="code",
+        ok=False,
+        text="workers of a scraper run different code: " + "; ".join(problems),
+        fix=VERSION_SKEW_REMEDY,
+    )
 
 
 def check_heartbeats(workers: list[WorkerView]) -> Check:
-    """Whether all that are registered as present are alive."""
-    silent = [(worker, why) for worker in workers if (why := heartbeat_problem(worker)) is not None]
-    if not silent:
-        return Check(name="workers", ok=True, text=f"{len(workers)} present, all with a fresh heartbeat")
-    worker, why = silent[0]
+    """Check that every registered worker has a fresh heartbeat."""
+    dead = [(worker, why) for worker in workers if (why := heartbeat_problem(worker)) is not None]
+    if not dead:
+        return Check(name="workers", ok=True, text=f"{len(workers)} registered, all with a fresh heartbeat")
+    worker, why = dead[0]
     return Check(
         name="workers",
         ok=False,
-        text=f"{len(silent)} of {len(workers)} are dead or cut off; {worker.id}: {why}",
-        fix="Start any worker: it gives their items back. `shoal release` does it by hand.",
+        text=f"{len(dead)} of {len(workers)} are dead or disconnected; {worker.id}: {why}",
+        fix="Start any worker: it releases their items. Or run `shoal release`.",
     )
 
 
 def check_trouble(workers: list[WorkerView]) -> Check:
-    """Whether workers say that they cannot go on."""
+    """Check whether workers report that they cannot commit."""
     problems = [(worker, worker.report.trouble) for worker in workers if worker.report and worker.report.trouble]
     if not problems:
-        return Check(name="storing", ok=True, text="no worker says that it cannot store")
+        return Check(name="storing", ok=True, text="no worker reports that it cannot store results")
     worker, trouble = problems[0]
     return Check(
         name="storing",
         ok=False,
-        text=f"{len(problems)} of {len(workers)} workers cannot store; {worker.id}: {trouble}",
-        fix="Free some space where the ledger is: they wait for it, and nothing is lost meanwhile.",
+        text=f"{len(problems)} of {len(workers)} workers cannot store results; {worker.id}: {trouble}",
+        fix="Free disk space for the ledger: the workers wait, and nothing is lost.",
     )
 
 
 async def _check_stale(ledger: Ledger) -> Check:
-    stale = await ledger.reads.stale(older_than=STALE_SECONDS, limit=100)
+    stale = await ledger.reads.stale(older_than=STALE_LEASE_SECONDS, limit=MAX_STALE_LISTED)
     if not stale:
-        return Check(name="leases", ok=True, text=f"none is older than {format_duration(STALE_SECONDS)}")
-    many = "100 or more" if len(stale) == 100 else str(len(stale))
+        return Check(name="leases", ok=True, text=f"none is older than {format_duration(STALE_LEASE_SECONDS)}")
+    count = f"{len(stale)} or more" if len(stale) == MAX_STALE_LISTED else str(len(stale))
     return Check(
         name="leases",
         ok=False,
-        text=f"{many} are older than {format_duration(STALE_SECONDS)}; the oldest by {stale[0].claimed_by}",
-        fix=f"If that is longer than an item takes: `shoal release --older-than {STALE_SECONDS:.0f}`.",
+        text=f"{count} are older than {format_duration(STALE_LEASE_SECONDS)}; {stale[0].claimed_by} holds the oldest",
+        fix=f"If that is longer than an item takes: `shoal release --older-than {STALE_LEASE_SECONDS:.0f}`.",
     )
 
 
 def check_disk(path: Path) -> Check:
-    """Where a SQLite ledger lies."""
+    """Check the free space on the disk of a SQLite ledger."""
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError as error:
         return Check(name="disk", ok=False, text=f"{path.parent}: {error.strerror}", fix="Check the disk.")
     text = f"{free / (1 << 30):.1f} GiB free at {path.parent}"
-    if free >= MIN_DISK:
+    if free >= MIN_FREE_BYTES:
         return Check(name="disk", ok=True, text=text)
-    return Check(name="disk", ok=False, text=text, fix="Free some space: with none left, nothing can be stored.")
+    return Check(name="disk", ok=False, text=text, fix="Free disk space: on a full disk nothing can be stored.")

@@ -1,4 +1,4 @@
-"""Figures as people read them: spans of time, shares, moments."""
+"""Text for durations, percentages, counts, times and rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 
 def format_duration(seconds: float) -> str:
-    """`0.4s`, `45s`, `12m`, `3h40`, `2d4h`: two figures at most, rounded."""
+    """`0.4s`, `45s`, `12m`, `3h40`, `2d4h`: at most two units, rounded."""
     if seconds < 9.95:
         return f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = round(seconds)
@@ -25,29 +25,29 @@ def format_duration(seconds: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A whole percentage that says 0% only for nothing and 100% only for all."""
+    """A whole percentage, rounded down: 0% means none and 100% means all."""
     if 0 < share < 0.01:
         return "<1%"
     return f"{math.floor(share * 100 + 1e-9)}%"
 
 
-def pluralize(number: int | str, what: str) -> str:
+def pluralize(number: int | str, noun: str) -> str:
     """`1 item`, `2 items`, `10000 or more items`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def format_time(moment: dt.datetime | None) -> str:
-    """A moment in UTC, to the second."""
-    return "" if moment is None else moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+def format_time(time: dt.datetime | None) -> str:
+    """A time in UTC, to the second; empty for None."""
+    return "" if time is None else time.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def format_rate(rate: float | None) -> str:
-    """A rate: `312/min`, `4.2/min`, `-/min` when it is not known yet."""
+    """`312/min`, `4.2/min`; `-/min` for an unknown rate."""
     if rate is None:
         return "-/min"
     return f"{rate:.1f}/min" if 0 < rate < 9.95 else f"{rate:.0f}/min"
 
 
 def printable(text: str) -> str:
-    """What a site put into a key or an error must not steer the terminal."""
+    """Replace control characters: keys and errors contain data of sites and must not control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)

@@ -1,4 +1,4 @@
-"""One event of the log as a line of text. Facts are made plain and blotted out first, then shown."""
+"""Log events as lines of text: values are stringified and secrets redacted, then rendered as JSON or for a console."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from shoal.observe.formatting import printable
 
 _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[1;31m"}
-# Facts of these names would hide the line's own.
+# Every line has these fields; a value of the same name gets a trailing underscore.
 _RESERVED = ("time", "level")
-# What the level says in JSON.
-_ERROR = "Error:"
-_PLAIN = (int, float, bool, type(None))
+# In JSON the level says this.
+_ERROR_PREFIX = "Error:"
+_SCALARS = (int, float, bool, type(None))
 _encode = msgspec.json.Encoder().encode
 
 
 class Redactor:
-    """Facts as plain values (text, numbers, lists, dicts) without secrets. Never raises, whatever it is given."""
+    """Turns the values of an event into JSON types and redacts secrets. Never raises."""
 
     def __init__(self, secrets: tuple[str, ...]) -> None:
         self._secrets = secrets
@@ -38,7 +38,7 @@ class Redactor:
         }
 
     def _value(self, value: Any) -> Any:
-        if type(value) in _PLAIN:
+        if type(value) in _SCALARS:
             return value
         if isinstance(value, str):
             return self._text(str(value))
@@ -52,7 +52,7 @@ class Redactor:
             return self._text(_safe_repr(value))
 
     def _escape_surrogates(self, value: Any) -> Any:
-        """Lone surrogates cannot be written."""
+        """Lone surrogates cannot be encoded as UTF-8."""
         if isinstance(value, dict):
             return {self._escape_surrogates(name): self._escape_surrogates(inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
@@ -65,15 +65,15 @@ class Redactor:
         return redacted(self._escape_surrogates(text), self._secrets)
 
 
-def json_line(level: str, facts: dict[str, Any]) -> str:
-    return _encode({"time": _now(), "level": level, "event": "", **facts}).decode() + "\n"
+def json_line(level: str, fields: dict[str, Any]) -> str:
+    return _encode({"time": _now(), "level": level, "event": "", **fields}).decode() + "\n"
 
 
 class JsonStream(TextIOBase):
-    """A text stream on which every line is a JSON object: a line that is none becomes the event of one.
+    """A text stream that writes only JSON objects, one per line; any other line becomes the event of one.
 
-    With JSON logs it stands for stderr, so that whatever somebody else prints there (a library's warning, an author's
-    `print`) can be read by the same program as the log. Each thread has its own line under way.
+    It replaces stderr when logs are JSON, so that a library's warning or an author's `print` has the format of the log.
+    Each thread has its own partial line.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -92,17 +92,17 @@ class JsonStream(TextIOBase):
         return True
 
     def isatty(self) -> bool:
-        """Never: colours and moving bars are for people."""
+        """Never: JSON lines have no colours and no progress bars."""
         return False
 
     def write(self, text: str) -> int:
         *lines, self._partial.line = (getattr(self._partial, "line", "") + text).split("\n")
-        if whole := "".join(self._as_json(line) for line in lines if line.strip()):
-            self._stream.write(whole)
+        if output := "".join(self._as_json(line) for line in lines if line.strip()):
+            self._stream.write(output)
         return len(text)
 
     def event(self, level: str, text: str) -> None:
-        """One line for the whole text, however many lines it has."""
+        """Write the text as one event, even if it has several lines."""
         self._stream.write(self._line(level, text))
         self._stream.flush()
 
@@ -116,22 +116,22 @@ class JsonStream(TextIOBase):
             with suppress(msgspec.DecodeError):
                 msgspec.json.decode(line, type=dict)
                 return line + "\n"
-        return self._line("error" if line.startswith(_ERROR) else "warning", line)
+        return self._line("error" if line.startswith(_ERROR_PREFIX) else "warning", line)
 
     def _line(self, level: str, text: str) -> str:
-        return json_line(level, self._redactor.redact({"event": text.removeprefix(_ERROR).strip()}))
+        return json_line(level, self._redactor.redact({"event": text.removeprefix(_ERROR_PREFIX).strip()}))
 
 
-def console_line(level: str, facts: dict[str, Any], *, colour: bool) -> str:
+def console_line(level: str, fields: dict[str, Any], *, colour: bool) -> str:
     """`2026-01-31T12:00:00.123Z info    the event  name=value other="two words"`"""
-    others = {name: value for name, value in facts.items() if name not in ("event", "exception")}
-    event = printable(str(facts.get("event", "")))
+    others = {name: value for name, value in fields.items() if name not in ("event", "exception")}
+    event = printable(str(fields.get("event", "")))
     if colour:
         shown = "".join(f" {_DIM}{name}={_RESET}{_format_value(value)}" for name, value in others.items())
         line = f"{_DIM}{_now()}{_RESET} {_COLOURS[level]}{level:<7}{_RESET} {_BOLD}{event}{_RESET}{shown}\n"
     else:
         line = f"{_now()} {level:<7} {event}{''.join(f' {n}={_format_value(v)}' for n, v in others.items())}\n"
-    return line + "".join(f"    {printable(text)}\n" for text in str(facts.get("exception", "")).splitlines())
+    return line + "".join(f"    {printable(text)}\n" for text in str(fields.get("exception", "")).splitlines())
 
 
 def has_colour(stream: TextIO) -> bool:
@@ -143,7 +143,7 @@ def _now() -> str:
 
 
 def _format_value(value: Any) -> str:
-    """A word as it is, anything else as JSON."""
+    """A word without quotes, anything else as JSON."""
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" \"'="):
         return value
     return printable(_encode(value).decode())

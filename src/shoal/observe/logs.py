@@ -1,15 +1,8 @@
-"""The log: events with values, as text for people or JSON lines for programs, written by a thread.
+"""The log: events with values, written as text or JSON lines to a stream and as JSON lines to a file.
 
-Where lines go in the end, behind a queue with a thread of its own.
-
-The queue is bounded: when the place takes lines more slowly than they come, the newest are dropped and counted. When
-the place refuses a line, that is said once, and the next lines are tried all the same: a full disk may be emptied.
-
-The log: events with facts, as text for people, as JSON lines for programs, and as JSON lines in a file.
-
-Built on structlog without its global configuration, so that several logs can live in one process. A line is made by
-whoever logs and written by a thread: a slow disk, a full one, or a pipe that nobody reads holds up no worker. A log
-never raises into the code that logs.
+Built on structlog without its global configuration, so that one process can have several logs. The calling thread
+renders a line and a writer thread writes it: a slow disk, a full disk or a blocked pipe delays no worker. Logging never
+raises into the calling code.
 """
 
 from __future__ import annotations
@@ -29,87 +22,23 @@ from shoal.errors import InvalidSetting
 from shoal.model.log import Log
 from shoal.observe.log_text import Redactor, console_line, has_colour, json_line
 
-MAX_LINES = 20_000
+MAX_QUEUED_LINES = 20_000
 CLOSE_SECONDS = 2.0
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-LEVEL_OFF = 50  # a level that nobody logs at
+LEVEL_OFF = 50  # above every level
 FORMATS = ("console", "json")
 Stream = TextIO | Callable[[str], None]
 
 
-class QueueWriter:
-    """`write` gets one or more whole lines at a time. `name` says in complaints what it is."""
-
-    def __init__(self, write: Callable[[str], None], name: str, *, finish: Callable[[], None] | None = None) -> None:
-        self._write = write
-        self._name = name
-        self._finish = finish
-        self._lines: deque[str] = deque()
-        self._changed = threading.Condition()
-        self._closing = False
-        self._dropped = 0
-        self._has_reported = False
-        self._thread = threading.Thread(target=self._work, name="shoal-log", daemon=True)
-        self._thread.start()
-
-    def put(self, line: str) -> None:
-        with self._changed:
-            if self._closing:
-                return
-            if len(self._lines) >= MAX_LINES:
-                self._dropped += 1
-                return
-            self._lines.append(line)
-            if len(self._lines) == 1:
-                self._changed.notify()
-
-    def close(self) -> None:
-        """Write what waits, but do not wait long for it."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join(CLOSE_SECONDS)
-
-    def _work(self) -> None:
-        while (text := self._next()) is not None:
-            try:
-                self._write(text)
-            except Exception as error:
-                if not self._has_reported:
-                    self._has_reported = True
-                    _print_error(f"Cannot write to {self._name}: {error}. The work goes on; lines are missing there.")
-        if self._finish is not None:
-            with suppress(Exception):
-                self._finish()
-
-    def _next(self) -> str | None:
-        """All lines that wait, as one text; None when the log is closed and nothing waits."""
-        with self._changed:
-            while not self._lines and not self._closing:
-                self._changed.wait()
-            text = "".join(self._lines)
-            self._lines.clear()
-            dropped, self._dropped = self._dropped, 0
-        if dropped:
-            _print_error(f"{dropped} log lines were dropped: {self._name} takes them too slowly.")
-        return text or None
-
-
-def _print_error(text: str) -> None:
-    """On stderr, if there is one; it may be the very pipe that broke."""
-    with suppress(Exception):
-        print(text, file=sys.stderr, flush=True)
-
-
 class Logs:
-    """An open log. `log` is what code logs with; `close` writes what is left."""
+    """An open log: `log` is the logger, `close` writes the queued lines."""
 
-    def __init__(self, log: Log, outlets: list[QueueWriter]) -> None:
+    def __init__(self, log: Log, writers: list[QueueWriter]) -> None:
         self.log = log
-        self._writers = outlets
+        self._writers = writers
 
     def close(self) -> None:
-        """Write what is left, for a short while at most. What is logged after that is dropped."""
+        """Write the queued lines, for a limited time. Later events are dropped."""
         for writer in self._writers:
             writer.close()
 
@@ -126,12 +55,12 @@ def open_logs(
 
     `stream` gets lines of `level` and above in the `format` "console" or "json"; it is a text stream, or a function
     that takes one line and may be called from another thread. `file` gets JSON lines of level info and above, or of
-    debug when that is the `level`; it is appended to, and made with its folder. `secrets` are blotted out.
+    debug when that is the `level`; it is appended to and created with its folder. `secrets` are redacted.
     """
     if level not in LEVELS:
-        raise InvalidSetting(f"{level!r} is no log level: use {', '.join(LEVELS)}.")
+        raise InvalidSetting(f"{level!r} is not a log level: use {', '.join(LEVELS)}.")
     if format not in FORMATS:
-        raise InvalidSetting(f"{format!r} is no log format: use {' or '.join(FORMATS)}.")
+        raise InvalidSetting(f"{format!r} is not a log format: use {' or '.join(FORMATS)}.")
     sinks: list[_Sink] = []
     if stream is not None:
         sinks.append(_stream_sink(stream, format, LEVELS[level]))
@@ -144,8 +73,76 @@ def open_logs(
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         context_class=dict,
     )
-    # Binding makes a real logger of the lazy one, once instead of at every call.
+    # bind() turns structlog's lazy proxy into a logger once instead of at every call.
     return Logs(cast(Log, logger.bind()), [sink.writer for sink in sinks])
+
+
+class QueueWriter:
+    """Writes lines in a thread, through a bounded queue.
+
+    `write` gets one or more complete lines. A full queue drops the newest lines and counts them. A failed write is
+    reported on stderr once, under `name`; later lines are still written, since a full disk may be cleared.
+    """
+
+    def __init__(self, write: Callable[[str], None], name: str, *, finish: Callable[[], None] | None = None) -> None:
+        self._write = write
+        self._name = name
+        self._finish = finish
+        self._lines: deque[str] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._dropped = 0
+        self._has_reported = False
+        self._thread = threading.Thread(target=self._write_queued, name="shoal-log", daemon=True)
+        self._thread.start()
+
+    def put(self, line: str) -> None:
+        with self._changed:
+            if self._closing:
+                return
+            if len(self._lines) >= MAX_QUEUED_LINES:
+                self._dropped += 1
+                return
+            self._lines.append(line)
+            if len(self._lines) == 1:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Write the queued lines, for at most CLOSE_SECONDS."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _write_queued(self) -> None:
+        while (text := self._next()) is not None:
+            try:
+                self._write(text)
+            except Exception as error:
+                if not self._has_reported:
+                    self._has_reported = True
+                    _print_error(f"Cannot write to {self._name}: {error}. Work continues; log lines are missing.")
+        if self._finish is not None:
+            with suppress(Exception):
+                self._finish()
+
+    def _next(self) -> str | None:
+        """All queued lines as one text; None when the log is closed and the queue is empty."""
+        with self._changed:
+            while not self._lines and not self._closing:
+                self._changed.wait()
+            text = "".join(self._lines)
+            self._lines.clear()
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            _print_error(f"{dropped} log lines were dropped: writing to {self._name} is too slow.")
+        return text or None
+
+
+def _print_error(text: str) -> None:
+    """Print to stderr, which may itself be the broken pipe."""
+    with suppress(Exception):
+        print(text, file=sys.stderr, flush=True)
 
 
 class _Sink:
@@ -156,7 +153,7 @@ class _Sink:
 
 
 class _WriteToSinks:
-    """The end of structlog's chain: cleans the facts once and hands a line to each sink that wants it."""
+    """The last structlog processor: redacts the values once and writes a line to each sink of that level."""
 
     def __init__(self, sinks: list[_Sink], redactor: Redactor) -> None:
         self._sinks = sinks
@@ -164,13 +161,13 @@ class _WriteToSinks:
 
     def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
         level = method if method in LEVELS else "error"
-        facts = self._redactor.redact(event)
+        fields = self._redactor.redact(event)
         for sink in self._sinks:
             if LEVELS[level] >= sink.level:
                 try:
-                    line = sink.render(level, facts)
-                except Exception:  # a number too large for JSON, say
-                    line = sink.render(level, {name: str(value) for name, value in facts.items()})
+                    line = sink.render(level, fields)
+                except Exception:  # for example, a number too large for JSON
+                    line = sink.render(level, {name: str(value) for name, value in fields.items()})
                 sink.writer.put(line)
         raise structlog.DropEvent
 
@@ -182,7 +179,7 @@ def _stream_sink(stream: Stream, format: str, level: int) -> _Sink:
         writer, colour = QueueWriter(lambda text: _write_text(stream, text), "the log's stream"), has_colour(stream)
     if format == "json":
         return _Sink(level, json_line, writer)
-    return _Sink(level, lambda method, facts: console_line(method, facts, colour=colour), writer)
+    return _Sink(level, lambda method, fields: console_line(method, fields, colour=colour), writer)
 
 
 def _each_line(write_line: Callable[[str], None], text: str) -> None:
@@ -202,7 +199,7 @@ def _file_writer(path: Path) -> QueueWriter:
     except OSError as error:
         raise InvalidSetting(
             f"The log file {path} cannot be written: {error.strerror}.",
-            remedy="Choose another log_dir, or give this user the right to write there.",
+            remedy="Choose another log_dir, or give this user write permission there.",
         ) from None
 
     file = _LogFile(handle)
@@ -210,7 +207,7 @@ def _file_writer(path: Path) -> QueueWriter:
 
 
 class _LogFile:
-    """Whole lines, also after a write that got half through on a disk that was full."""
+    """Starts a new line after a write that a full disk cut short, so that later lines stay complete."""
 
     def __init__(self, handle: FileIO) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""How a run looks while it goes: bars on a terminal, a plain line now and then anywhere else. All of it on stderr."""
+"""Progress of a run on stderr: bars on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_SECONDS = 10.0
-GATES_SECONDS = 1.0
-# Of the time that passes, at most this part goes into asking the ledger why.
-GATES_SHARE = 0.05
+MIN_GATES_SECONDS = 1.0
+# Reading the gates takes at most this share of the time.
+MAX_GATES_SHARE = 0.05
 
 
 class ProgressDisplay(Protocol):
-    """Where a run is shown."""
+    """Shows the progress of a run."""
 
     def update(self, reading: Reading) -> None:
-        """Show how the run stands now."""
+        """Show the current reading."""
 
     def print_line(self, text: str) -> None:
-        """Say one line; on a terminal it stands above the bars. May be called from any thread."""
+        """Print one line, on a terminal above the bars. May be called from any thread."""
 
 
 class LineDisplay:
-    """For logs and pipes: the first reading, then one every ten seconds, and the last."""
+    """Prints the first reading, then one every ten seconds, and the last one."""
 
-    def __init__(self, note: Callable[[str], None], *, every: float = LINE_SECONDS) -> None:
-        self._note = note
+    def __init__(self, print_line: Callable[[str], None], *, every: float = LINE_SECONDS) -> None:
+        self._print_line = print_line
         self._every = every
         self._next_at = 0.0
         self._last = ""
@@ -49,14 +49,14 @@ class LineDisplay:
         if now < self._next_at and not (reading.ended and reading.line != self._last):
             return
         self._next_at, self._last = now + self._every, reading.line
-        self._note(redacted(reading.line))
+        self._print_line(redacted(reading.line))
 
     def print_line(self, text: str) -> None:
-        self._note(text)
+        self._print_line(text)
 
 
 class NullDisplay:
-    """For `-q`."""
+    """Shows nothing (`-q`)."""
 
     def update(self, reading: Reading) -> None: ...
 
@@ -64,12 +64,12 @@ class NullDisplay:
 
 
 @contextmanager
-def open_display(note: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[ProgressDisplay]:
-    """The right kind of show for where stderr goes. `note` says a plain line there; `title` names what is shown."""
+def open_display(print_line: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[ProgressDisplay]:
+    """Open the display that suits stderr. `print_line` prints a line there when it is not a terminal."""
     if quiet:
         yield NullDisplay()
     elif (console := _terminal()) is None:
-        yield LineDisplay(note)
+        yield LineDisplay(print_line)
     else:
         from shoal.observe.screen import open_screen
 
@@ -78,9 +78,9 @@ def open_display(note: Callable[[str], None], *, quiet: bool, title: str) -> Ite
 
 
 async def follow_run(ledger: Ledger, run_id: str, display: ProgressDisplay, *, every: float = 0.5) -> Snapshot:
-    """Show the run until it has ended, and return its last moment.
+    """Show the run until it ends, and return its last snapshot.
 
-    An outage of the ledger is told once and waited out. Raises NotFound when the run is removed meanwhile.
+    Reports an outage of the ledger once and polls until it is over. Raises NotFound when the run is removed.
     """
     meter, gate_cache, ledger_is_down = Meter(), _GateCache(ledger, run_id), False
     while True:
@@ -88,14 +88,14 @@ async def follow_run(ledger: Ledger, run_id: str, display: ProgressDisplay, *, e
             snapshot = await take_snapshot(ledger, run_id, gates=await gate_cache.gates())
         except LedgerError as error:
             if not ledger_is_down:
-                display.print_line(f"{redacted(error.message)} Looking again until it answers.")
+                display.print_line(f"{redacted(error.message)} Retrying until the ledger answers.")
             ledger_is_down = True
         else:
             if ledger_is_down:
                 display.print_line("The ledger answers again.")
             ledger_is_down = False
             if snapshot.ended:
-                # What held it back a second ago is no longer true.
+                # The cached gates describe the run before its end.
                 snapshot = await take_snapshot(ledger, run_id)
             display.update(meter.read(snapshot, time.monotonic()))
             if snapshot.ended:
@@ -104,7 +104,7 @@ async def follow_run(ledger: Ledger, run_id: str, display: ProgressDisplay, *, e
 
 
 class _GateCache:
-    """What holds the run back, asked anew only as often as it is cheap."""
+    """The gates of a run, read again only as often as MAX_GATES_SHARE allows."""
 
     def __init__(self, ledger: Ledger, run_id: str) -> None:
         self._ledger = ledger
@@ -113,16 +113,16 @@ class _GateCache:
         self._next_at = 0.0
 
     async def gates(self) -> Sequence[WaitReason]:
-        asked = time.monotonic()
-        if asked >= self._next_at:
+        started_at = time.monotonic()
+        if started_at >= self._next_at:
             self._gates = await self._ledger.reads.why_run(self._run_id)
-            answered = time.monotonic()
-            self._next_at = answered + max(GATES_SECONDS, (answered - asked) / GATES_SHARE)
+            ended_at = time.monotonic()
+            self._next_at = ended_at + max(MIN_GATES_SECONDS, (ended_at - started_at) / MAX_GATES_SHARE)
         return self._gates
 
 
 def _terminal() -> Console | None:
-    """stderr as a terminal that can redraw, or None. Pipes do not pay for importing rich."""
+    """stderr as a terminal that can redraw, else None. rich is imported for terminals only."""
     if not sys.stderr.isatty():
         return None
     from rich.console import Console

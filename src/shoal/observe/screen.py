@@ -1,4 +1,4 @@
-"""The live display on a terminal: one bar for all, one for each of the busiest parts, and what holds the run back."""
+"""The live display on a terminal: a bar for the run, bars for its busiest parts, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from shoal.observe.meter import Reading
 from shoal.observe.snapshot import Snapshot
 
 MAX_PARTS = 5
-LONGEST_NAME = 24
+MAX_NAME_LENGTH = 24
 
 
 class Screen:
-    """Redrawn on every look; lines that are told scroll away above it."""
+    """Redraws the bars at every update; printed lines scroll above them."""
 
     def __init__(self, live: Live, title: str) -> None:
         self._live = live
@@ -37,7 +37,7 @@ class Screen:
             bars.add_column(no_wrap=True, justify="right" if column == 2 else "left", overflow="ellipsis")
         bar_width = max(10, min(40, width // 3))
         ended = reading.total - reading.snapshot.counts.remaining
-        _add_row(bars, Text(self._title, style="bold"), (ended, reading.total), bar_width, _figures(reading))
+        _add_row(bars, Text(self._title, style="bold"), (ended, reading.total), bar_width, _status(reading))
         for name, counts in self._busiest(reading.snapshot):
             states = Text(_states(counts), style="dim")
             _add_row(bars, Text(printable(name)), (counts.total - counts.remaining, counts.total), bar_width, states)
@@ -48,7 +48,7 @@ class Screen:
             self._live.console.print(Text(printable(line)), soft_wrap=True)
 
     def _busiest(self, snapshot: Snapshot) -> list[tuple[str, Counts]]:
-        """The parts with most left to do. A part stays in its place until it has ended: no dancing lines."""
+        """The parts with most remaining items. A part keeps its place until it ends, so that bars do not jump."""
         parts = _parts(snapshot)
         if len(parts) < 2:
             return []
@@ -60,24 +60,24 @@ class Screen:
 
 @contextmanager
 def open_screen(console: Console, title: str) -> Iterator[Screen]:
-    """The display for the length of a block; it leaves nothing behind. Prints to stderr meanwhile go above it."""
+    """Show the display inside the block and erase it at the end. Prints to stderr appear above it."""
     with Live(
         console=console,
         auto_refresh=False,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # data for a file or a pipe must not land on the terminal
+        redirect_stdout=sys.stdout.isatty(),  # data for a file or a pipe must not go to the terminal
     ) as live:
         yield Screen(live, title)
 
 
-def _add_row(table: Table, name: Text, done_of: tuple[int, int], bar_width: int, figures: Text) -> None:
-    name.truncate(LONGEST_NAME, overflow="ellipsis")
-    done, total = done_of
+def _add_row(table: Table, name: Text, progress: tuple[int, int], bar_width: int, status: Text) -> None:
+    name.truncate(MAX_NAME_LENGTH, overflow="ellipsis")
+    done, total = progress
     bar = ProgressBar(total=max(1, total), completed=done, width=bar_width)
-    table.add_row(name, bar, Text(f"{done}/{total}"), figures)
+    table.add_row(name, bar, Text(f"{done}/{total}"), status)
 
 
-def _figures(reading: Reading) -> Text:
+def _status(reading: Reading) -> Text:
     text = Text(f"{format_percent(reading.share)} ended {format_rate(reading.rate)}")
     if reading.ok is not None:
         text.append(f" ok {format_percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
@@ -95,7 +95,7 @@ def _bottleneck(reading: Reading) -> Text:
 
 
 def _parts(snapshot: Snapshot) -> dict[str, Counts]:
-    """Partitions, or stages, or both, whatever tells the parts of this run apart."""
+    """Counts by partition, by stage, or by both, depending on which of them the run has several of."""
     if len({part.partition for part in snapshot.partitions}) < 2:
         return {stage: counts for stage, counts in snapshot.stages.items() if counts.total}
     several_stages = len({part.stage for part in snapshot.partitions}) > 1
@@ -107,6 +107,6 @@ def _parts(snapshot: Snapshot) -> dict[str, Counts]:
 
 
 def _states(counts: Counts) -> str:
-    """The states that have items, in the order an item goes through them."""
+    """Counts of the states that have items, in the order in which an item passes them."""
     named = ("ready", "waiting", "delayed", "leased", "dead")
     return " ".join(f"{name} {count}" for name in named if (count := getattr(counts, name)))

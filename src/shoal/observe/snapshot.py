@@ -1,14 +1,7 @@
-"""The state of a run at one point in time, what limits it, and which versions work on it.
+"""The state of a run at one point in time, its bottleneck, and the versions of its workers.
 
-A run at one moment, as the ledger tells it. A few small reads, none of which counts rows.
-
-What holds a run back, from the gates that the ledger names: one phrase, its share of the open items, and a sentence.
-
-Some gates stop everything (a paused run, no live worker, a full disk); they win. Otherwise the largest group of open
-items names the reason: behind their lanes, delayed, held by dead workers, ready without anybody to take them, or simply
-being worked on.
-
-Old and new side by side: which versions of Shoal and of a scraper's code work at the same time.
+The bottleneck is derived from the gates (wait reasons) that the ledger reports. A gate that blocks the whole run
+(paused, no live worker, full disk) comes first; otherwise the largest group of open items decides.
 """
 
 from __future__ import annotations
@@ -23,17 +16,18 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
 from shoal.model.worker import WorkerView
+from shoal.observe.formatting import pluralize
 
 ENDED = (RunState.FINISHED, RunState.CANCELLED)
-# Gates before which nothing of the run moves, and how to name them in a few words.
-_BLOCKING_GATES = {
+# Gates that concern the whole run.
+_RUN_GATES = {
     "run_paused": "the run is paused",
     "run_finished": "nothing",
     "run_cancelled": "nothing",
     "unsealed": "more items",
     "nothing_left": "nothing",
 }
-_EMPTY_GATES = ("unsealed", "nothing_left")
+_NO_ITEMS_GATES = ("unsealed", "nothing_left")
 _LANE_GATES = {
     "lane_paused": "paused lane",
     "lane_blocked": "rate limit of the site",
@@ -49,17 +43,19 @@ _DELAYS = {
     "delayed_order": "earlier items of their groups",
     "delayed_lane": "host delay",
 }
-# Items that keep their place in a lane stand in the same line as those behind them.
+# Delayed items that keep their place in a lane are counted with the items waiting for that lane.
 _IN_LANES = ("delayed_blocked", "delayed_order", "delayed_lane")
 _LANES = "lanes"
 _DEAD = "held_by_dead"
-REMEDY = "Unless this is an upgrade under way, stop the old ones (`shoal workers stop`): each finishes first."
+VERSION_SKEW_REMEDY = (
+    "Unless an upgrade is in progress, stop the old workers (`shoal workers stop`); each finishes its items first."
+)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts` is the sum of `partitions`, so the two never disagree. `gates`: what holds the run back, worst first.
+    """A run with its counts. `counts` is the sum of `partitions`; `gates` are its wait reasons, most important first.
 
-    `at` is when it was looked at, by this machine's clock: good enough to show, not to decide by.
+    `at` is this machine's clock: for display only.
     """
 
     at: dt.datetime
@@ -82,7 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def take_snapshot(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReason] | None = None) -> Snapshot:
-    """The run now. Given `gates`, those are used again: asking why is the dearest of the reads."""
+    """Read the run. Given `gates` are reused: reading them is the slowest query."""
     run = await ledger.runs.get(run_id)
     partitions = tuple(await ledger.reads.partitions(run_id))
     if gates is None:
@@ -92,9 +88,9 @@ async def take_snapshot(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReas
 
 
 class Bottleneck(msgspec.Struct, frozen=True):
-    """`cause` in a few words; `share` of the open items it holds, if it can be counted; `text` says it in full.
+    """What limits a run: `cause` in a few words, the `share` of open items it affects if countable, `text` in full.
 
-    `blocks_run`: nothing of the run moves until somebody does something about it, so nobody can tell when it will end.
+    `blocks_run`: nothing proceeds until an operator acts, so there is no ETA.
     """
 
     cause: str
@@ -104,13 +100,13 @@ class Bottleneck(msgspec.Struct, frozen=True):
 
 
 def find_bottleneck(counts: Counts, gates: Sequence[WaitReason]) -> Bottleneck:
-    """The one thing to name. `gates` are those of `why_run`, the most important first."""
+    """The main cause. `gates` come from `why_run`, most important first."""
     by_code: dict[str, WaitReason] = {}
     for gate in gates:
         by_code.setdefault(gate.code, gate)
-    for code, cause in _BLOCKING_GATES.items():
-        if counts.remaining and code in _EMPTY_GATES:
-            continue  # the gates are a moment older than the counts
+    for code, cause in _RUN_GATES.items():
+        if counts.remaining and code in _NO_ITEMS_GATES:
+            continue  # the gates are slightly older than the counts
         if code in by_code:
             return Bottleneck(cause, text=by_code[code].text, blocks_run=code == "run_paused")
     if counts.remaining == 0:
@@ -135,7 +131,7 @@ def _largest_group(counts: Counts, by_code: dict[str, WaitReason]) -> Bottleneck
             group = _LANES if code in _IN_LANES else code
             groups[group] = groups.get(group, 0) + (by_code[code].items or 0)
     largest = max(groups, key=lambda group: groups[group])
-    # The delayed are counted up to a limit only, and the counts may be a moment older.
+    # Delayed items are counted up to a limit, and the counts may be slightly older.
     share = min(1.0, groups[largest] / counts.remaining)
     match largest:
         case "leased":
@@ -152,26 +148,26 @@ def _largest_group(counts: Counts, by_code: dict[str, WaitReason]) -> Bottleneck
 
 
 def _lane_bottleneck(by_code: dict[str, WaitReason], share: float) -> Bottleneck:
-    """The busiest lane speaks for all: the ledger names it first, and a stop before a limit."""
+    """The cause at the busiest lane, which the ledger lists first."""
     for code, gate in by_code.items():
         if code in _LANE_GATES:
             return Bottleneck(_LANE_GATES[code], share, gate.text)
     for code in _IN_LANES:
         if code in by_code:
             return Bottleneck(_DELAYS[code], share, by_code[code].text)
-    # The gates are a moment older than the counts: which rule of the lanes it is, the next look says.
+    # The gates are slightly older than the counts: the next snapshot names the cause.
     return Bottleneck("their lanes", share, by_code["waiting"].text if "waiting" in by_code else "")
 
 
 class VersionSkew(msgspec.Struct, frozen=True, kw_only=True):
-    """How many workers have which version of Shoal, and which code. Workers that do not say are left out."""
+    """Number of workers per version of Shoal and per version of the scraper's code. Unknown versions are left out."""
 
     versions: dict[str, int]
     codes: dict[str, int]
 
     @property
     def lines(self) -> list[str]:
-        """A sentence for each kind of difference; none when all are alike."""
+        """One sentence per kind of difference; empty when there is none."""
         sentences = []
         if len(self.versions) > 1:
             sentences.append(f"Workers run different versions of Shoal: {format_counts(self.versions)}.")
@@ -181,18 +177,18 @@ class VersionSkew(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version_skew(workers: Iterable[WorkerView]) -> VersionSkew:
-    known = list(workers)
+    workers = list(workers)
     return VersionSkew(
-        versions=dict(Counter(worker.version for worker in known if worker.version).most_common()),
-        codes=dict(Counter(worker.code for worker in known if worker.code).most_common()),
+        versions=dict(Counter(worker.version for worker in workers if worker.version).most_common()),
+        codes=dict(Counter(worker.code for worker in workers if worker.code).most_common()),
     )
 
 
 def live_workers(workers: Sequence[WorkerView], run: Run) -> list[WorkerView]:
-    """Those that are alive and take items of this run."""
+    """The workers that are alive and claim items of this run."""
     return [worker for worker in workers if worker.alive and worker.scope.includes_run(run.id, run.scraper)]
 
 
-def format_counts(kinds: dict[str, int]) -> str:
+def format_counts(versions: dict[str, int]) -> str:
     """`0.2 (3 workers), 0.1 (1 worker)`"""
-    return ", ".join(f"{kind} ({count} {'worker' if count == 1 else 'workers'})" for kind, count in kinds.items())
+    return ", ".join(f"{version} ({pluralize(count, 'worker')})" for version, count in versions.items())

@@ -1,1 +1,1 @@
-"""Projects to start from: what `shoal init` writes into a folder."""
+"""Complete scraping systems built on Shoal, each a scraper that a user could have written."""

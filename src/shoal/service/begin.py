@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import InvalidScraper, NotAllowed, NotFound, UsageError
-from shoal.feeds.url_file import UrlFile
 from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunSpec, RunState
@@ -36,6 +36,18 @@ MAX_RUNS = 200
 RECENT = dt.timedelta(seconds=10)
 BEGIN_LOCK_SECONDS = 30.0
 BEGIN_POLL_SECONDS = 0.1
+
+
+class UrlSource(Protocol):
+    """Items besides those that a scraper starts from: a file of URLs, or a list that a program gives."""
+
+    name: str
+
+    def __aiter__(self) -> AsyncIterator[NewItem]: ...
+
+    def describe_error(self, position: int, message: str) -> str:
+        """The message about the invalid entry at this position, with where it is."""
+        ...
 
 
 class RunChoice(StrEnum):
@@ -111,7 +123,7 @@ class FillProgress(msgspec.Struct):
     def nothing_was_valid(self) -> bool:
         return bool(self.invalid and not self.enqueued and not self.duplicates)
 
-    def first_error(self, urls: UrlFile | None) -> str:
+    def first_error(self, urls: UrlSource | None) -> str:
         """What is wrong with the first item that was refused, and which one that is."""
         if urls is not None and self.listed is not None and self.listed.invalid_entries:
             return urls.describe_error(*self.listed.invalid_entries[0])
@@ -122,7 +134,7 @@ async def fill_run(
     ledger: Ledger,
     run: Run,
     scraper: Scraper,
-    urls: UrlFile | None,
+    urls: UrlSource | None,
     progress: FillProgress,
     *,
     by: str,
@@ -158,7 +170,7 @@ async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillPr
         await ledger.runs.remove(run.id, by=by)
 
 
-async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlFile | None) -> None:
+async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlSource | None) -> None:
     """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
     if plan.run is None or plan.run.sealed or urls is not None:
         return

@@ -1,7 +1,7 @@
 """Runs a scraper from its beginning to its end in this process, and enqueues runs for workers elsewhere.
 
 `run_scraper` begins or resumes a run, stores its items while a worker works on them, and returns a `RunReport`.
-`run_blocking` is the same for code without an event loop: it is `Scraper.run()`.
+`run_from_code` is the same for callers without an event loop: it is `Scraper.run()`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ import msgspec
 
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.export import ExportReport, check_target, export_run
-from shoal.feeds.url_file import UrlFile
 from shoal.ledger.protocols import Ledger
+from shoal.model.item import NewItem
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts
 from shoal.model.worker import Scope
@@ -33,6 +33,7 @@ from shoal.service.begin import (
     RunAlreadyEnded,
     RunChoice,
     RunPlan,
+    UrlSource,
     begin_lock,
     check_has_start_items,
     check_list_is_complete,
@@ -46,18 +47,18 @@ from shoal.service.begin import (
 from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
 from shoal.service.console import Console
 from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStarted
-from shoal.service.scrapers import configure
+from shoal.service.scrapers import configure, url_source
 from shoal.service.work import (
     alerts,
     free_local_ledger,
+    make_worker,
     open_run_logs,
-    prepare_process,
     progress_events,
     run_beside,
     send_end_alerts,
     stop_signals,
 )
-from shoal.wiring import build_fetcher, build_worker, ledger_context, worker_options
+from shoal.wiring import build_fetcher, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.options import WorkSummary
 from shoal.worker.worker import Worker
@@ -77,7 +78,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     choice: RunChoice = RunChoice.AUTO
     idempotency_key: str | None = None
-    urls: UrlFile | None = None
+    urls: UrlSource | None = None
     min_concurrency: int | None = None
     limit: int | None = None
     timeout: float | None = None
@@ -193,8 +194,12 @@ async def execute_run(
             min_concurrency=request.min_concurrency,
             prefetch=request.prefetch,
         )
-        worker = build_worker(*(scraper, settings, ledger, fetcher, options), log=log, from_store=request.from_store)
-        prepare_process(worker, logs, host, request.timeout)
+        worker = make_worker(
+            *(scraper, settings, ledger, fetcher, options, host, logs),
+            log=log,
+            from_store=request.from_store,
+            timeout=request.timeout,
+        )
         async with alerts(settings, logs.log) as alert_thread:
             log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
             try:
@@ -216,7 +221,7 @@ async def make_report(
 ) -> RunReport:
     """The report on a run as it stands now."""
     counts = await ledger.reads.stats(run_id)
-    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), looked_at=0, complete=True)
+    failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), items_read=0, complete=True)
     run = await ledger.runs.get(run_id)
     return RunReport(run=run, counts=counts, failures=failures, settings=settings, work=work, resumed=resumed)
 
@@ -241,7 +246,7 @@ async def enqueue(
     *,
     choice: RunChoice = RunChoice.AUTO,
     idempotency_key: str | None = None,
-    urls: UrlFile | None = None,
+    urls: UrlSource | None = None,
     seal: bool = True,
     by: str = "shoal enqueue",
 ) -> EnqueueReport:
@@ -249,29 +254,52 @@ async def enqueue(
 
     `seal`: no more items will follow. Raises RunAlreadyEnded when the run of the idempotency key has ended.
     """
-    async with ledger_context(settings) as ledger:
-        if idempotency_key is None:
-            plan = await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
-        else:
-            plan = await plan_by_idempotency_key(ledger, scraper, idempotency_key, for_workers=True)
-        check_has_start_items(scraper, urls, plan)
-        await check_list_is_complete(ledger, plan, urls)
-        spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
-        run = await open_run(ledger, scraper, plan, spec, by=by)
-        report_paused(plan, host.on_event)
-        logs = open_run_logs(settings, run.id, host)
-        try:
-            await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
-        finally:
-            logs.close()
-        progress = FillProgress()
-        try:
-            await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
-        except ShoalError:
-            await remove_empty(ledger, plan, run, progress, by=by)
-            raise
-        finally:
-            report_refused(urls, progress, host.on_event)
+    async with ledger_context(settings, on_waiting=host.notice) as ledger:
+        return await enqueue_on(
+            *(ledger, scraper, settings, host),
+            choice=choice,
+            idempotency_key=idempotency_key,
+            urls=urls,
+            seal=seal,
+            by=by,
+        )
+
+
+async def enqueue_on(  # noqa: PLR0913 - most by keyword
+    ledger: Ledger,
+    scraper: Scraper,
+    settings: Settings,
+    host: Host,
+    *,
+    choice: RunChoice,
+    idempotency_key: str | None,
+    urls: UrlSource | None,
+    seal: bool,
+    by: str,
+) -> EnqueueReport:
+    """`enqueue` on a ledger that is open already."""
+    if idempotency_key is None:
+        plan = await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
+    else:
+        plan = await plan_by_idempotency_key(ledger, scraper, idempotency_key, for_workers=True)
+    check_has_start_items(scraper, urls, plan)
+    await check_list_is_complete(ledger, plan, urls)
+    spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
+    run = await open_run(ledger, scraper, plan, spec, by=by)
+    report_paused(plan, host.on_event)
+    logs = open_run_logs(settings, run.id, host)
+    try:
+        await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+    finally:
+        logs.close()
+    progress = FillProgress()
+    try:
+        await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
+    except ShoalError:
+        await remove_empty(ledger, plan, run, progress, by=by)
+        raise
+    finally:
+        report_refused(urls, progress, host.on_event)
     return EnqueueReport(run=run, enqueued=progress.enqueued, duplicates=progress.duplicates, invalid=progress.invalid)
 
 
@@ -283,7 +311,7 @@ def report_paused(plan: RunPlan, on_event: OnEvent) -> None:
         on_event(RunPaused(run_id=paused.id, scraper=paused.scraper, why=why))
 
 
-def report_refused(urls: UrlFile | None, progress: FillProgress, on_event: OnEvent) -> None:
+def report_refused(urls: UrlSource | None, progress: FillProgress, on_event: OnEvent) -> None:
     """Which lines and which starting items were refused, the first few of them."""
     if progress.nothing_was_valid and progress.invalid == 1:
         return  # the error that follows says it
@@ -346,19 +374,40 @@ async def _with_export(ledger: Ledger, report: RunReport, output: str) -> RunRep
     return msgspec.structs.replace(report, export=exported)
 
 
-def run_blocking(
-    scraper: Scraper, request: RunRequest, *, settings: Mapping[str, object], quiet: bool = False
+def run_from_code(  # noqa: PLR0913 - all by keyword
+    scraper: Scraper,
+    *,
+    fresh: bool,
+    resume: bool,
+    urls: str | Path | Iterable[str | NewItem] | AsyncIterable[str | NewItem] | None,
+    stage: str | None,
+    limit: int | None,
+    timeout: float | None,
+    output: str | Path | None,
+    idempotency_key: str | None,
+    quiet: bool,
+    settings: Mapping[str, object],
 ) -> RunReport:
-    """`Scraper.run()`: run to the end, show progress on stderr, return the report.
+    """`Scraper.run()`: see there.
 
-    `settings` overrule those of the environment and the configuration files. In the main thread of a program that has
-    not installed handlers of its own, SIGINT and SIGTERM drain; KeyboardInterrupt or SystemExit is raised afterwards.
+    In the main thread of a program that has no signal handlers of its own, SIGINT and SIGTERM drain.
     """
+    if fresh and resume:
+        raise UsageError("fresh and resume exclude each other.", remedy="Give one of them.")
     scraper.check()
-    flags = {name: _flag_text(value) for name, value in settings.items()}
+    flags = {name: flag_text(value) for name, value in settings.items()}
     own = configure(scraper, load_settings(flags, environ=os.environ, folder=Path.cwd()))
-    if request.output is not None:
-        check_target(request.output)
+    if output is not None:
+        check_target(str(output))
+    request = RunRequest(
+        choice=RunChoice.FRESH if fresh else RunChoice.RESUME if resume else RunChoice.AUTO,
+        idempotency_key=idempotency_key,
+        urls=None if urls is None else url_source(scraper, urls, stage),
+        limit=limit,
+        timeout=timeout,
+        output=None if output is None else str(output),
+        by=f"{scraper.name}.run()",
+    )
     with Console(quiet=quiet) as console:
         host = console.host(handles_signals=_may_handle_signals(), ends_hung_process=False)
         report = run_to_end(lambda: run_scraper(scraper, own, request, host), host.stop)
@@ -369,7 +418,8 @@ def run_blocking(
     return report
 
 
-def _flag_text(value: object) -> str | None:
+def flag_text(value: object) -> str | None:
+    """A setting given by a program, as the command line would give it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return None if value is None else str(value)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.errors import UnknownStage
+from shoal.model.item import NewItem
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
-    from shoal.model.item import NewItem
+
+
+# An event loop that reads a long list serves others after so many entries.
+_SLICE = 1_000
 
 
 def load_configured(target: str, settings: Settings, *, name: str | None = None) -> tuple[Scraper, Settings]:
@@ -48,6 +53,43 @@ def url_file(scraper: Scraper, path: str, stage: str | None) -> UrlFile:
     from shoal.feeds.url_file import UrlFile
 
     return UrlFile(path, item_maker(scraper, stage))
+
+
+class UrlList:
+    """URLs and items that a program gives instead of a file; see `UrlSource`."""
+
+    name = "the given URLs"
+
+    def __init__(
+        self, entries: Iterable[str | NewItem] | AsyncIterable[str | NewItem], make: Callable[..., NewItem]
+    ) -> None:
+        self._entries = entries
+        self._make = make
+
+    async def __aiter__(self) -> AsyncIterator[NewItem]:
+        if isinstance(self._entries, AsyncIterable):
+            async for entry in self._entries:
+                yield self._item(entry)
+            return
+        for count, entry in enumerate(self._entries):
+            yield self._item(entry)
+            if count % _SLICE == 0:
+                await asyncio.sleep(0)
+
+    def describe_error(self, position: int, message: str) -> str:
+        return f"number {position + 1}: {message}"
+
+    def _item(self, entry: str | NewItem) -> NewItem:
+        return self._make(entry) if isinstance(entry, str) else entry
+
+
+def url_source(
+    scraper: Scraper, urls: str | Path | Iterable[str | NewItem] | AsyncIterable[str | NewItem], stage: str | None
+) -> UrlFile | UrlList:
+    """A file of URLs by its path, or the URLs and items themselves."""
+    if isinstance(urls, str | Path):
+        return url_file(scraper, str(urls), stage)
+    return UrlList(urls, item_maker(scraper, stage))
 
 
 def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:

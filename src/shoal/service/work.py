@@ -18,6 +18,8 @@ import msgspec
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import UnknownStage
+from shoal.fetch.protocols import Fetcher
+from shoal.fleet.process import DRAINING, EXIT_INTERRUPTED, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
@@ -32,7 +34,7 @@ from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
-from shoal.worker.options import StopReason, WorkSummary
+from shoal.worker.options import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.single_lock import was_abandoned
 from shoal.worker.worker import Worker
 
@@ -40,10 +42,6 @@ T = TypeVar("T")
 # Every worker of a fleet polls the ledger for its progress: rarely enough for many, often enough for a person.
 FOLLOW_SECONDS = 2.0
 MAX_NAMED_RUNS = 5
-# A third signal ends the process at once, with the exit code of an interrupted command.
-EXIT_INTERRUPTED = 130
-DRAINING = "Stopping: running items are finished, the rest is returned. Press Ctrl-C again to stop at once."
-STOPPING_NOW = "Returning the running items."
 
 # The operator asked the process to end: its unfinished runs are no alert.
 _ON_REQUEST = (StopReason.STOPPED, StopReason.ORDERED, StopReason.TIMED_OUT)
@@ -73,10 +71,10 @@ async def work(
         fetcher = build_fetcher(settings)
         logs = open_run_logs(settings, f"{scraper.name}-worker", host)
         try:
-            worker = build_worker(
-                *(scraper, settings, ledger, fetcher, worker_options(scraper, settings, scope, **options)), log=logs.log
+            chosen = worker_options(scraper, settings, scope, **options)
+            worker = make_worker(
+                *(scraper, settings, ledger, fetcher, chosen, host, logs), log=logs.log, timeout=timeout
             )
-            prepare_process(worker, logs, host, timeout)
             async with alerts(settings, logs.log) as alert_thread:
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
@@ -96,20 +94,37 @@ def check_stages(scraper: Scraper, stages: Sequence[str]) -> None:
             raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
 
 
-def prepare_process(worker: Worker, logs: Logs, host: Host, timeout: float | None) -> None:
-    """Before a worker starts: connect it with the host's stop request, its time-out and what ends a hung process."""
-    if host.end_process is not None:
-        end_process = host.end_process
+def make_worker(  # noqa: PLR0913 - the parts of a worker
+    scraper: Scraper,
+    settings: Settings,
+    ledger: Ledger,
+    fetcher: Fetcher,
+    options: WorkerOptions,
+    host: Host,
+    logs: Logs,
+    *,
+    log: Log,
+    from_store: bool = False,
+    timeout: float | None = None,
+) -> Worker:
+    """A worker that the host can stop, that drains after `timeout` seconds, and that ends the process when it hangs."""
 
-        def end(code: int, why: str) -> None:
-            logs.close()
-            end_process(code, why)
+    def end(code: int, why: str) -> None:
+        logs.close()
+        if host.end_process is not None:
+            host.end_process(code, why)
 
-        worker.watchdog.end_process = end
+    worker = build_worker(
+        *(scraper, settings, ledger, fetcher, options),
+        log=log,
+        from_store=from_store,
+        end_process=None if host.end_process is None else end,
+    )
     host.stop.attach(worker.drain, worker.stop_now)
     if timeout is not None:
         asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
     tune_garbage_collector()
+    return worker
 
 
 def tune_garbage_collector() -> None:
@@ -151,7 +166,7 @@ def stop_signals(host: Host) -> Iterator[None]:
 
 def open_run_logs(settings: Settings, name: str, host: Host) -> Logs:
     """The log of a run or a worker: JSON lines in its file under `log_dir`, and what the host's stream gets."""
-    level = settings.log_level
+    level: str = settings.log_level
     if host.log_level is not None and settings.origins["log_level"].kind == "default":
         level = host.log_level
     file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None

@@ -1,6 +1,6 @@
-"""What goes wrong, told by kind: a run of a million pages must not say the same thing a million times.
+"""Logs failures by kind: the first of a kind at once, how many followed every half minute.
 
-The first of a kind is told at once, those that follow now and then as a number.
+A run of a million pages must not log the same failure a million times.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from shoal.model.item import ClaimedItem
 from shoal.model.log import Log
 from shoal.model.outcome import AttemptDecision, DecisionKind
 from shoal.observe.failures import normalize_message
+from shoal.worker.providers import ProviderFailed
 
 MAX_KINDS = 1_000
 REPEAT_SECONDS = 30.0
-# So many failures of the author's code at one line, and not one success: it will not get better by itself.
+# After this many errors at one line of the author's code and no success, retrying will not help.
 SAME_ERROR_LIMIT = 20
 
 
 class RepeatedFailure(msgspec.Struct):
-    """How often a kind of failure came since it was last told, what is said of it, and the fields of the last one."""
+    """A kind of failure: how often it occurred since it was last logged, and the fields of the last one."""
 
     event: str
     fields: dict[str, object]
@@ -31,9 +32,9 @@ class RepeatedFailure(msgspec.Struct):
 
 
 class FailureLog:
-    """Logs failures: the first of a kind as a warning, how many followed every half minute and at the end.
+    """Logs the first failure of a kind as a warning, and how many followed every half minute and at the end.
 
-    Each one is also logged for those who debug. The ledger has them all.
+    Every failure is logged at debug level; the ledger has them all. `dropped`: invalid items that handlers yielded.
     """
 
     def __init__(self, log: Log) -> None:
@@ -49,17 +50,23 @@ class FailureLog:
         self._succeeded = True
 
     def log_handler_error(self, claimed: ClaimedItem, error: BaseException) -> None:
-        """An error of the author's code: with its traceback the first time."""
-        summary = error_summary(error)
+        """Log an error of the author's code; its first occurrence with the traceback."""
+        self._log_author_error("the handler failed", claimed, error, error_summary(error))
+
+    def log_provider_error(self, claimed: ClaimedItem, failed: ProviderFailed) -> None:
+        """Log that a provider could not be set up; the first time with the traceback."""
+        self._log_author_error("a provider failed", claimed, failed.error, str(failed))
+
+    def _log_author_error(self, event: str, claimed: ClaimedItem, error: BaseException, summary: str) -> None:
         if len(self._bugs) < MAX_KINDS or summary in self._bugs:
             self._bugs[summary] = self._bugs.get(summary, 0) + 1
         if summary not in self._traced and len(self._traced) < MAX_KINDS:
             self._traced.add(summary)
             cause = (type(error), error, _author_traceback(error.__traceback__))
-            self._log.error("the handler failed", stage=claimed.stage, item=claimed.name, error=summary, exc_info=cause)
+            self._log.error(event, stage=claimed.stage, item=claimed.name, error=summary, exc_info=cause)
 
     def log_failed_attempt(self, claimed: ClaimedItem, decision: AttemptDecision) -> None:
-        """An attempt that did not succeed."""
+        """Log an attempt that did not succeed."""
         fields: dict[str, object] = {
             "stage": claimed.stage,
             "item": claimed.name,
@@ -75,7 +82,7 @@ class FailureLog:
         emit("attempt failed", **fields)
 
     def log_dropped_items(self, claimed: ClaimedItem, reasons: list[str]) -> None:
-        """Items that a handler yielded and that are none."""
+        """Log invalid items that a handler yielded."""
         self.dropped += len(reasons)
         self.first_dropped = self.first_dropped or reasons[0]
         fields: dict[str, object] = {"stage": claimed.stage, "item": claimed.name, "first": reasons[0]}
@@ -84,13 +91,13 @@ class FailureLog:
         emit("items were dropped", count=len(reasons), **fields)
 
     async def run(self) -> None:
-        """Say now and then how many more there were of each kind. For ever."""
+        """Log how many failures of each kind followed, until cancelled."""
         while True:
             await asyncio.sleep(REPEAT_SECONDS)
             self.log_repeated()
 
     def log_repeated(self) -> None:
-        """Say of each kind how many more there were since it was last told; of most kinds that is nothing."""
+        """Log how many failures of each kind occurred since it was last logged."""
         for kind in self._logged.values():
             if kind.count:
                 self._log.warning(kind.event, count=kind.count, **kind.fields)
@@ -98,13 +105,13 @@ class FailureLog:
 
     @property
     def constant_error(self) -> str | None:
-        """The error that every attempt ends with, if that is so."""
+        """The error that every attempt ends with, if there is one."""
         if self._succeeded:
             return None
         return next((summary for summary, times in self._bugs.items() if times >= SAME_ERROR_LIMIT), None)
 
     def _is_new(self, kind: str, event: str, fields: dict[str, object], count: int = 1) -> bool:
-        """Whether this is the first of its kind. The others are counted, to be told later as `event`."""
+        """Whether this is the first of its kind. The others are counted and logged later as `event`."""
         if (known := self._logged.get(kind)) is not None:
             known.count += count
             known.fields = fields
@@ -116,7 +123,7 @@ class FailureLog:
 
 
 def _author_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the author's first line on."""
+    """The traceback from the author's first line."""
     part = trace
     while part is not None and is_library_code(part.tb_frame.f_code.co_filename):
         part = part.tb_next

@@ -1,4 +1,4 @@
-"""The author's hooks: called once when a run begins, once when it has finished."""
+"""Calls an author's hooks: once when a run begins, once when it has finished."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from shoal.define.providers import HOOK_INJECTS, FunctionKind, Inject, function_location, read_signature
+import msgspec
+
+from shoal.define.providers import FunctionKind, function_location
 from shoal.define.scraper import Scraper
 from shoal.errors import LedgerError, NotFound, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
+from shoal.model.views import Counts
 from shoal.model.worker import Scope
+from shoal.threads import ThreadRunner
 from shoal.worker.claim import runs_in_scope
+from shoal.worker.providers import WorkerProviders
 
 WATCH_SECONDS = 2.0
 RUNS_WATCHED = 20
 
 
 async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
-    """Raises UsageError when a hook fails: a run whose preparation failed does not begin."""
+    """Call the start hooks. Raises UsageError when one fails; the run then does not begin."""
     for hook in scraper.start_hooks:
         try:
             await _call(hook, scraper, ledger, run, log)
@@ -35,18 +40,18 @@ async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log)
 
 
 async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: Log) -> bool:
-    """Call the hooks if the run has finished and nobody else has called them for this end of it.
+    """Call the finish hooks if the run has finished and no other process has called them for this end.
 
-    A hook that fails is logged and stops neither the others nor the run. Returns whether they were called here.
+    A hook that fails is logged; the others are called. Returns whether they were called here.
     """
     try:
         run = await ledger.runs.get(run_id)
         if not scraper.finish_hooks or run.state is not RunState.FINISHED or run.finished_at is None:
             return False
-        # A run that was resumed finishes again, and then its hooks are called again.
+        # A resumed run finishes again, and its hooks are called again.
         if not await ledger.runs.acquire_once(run.id, f"finish hooks {run.finished_at.isoformat()}"):
             return False
-    except NotFound:  # removed meanwhile
+    except NotFound:  # the run was removed
         return False
     for hook in scraper.finish_hooks:
         try:
@@ -59,16 +64,13 @@ async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: 
 async def watch_finished_runs(
     scraper: Scraper, ledger: Ledger, scope: Scope, log: Log, *, until: asyncio.Event, every: float = WATCH_SECONDS
 ) -> None:
-    """Call the finish hooks of the runs of this scope as they finish, and a last time when `until` is set.
-
-    A worker that stays for ever does not keep the hooks waiting for its own end.
-    """
+    """Call the finish hooks of the runs of this scope as they finish, and a last time when `until` is set."""
     seen: set[tuple[str, object]] = set()
     while scraper.finish_hooks:
         last = until.is_set()
         try:
             for run in await runs_in_scope(ledger, scope, newest=RUNS_WATCHED):
-                # A run that was resumed finishes again, at another time.
+                # A resumed run finishes again, at another time.
                 end = (run.id, run.finished_at)
                 if run.state is RunState.FINISHED and end not in seen:
                     await call_finish_hooks(scraper, ledger, run.id, log)
@@ -84,22 +86,30 @@ async def watch_finished_runs(
                 await until.wait()
 
 
+class HookValues(msgspec.Struct):
+    """What built-in providers read for a hook."""
+
+    run: Run
+    counts: Counts | None
+    settings: Any
+    log: Log
+
+
 async def _call(hook: Callable[..., Any], scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
-    signature = read_signature(hook, HOOK_INJECTS, scraper.settings_type)
-    arguments: dict[str, Any] = {}
-    for name, inject in signature.injected:
-        match inject:
-            case Inject.RUN:
-                arguments[name] = run
-            case Inject.COUNTS:
-                arguments[name] = await ledger.reads.stats(run.id)
-            case Inject.LOG:
-                arguments[name] = log.bind(hook=hook.__name__)
-            case _:
-                arguments[name] = scraper.settings
-    if signature.kind is FunctionKind.PLAIN:
-        answer = await asyncio.to_thread(hook, **arguments)
-        if inspect.isawaitable(answer):
-            await answer
-    else:
-        await hook(**arguments)
+    """Call one hook. Providers that it asks for are set up for this call."""
+    signature = scraper.providers.hook_signature(hook)
+    counts = await ledger.reads.stats(run.id) if Counts in signature.types else None
+    values = HookValues(run, counts, scraper.settings, log.bind(hook=hook.__name__))
+    threads = ThreadRunner("shoal-hook")
+    providers = WorkerProviders(scraper, threads, log)
+    try:
+        arguments = await providers.arguments(signature, values)
+        if signature.kind is FunctionKind.PLAIN:
+            answer = await asyncio.to_thread(hook, **arguments)
+            if inspect.isawaitable(answer):
+                await answer
+        else:
+            await hook(**arguments)
+    finally:
+        await providers.close()
+        threads.close()

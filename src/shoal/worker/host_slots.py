@@ -13,7 +13,8 @@ from shoal.errors import LedgerError, Throttled, WorkerLost
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import ClaimedItem
 from shoal.model.lane import HostSlotReply
-from shoal.worker.lane_starts import Deadline, ReleaseItem, WorkerCallbacks, extend_deadline
+from shoal.worker.lane_starts import Deadline, ReleaseItem, extend_deadline
+from shoal.worker.state import WorkerIdentity
 
 # A slot is used again without asking for so long after the ledger confirmed it: what others heard of the host since
 # (a 429) is known here after that time.
@@ -48,9 +49,9 @@ class _Waiter(msgspec.Struct, eq=False):
 class HostSlotPool:
     """The slots of this process at one host. One task speaks with the ledger for all who want one."""
 
-    def __init__(self, lanes: Lanes, callbacks: WorkerCallbacks, host: str) -> None:
+    def __init__(self, lanes: Lanes, identity: WorkerIdentity, host: str) -> None:
         self._lanes = lanes
-        self._callbacks = callbacks
+        self._identity = identity
         self._host = host
         self._waiting: deque[_Waiter] = deque()
         self._free: list[HostSlot] = []
@@ -114,7 +115,7 @@ class HostSlotPool:
             self.task = asyncio.create_task(self._run())
 
     def _is_fresh(self, slot: HostSlot, now: float) -> bool:
-        return now < slot.fresh_until and slot.worker == self._callbacks.worker_id()
+        return now < slot.fresh_until and slot.worker == self._identity.id
 
     def _assign_free(self) -> None:
         """Give fresh slots to those who wait."""
@@ -139,7 +140,7 @@ class HostSlotPool:
                     await self._pause(LINGER_SECONDS)
             except WorkerLost:
                 self._free.clear()
-                self._callbacks.on_lost(self._worker)
+                self._identity.mark_lost(self._worker)
                 self._fail_waiters(ReleaseItem())
             except LedgerError as error:
                 self._free.clear()  # the worker ends of it, and they with it
@@ -149,7 +150,7 @@ class HostSlotPool:
 
     async def _release_old(self) -> None:
         """Return slots that were kept for nobody, or for too long."""
-        now, worker = time.monotonic(), self._callbacks.worker_id()
+        now, worker = time.monotonic(), self._identity.id
         mine = [slot for slot in self._free if slot.worker == worker]  # others went with the worker we were before
         old = [
             slot
@@ -202,7 +203,7 @@ class HostSlotPool:
 
     async def _request_slot(self, visit: int, taken_at: float) -> HostSlotReply:
         asked_at = time.monotonic()
-        self._worker = worker = self._callbacks.worker_id()
+        self._worker = worker = self._identity.id
         claimed = self._waiting[0].claimed
         answer = await self._lanes.request_slot(worker, self._host, visit, run_id=claimed.run_id, stage=claimed.stage)
         if answer.blocked_seconds > 0:
@@ -243,9 +244,9 @@ class HostSlotPool:
 class HostSlots:
     """The hosts that this process visits from elsewhere."""
 
-    def __init__(self, lanes: Lanes, callbacks: WorkerCallbacks) -> None:
+    def __init__(self, lanes: Lanes, identity: WorkerIdentity) -> None:
         self._lanes = lanes
-        self._callbacks = callbacks
+        self._identity = identity
         self._hosts: dict[str, HostSlotPool] = {}
 
     def pool_for(self, host: str) -> HostSlotPool:
@@ -253,7 +254,7 @@ class HostSlots:
         if slots is None:
             if len(self._hosts) >= MAX_HOSTS:
                 self._hosts = {name: known for name, known in self._hosts.items() if not known.idle}
-            slots = self._hosts[host] = HostSlotPool(self._lanes, self._callbacks, host)
+            slots = self._hosts[host] = HostSlotPool(self._lanes, self._identity, host)
         return slots
 
     async def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -14,7 +13,7 @@ from shoal.errors import WorkerLost
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Lease
 from shoal.model.lane import MAX_LANE_DELAY, MAX_STARTS, StartRequest
-from shoal.worker.heartbeat import boottime_seconds
+from shoal.worker.state import WorkerIdentity, boottime_seconds
 
 Deadline = asyncio.Timeout | None
 
@@ -46,15 +45,6 @@ class StartTooFarAhead(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds
-
-
-class WorkerCallbacks(msgspec.Struct, frozen=True):
-    """What politeness needs of the worker it serves: its id in the ledger now, and whom to tell that something moved
-    there, or that it was given up."""
-
-    worker_id: Callable[[], str]
-    on_progress: Callable[[], None]
-    on_lost: Callable[[str], None]
 
 
 class _PendingReservation(msgspec.Struct, eq=False):
@@ -118,10 +108,10 @@ class LaneRateLimiter:
     """
 
     def __init__(
-        self, lanes: Lanes, callbacks: WorkerCallbacks, clock: LedgerClock, key: str, run_id: str | None
+        self, lanes: Lanes, identity: WorkerIdentity, clock: LedgerClock, key: str, run_id: str | None
     ) -> None:
         self._lanes = lanes
-        self._callbacks = callbacks
+        self._identity = identity
         self._clock = clock
         self._key = key
         self._run_id = run_id
@@ -218,11 +208,11 @@ class LaneRateLimiter:
                 if not batch:
                     continue
                 batch.sort(key=lambda pending: pending.lease is None)
-                worker = self._callbacks.worker_id()
+                worker = self._identity.id
                 try:
                     await self._reserve_for(worker, batch, within)
                 except WorkerLost:
-                    self._callbacks.on_lost(worker)
+                    self._identity.mark_lost(worker)
                     _fail_all(batch, ReleaseItem())
                 except BaseException as error:
                     _fail_all([*batch, *self._pending], error)
@@ -264,7 +254,7 @@ class LaneRateLimiter:
             else:
                 pending.future.set_exception(StartTooFarAhead(starts.next_in))
         if leases:
-            self._callbacks.on_progress()
+            self._identity.events.work_changed.set()
 
 
 class StartReservation:
@@ -304,9 +294,9 @@ class StartReservation:
 class RateLimiter:
     """The lanes with a delay that this process visits."""
 
-    def __init__(self, lanes: Lanes, callbacks: WorkerCallbacks) -> None:
+    def __init__(self, lanes: Lanes, identity: WorkerIdentity) -> None:
         self._lanes = lanes
-        self._callbacks = callbacks
+        self._identity = identity
         self._clock = LedgerClock()
         self._lanes_by_key: dict[tuple[str, str | None], LaneRateLimiter] = {}
 
@@ -317,7 +307,7 @@ class RateLimiter:
                 for name in [name for name, known in self._lanes_by_key.items() if not known.users]:
                     del self._lanes_by_key[name]
             lane = self._lanes_by_key[key, run_id] = LaneRateLimiter(
-                self._lanes, self._callbacks, self._clock, key, run_id
+                self._lanes, self._identity, self._clock, key, run_id
             )
         return StartReservation(lane, deadline)
 

@@ -1,11 +1,4 @@
-"""Politeness of each request: robots.txt, the lane of its host, lanes closed meanwhile.
-
-Times that were noted per host or lane, in flat memory over any number of them.
-
-Lanes that were closed after their items had been claimed.
-
-Politeness of single requests: robots.txt, and the lane of the host that each request goes to.
-"""
+"""Politeness of each request: robots.txt, the lane of the host it goes to, lanes that were closed after a claim."""
 
 from __future__ import annotations
 
@@ -26,8 +19,8 @@ from shoal.worker.lane_starts import (
     ReleaseItem,
     StartReservation,
     StartTooFarAhead,
-    WorkerCallbacks,
 )
+from shoal.worker.state import WorkerIdentity
 
 MAX_KEYS = 10_000
 # A look at a lane is good for so long.
@@ -80,24 +73,31 @@ class ClosedLanes:
 
 
 class Politeness:
-    """What all attempts of a process share.
+    """The politeness that all attempts of a process share.
 
-    `lanes` is None for a single try without a ledger, `robots` when robots.txt is not to be obeyed.
+    `robots` is None when robots.txt is not obeyed; `lanes` and `identity` are None for attempts without a ledger.
     """
 
-    def __init__(self, lanes: Lanes | None, robots: Robots | None) -> None:
-        self._lanes = lanes
+    def __init__(
+        self, robots: Robots | None, lanes: Lanes | None = None, identity: WorkerIdentity | None = None
+    ) -> None:
         self.robots = robots
+        self._lanes = lanes
         self.host_slots: HostSlots | None = None
         self.rate_limiter: RateLimiter | None = None
+        if lanes is not None and identity is not None:
+            self.host_slots = HostSlots(lanes, identity)
+            self.rate_limiter = RateLimiter(lanes, identity)
         self._crawl_delay_set_at = BoundedDict()
         self._rng = random.Random()
 
-    def set_worker(self, callbacks: WorkerCallbacks) -> None:
-        """Places and starts are taken for this worker."""
-        if self._lanes is not None:
-            self.host_slots = HostSlots(self._lanes, callbacks)
-            self.rate_limiter = RateLimiter(self._lanes, callbacks)
+    def gate(
+        self, claimed: ClaimedItem, claimed_at: float, *, lane_run_id: str | None, deadline: asyncio.Timeout
+    ) -> AttemptGate | None:
+        """The gate of one attempt; None when there is nothing to obey."""
+        if self.robots is None and claimed.lane is None and claimed.url is not None:
+            return None
+        return AttemptGate(self, claimed, claimed_at, lane_run_id=lane_run_id, deadline=deadline)
 
     async def set_crawl_delay(self, lane: str, delay: float, run_id: str | None) -> float:
         """Hand a crawl-delay on to the lane, once. Returns when that was."""
@@ -145,22 +145,24 @@ class AttemptGate:
     )
 
     def __init__(
-        self, politeness: Politeness, claimed: ClaimedItem, claimed_at: float, *, lane_run_id: str | None
+        self,
+        politeness: Politeness,
+        claimed: ClaimedItem,
+        claimed_at: float,
+        *,
+        lane_run_id: str | None,
+        deadline: asyncio.Timeout,
     ) -> None:
         self._politeness = politeness
         self._claimed = claimed
         self._claimed_at = claimed_at
         self._run_id = lane_run_id
-        self._deadline: asyncio.Timeout | None = None
+        self._deadline = deadline
         self._host_slot: tuple[HostSlotPool, HostSlot] | None = None
         self._start: StartReservation | None = None
         self._reading_robots = False
         self._start_used = False
         self._request_sent = False
-
-    def set_deadline(self, deadline: asyncio.Timeout) -> None:
-        """Waiting for a place or a start moves this deadline."""
-        self._deadline = deadline
 
     async def before_request(self, url: str, hop: int) -> None:
         if self._politeness.robots is not None and not self._reading_robots:

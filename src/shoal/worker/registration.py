@@ -1,60 +1,100 @@
-"""The worker's registration: its id in the ledger, calls made under it, its share of maintenance.
-
-This process as the ledger knows it: its id, and every call that is made under it.
-
-The ledger's maintenance, which every worker shares in: due items, dead workers, lanes, counts, finished runs.
-
-It runs beside the work, on the connections of the work, and never on that of the heartbeat: however long the ledger
-takes for it, leases stay. A round is bounded in time; what it leaves is done by the next round, of any worker.
-"""
+"""The worker's registration in the ledger: every call made under its id, and its share of maintenance."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from shoal.errors import LedgerError, NotFound, UsageError, WorkerLost
+from shoal.errors import LedgerError, LedgerFull, NotFound, UsageError, WorkerLost
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass, clean_error
 from shoal.model.views import CommitReport, UpkeepReport
 from shoal.model.worker import WorkerSpec, new_worker_id
-from shoal.worker.commit import RetryWhenFull
-from shoal.worker.lease_buffer import WorkerEvents
 from shoal.worker.options import WorkerOptions
+from shoal.worker.state import WorkerIdentity
 
-ROUND_SECONDS = 1.0
+T = TypeVar("T")
+OpenLedger = Callable[[], Awaitable[Ledger]]
+MAINTENANCE_SECONDS = 1.0
+FULL_RETRY_SECONDS = 2.0
+
+
+class RetryWhenFull:
+    """Repeats calls while the ledger's disk is full, for up to `patience` seconds each.
+
+    `trouble`: the ledger's error while a call waits, else None.
+    """
+
+    def __init__(self, patience: float, log: Log) -> None:
+        self._patience = patience
+        self._log = log
+        self._logged_at = -math.inf
+        self._waiting = 0
+        self.trouble: str | None = None
+
+    async def call(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make the call. Raises LedgerFull when there is still no space after `patience` seconds."""
+        try:
+            return await call()
+        except LedgerFull as error:
+            first = error
+        self._waiting += 1
+        try:
+            return await self._retry(call, first)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.trouble = None
+
+    async def _retry(self, call: Callable[[], Awaitable[T]], error: LedgerFull) -> T:
+        since = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now - since > self._patience:
+                raise error
+            self.trouble = error.message
+            if now - self._logged_at >= FULL_RETRY_SECONDS:  # one line for all calls that wait
+                self._logged_at = now
+                self._log.warning("the ledger's disk is full; waiting for space", error=error.message)
+            await asyncio.sleep(FULL_RETRY_SECONDS)
+            try:
+                return await call()
+            except LedgerFull as again:
+                error = again
 
 
 class Registration:
-    """A worker may be given up by the ledger at any moment, because it was silent for too long.
+    """Calls to the ledger under the worker's id.
 
-    Every call finds out: it then answers as if all leases were gone, which they are, and `lost` says so until the
-    worker joins again under a new id.
+    The ledger declares a worker dead when its heartbeat is older than its lease. A call that finds out answers as if
+    all leases were lost, which they are, and sets `identity.lost` until the worker registers again.
     """
 
-    def __init__(
-        self, ledger: Ledger, options: WorkerOptions, events: WorkerEvents, retry_when_full: RetryWhenFull
-    ) -> None:
+    def __init__(self, ledger: Ledger, identity: WorkerIdentity, options: WorkerOptions, log: Log) -> None:
         self._ledger = ledger
-        self._retry_when_full = retry_when_full
+        self._retry_when_full = RetryWhenFull(options.patience, log)
+        self.identity = identity
         self.options = options
-        self.events = events
-        self.id = ""
-        self.lost = False
 
-    async def register(self) -> str:
+    @property
+    def trouble(self) -> str | None:
+        """The ledger's error while calls wait for disk space, else None."""
+        return self._retry_when_full.trouble
+
+    async def register(self) -> None:
         """Register under a new id."""
-        options = self.options
-        self.id = new_worker_id()
-        self.lost = False
+        options, worker = self.options, new_worker_id()
         await self._ledger.workers.register(
             WorkerSpec(
-                id=self.id,
+                id=worker,
                 node=socket.gethostname(),
                 pid=os.getpid(),
                 version=options.version,
@@ -63,108 +103,114 @@ class Registration:
                 scope=options.scope,
             )
         )
-        return self.id
-
-    def mark_lost(self, worker: str) -> None:
-        if worker == self.id:
-            self.lost = True
-            self.events.wake_all()
+        self.identity.register_as(worker)
 
     async def claim(self, limit: int) -> list[ClaimedItem]:
-        worker = self.id
+        worker = self.identity.id
         try:
             return await self._retry_when_full.call(
                 lambda: self._ledger.claims.claim(worker, self.options.scope, limit)
             )
         except WorkerLost:
-            self.mark_lost(worker)
+            self.identity.mark_lost(worker)
             return []
 
-    async def started(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Returns those that are gone."""
-        worker = self.id
+    async def mark_started(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Record that these attempts start. Returns the leases that are lost."""
+        worker = self.identity.id
         try:
             lost = await self._retry_when_full.call(lambda: self._ledger.claims.mark_started(worker, leases))
         except WorkerLost:
-            self.mark_lost(worker)
+            self.identity.mark_lost(worker)
             return list(leases)
         return [lease for lease in leases if lease.item in lost]
 
     async def return_leases(self, leases: Sequence[Lease]) -> int:
-        worker = self.id
+        """Give leases back without charging an attempt. Returns how many the worker still had."""
+        worker = self.identity.id
         if not leases:
             return 0
         try:
             return await self._retry_when_full.call(lambda: self._ledger.claims.return_leases(worker, leases))
         except WorkerLost:
-            self.mark_lost(worker)
+            self.identity.mark_lost(worker)
             return 0
 
     async def reconcile(self, known: Sequence[Lease]) -> None:
-        worker = self.id
+        """Give back every lease of this worker that is not among those known here."""
+        worker = self.identity.id
         try:
             await self._retry_when_full.call(lambda: self._ledger.claims.reconcile(worker, known))
         except WorkerLost:
-            self.mark_lost(worker)
+            self.identity.mark_lost(worker)
 
     async def commit(self, batch: Sequence[FinishedAttempt]) -> tuple[CommitReport, Sequence[FinishedAttempt]]:
-        """The report, and the ends as they were stored: what the ledger refuses to store ends its item as dead."""
-        worker = self.id
+        """The report, and the attempts as they were stored: what the ledger refuses to store ends its item as dead."""
+        worker = self.identity.id
         try:
             return await self._retry_when_full.call(lambda: self._ledger.commits.commit(worker, batch)), batch
         except WorkerLost:
-            self.mark_lost(worker)
+            self.identity.mark_lost(worker)
             return _all_lost(batch), batch
         except (UsageError, NotFound) as refused:
             if len(batch) > 1:
                 half = len(batch) // 2
-                first, first_ends = await self.commit(batch[:half])
-                second, second_ends = await self.commit(batch[half:])
-                return first.merge(second), [*first_ends, *second_ends]
+                first, first_stored = await self.commit(batch[:half])
+                second, second_stored = await self.commit(batch[half:])
+                return first.merge(second), [*first_stored, *second_stored]
             if isinstance(refused, NotFound) or batch[0].decision.kind is DecisionKind.DEAD:
                 return _all_lost(batch), batch  # its run was removed, and its lease with it
             return await self.commit([_dead(batch[0], refused)])
 
     async def run_maintenance(self) -> None:
-        """The upkeep that any worker does now and then."""
+        """Run one round of the ledger's maintenance now."""
         await self._retry_when_full.call(self._ledger.upkeep.run_once)
 
     async def deregister(self) -> None:
-        """Say goodbye; what is still held goes back at once."""
-        await self._ledger.workers.stop(self.id)
+        """Remove the worker from the ledger; leases that it still has are free at once."""
+        await self._ledger.workers.stop(self.identity.id)
 
 
 def _all_lost(batch: Sequence[FinishedAttempt]) -> CommitReport:
-    lost = tuple(end.lease.item for end in batch)
+    lost = tuple(finished.lease.item for finished in batch)
     return CommitReport(committed=0, lost=lost, repeated=(), enqueued=0, duplicates=0)
 
 
-def _dead(end: FinishedAttempt, refused: UsageError) -> FinishedAttempt:
+def _dead(finished: FinishedAttempt, refused: UsageError) -> FinishedAttempt:
     decision = AttemptDecision(
         DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, clean_error(f"not stored: {refused.message}")
     )
-    return FinishedAttempt(lease=end.lease, decision=decision, seconds=end.seconds)
+    return FinishedAttempt(lease=finished.lease, decision=decision, seconds=finished.seconds)
 
 
 class Maintenance:
-    """`on_round` hears what a round did."""
+    """Runs the ledger's maintenance, which all workers share: due items, dead workers, lanes, counts, finished runs.
 
-    def __init__(self, ledger: Ledger, on_round: Callable[[UpkeepReport], None], log: Log) -> None:
+    It uses the connections of the work, never that of the heartbeat, so leases stay however long a round takes. A
+    round is bounded in time; what it leaves is done by the next round of any worker.
+    """
+
+    def __init__(self, ledger: Ledger, log: Log) -> None:
         self._ledger = ledger
-        self._on_round = on_round
         self._log = log
 
     async def run(self) -> None:
-        """A round a second until it is cancelled; at once again while a round leaves something to do."""
+        """Run a round each second until cancelled; without a pause while a round leaves something to do."""
         while True:
-            pause = ROUND_SECONDS * random.uniform(1.0, 1.25)
+            pause = MAINTENANCE_SECONDS * random.uniform(1.0, 1.25)
             try:
-                done = await self._ledger.upkeep.run_once()
+                report = await self._ledger.upkeep.run_once()
             except LedgerError as error:
-                # Claims and commits fail as well, and decide how long that is borne.
+                # Claims and commits fail as well, and decide how long the worker waits.
                 self._log.debug("maintenance cannot reach the ledger", error=error.message)
             else:
-                self._on_round(done)
-                if done.more:
+                self._log_report(report)
+                if report.more:
                     pause = 0.0
             await asyncio.sleep(pause)
+
+    def _log_report(self, report: UpkeepReport) -> None:
+        for worker in report.lost_workers:
+            self._log.warning("a worker was declared dead; its items were released", worker=worker)
+        if report.quarantined:
+            self._log.warning("items that killed their workers were quarantined", items=report.quarantined)

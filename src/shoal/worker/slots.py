@@ -1,35 +1,43 @@
-"""The slots: each takes an item from the buffer, makes the attempt, hands its end to the committer, and again."""
+"""Slots: each takes an item from the lease buffer, runs the attempt, puts the result into the commit queue, repeats."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import DecisionKind, FinishedAttempt
-from shoal.worker.attempt import AttemptRunner
-from shoal.worker.commit import Committer
-from shoal.worker.heartbeat import Heartbeat
+from shoal.worker.attempt_runner import AttemptRunner
+from shoal.worker.commit import CommitQueue
 from shoal.worker.lane_starts import ReleaseItem
-from shoal.worker.lease_buffer import LeaseBuffer
 from shoal.worker.options import StopReason, WorkSummary
 from shoal.worker.politeness import ClosedLanes
 from shoal.worker.registration import Registration
-from shoal.worker.watchdog import RunningItem
+from shoal.worker.state import LeaseBuffer
 
 SMOOTHING = 0.1
 RESUME_POLL_SECONDS = 0.02
 OVERDUE_CHECK_SECONDS = 2.0
-# An item that was rescued so often may be the one that kills its workers.
+# An item that was rescued this often may be the one that kills its workers.
 SUSPECT_RESCUES = 2
 
 
+class RunningItem(NamedTuple):
+    """An item in a slot, and the slot's task."""
+
+    name: str
+    lease: Lease
+    task: asyncio.Task[None]
+
+
 class Slots:
-    """`capacity`: how many there are, or will be when what runs has ended. `item_seconds`: how long items take,
-    smoothed. `low_water`: with so few in the buffer more are wanted. `shrunk`: the buffer may hold too much by now.
-    `given_back`: items that went back unworked.
+    """Runs attempts, `capacity` at a time.
+
+    `item_seconds`: how long an attempt takes, smoothed. `shrunk`: the capacity was lowered, so the buffer may hold too
+    much. `returned`: items that were returned without an attempt. `tasks`: one task for each slot.
     """
 
     def __init__(
@@ -37,21 +45,20 @@ class Slots:
         attempts: AttemptRunner,
         registration: Registration,
         lease_buffer: LeaseBuffer,
-        committer: Committer,
+        commits: CommitQueue,
         closed_lanes: ClosedLanes,
-        heartbeat: Heartbeat,
-        report: WorkSummary,
+        summary: WorkSummary,
         log: Log,
     ) -> None:
         self._attempts = attempts
         self._registration = registration
+        self._identity = registration.identity
         self._lease_buffer = lease_buffer
-        self._committer = committer
+        self._commits = commits
         self._closed_lanes = closed_lanes
-        self._heartbeat = heartbeat
-        self._events = registration.events
+        self._events = registration.identity.events
         self._options = registration.options
-        self._report = report
+        self._summary = summary
         self._log = log
         self._running: dict[Lease, asyncio.Task[None]] = {}
         self._last_started_at = 0.0
@@ -61,8 +68,7 @@ class Slots:
         self.tasks: set[asyncio.Task[None]] = set()
         self.capacity = self._options.initial_concurrency
         self.item_seconds = 0.0
-        self.given_back = 0
-        self.low_water = 0
+        self.returned = 0
         self.shrunk = False
 
     def start(self) -> None:
@@ -70,7 +76,7 @@ class Slots:
             self._add_slot()
 
     def resize(self, capacity: int) -> None:
-        """From now on so many. Those that are too many end after their item; no attempt is broken off."""
+        """Change the number of slots. Surplus slots end after their item; no attempt is cancelled."""
         if capacity < self.capacity:
             self.shrunk = True
             self._events.items_wanted.set()
@@ -88,34 +94,34 @@ class Slots:
 
     @property
     def stuck_seconds(self) -> float:
-        """How long no slot has begun anything because all are busy; 0 while one is free."""
+        """Seconds since the last start while all slots are busy; 0 while one is free."""
         return 0.0 if self.free > 0 else time.monotonic() - self._last_started_at
 
     @property
     def running(self) -> list[Lease]:
-        """The leases that are being worked on."""
+        """The leases of the items in the slots."""
         return list(self._running)
 
-    def in_progress(self) -> list[RunningItem]:
-        """What is being worked on, by name; may be asked from another thread."""
+    def running_items(self) -> list[RunningItem]:
+        """The items in the slots with their names. Safe to call from another thread."""
         return [
             RunningItem(self._attempts.describe_item(lease), lease, task) for lease, task in list(self._running.items())
         ]
 
-    def cancel_attempt(self, lease: Lease) -> None:
-        """Break off an attempt whose lease is gone; its slot goes on with the next."""
-        task = self._running.get(lease)
-        if task is not None:
+    def cancel_attempts(self) -> None:
+        """Cancel every attempt, because the leases are lost. The slots continue with the next item."""
+        for lease, task in self._running.items():
             self._cancelled.add(lease)
             task.cancel()
 
     async def return_leases(self, leases: Sequence[Lease]) -> None:
-        self._report.given_back += await self._registration.return_leases(leases)
-        self.given_back += len(leases)
+        """Return leases to the ledger without charging an attempt."""
+        self._summary.given_back += await self._registration.return_leases(leases)
+        self.returned += len(leases)
         self._lease_buffer.drop(leases)
 
     async def replace_overdue_slots(self) -> None:
-        """A handler that swallows its cancellation would keep its slot for ever: its item ends, a new slot comes."""
+        """Replace slots whose handler ignores its cancellation, until cancelled: their items end as timed out."""
         while True:
             await asyncio.sleep(OVERDUE_CHECK_SECONDS)
             for claimed, finished in self._attempts.pop_overdue(OVERDUE_CHECK_SECONDS):
@@ -125,7 +131,7 @@ class Slots:
                     self.tasks.discard(task)
                     if len(self.tasks) < self.capacity:
                         self._add_slot()
-                    await self._committer.put(finished, 0)
+                    await self._commits.put(finished, 0)
 
     def _add_slot(self) -> None:
         self.tasks.add(asyncio.create_task(self._run_slot(), name="slot"))
@@ -134,14 +140,14 @@ class Slots:
         task = asyncio.current_task()
         assert task is not None
         while True:
-            if self._lease_buffer.buffered <= self.low_water:
+            if self._lease_buffer.buffered <= self._lease_buffer.low_water:
                 self._events.items_wanted.set()
             try:
                 self._idle.add(task)
-                claimed, at = await self._lease_buffer.next()
+                claimed, claimed_at = await self._lease_buffer.next()
             except asyncio.CancelledError:
                 if task not in self.tasks:
-                    return  # it was one too many, and had nothing to do
+                    return  # a surplus slot without an item
                 raise
             finally:
                 self._idle.discard(task)
@@ -152,7 +158,7 @@ class Slots:
             self._running[lease] = task
             self._last_started_at = time.monotonic()
             try:
-                await self._process(claimed, at)
+                await self._process(claimed, claimed_at)
             except asyncio.CancelledError:
                 if lease not in self._cancelled:
                     raise
@@ -162,39 +168,39 @@ class Slots:
                 if task in self.tasks:
                     del self._running[lease]
             if task not in self.tasks:
-                return  # this slot was given up, another one has its place
+                return  # this slot was replaced
             if len(self.tasks) > self.capacity:
                 self.tasks.discard(task)
                 return
 
-    async def _process(self, claimed: ClaimedItem, at: float) -> None:
+    async def _process(self, claimed: ClaimedItem, claimed_at: float) -> None:
         if not await self._still_holds_lease(claimed):
             return
         if claimed.lane is not None:
             run_id = self._attempts.lane_run_id(claimed)
-            if await self._closed_lanes.is_closed(claimed.lane, run_id, at):
+            if await self._closed_lanes.is_closed(claimed.lane, run_id, claimed_at):
                 await self.return_leases([claimed.lease])
                 return
         if claimed.rescues >= SUSPECT_RESCUES:
-            # One of them may be what kills the process. Alone, it is the only one that is blamed for it.
+            # Suspects run one at a time, so that only the one that kills the process is rescued again.
             async with self._suspect_lock:
-                await self._run_attempt(claimed, at)
+                await self._run_attempt(claimed, claimed_at)
         else:
-            await self._run_attempt(claimed, at)
+            await self._run_attempt(claimed, claimed_at)
 
-    async def _run_attempt(self, claimed: ClaimedItem, at: float) -> None:
-        if claimed.rescues and await self._registration.started([claimed.lease]):
+    async def _run_attempt(self, claimed: ClaimedItem, claimed_at: float) -> None:
+        if claimed.rescues and await self._registration.mark_started([claimed.lease]):
             self._lease_buffer.drop([claimed.lease])
-            return  # others have it by now
+            return  # the lease is lost
         try:
-            finished, size = await self._attempts.run(claimed, at)
+            finished, size = await self._attempts.run(claimed, claimed_at)
         except ReleaseItem:
             await self.return_leases([claimed.lease])
             return
         if asyncio.current_task() not in self.tasks:
-            return  # it was given up long ago
+            return  # this slot was replaced, and the item has ended
         self._record_result(claimed, finished)
-        await self._committer.put(finished, size, urgent=claimed.lane is not None)
+        await self._commits.put(finished, size, urgent=claimed.lane is not None)
 
     def _record_result(self, claimed: ClaimedItem, finished: FinishedAttempt) -> None:
         if finished.decision.kind is DecisionKind.THROTTLED and claimed.lane is not None:
@@ -212,8 +218,8 @@ class Slots:
             self._events.stop(StopReason.BROKEN)
 
     async def _still_holds_lease(self, claimed: ClaimedItem) -> bool:
-        """A process that slept longer than its lease must not begin what others have by now: first it asks."""
-        registration = self._registration
-        while self._heartbeat.seconds_since_beat > self._options.lease and not registration.lost:  # noqa: ASYNC110 - a thread ends it
+        """A process that was suspended for longer than its lease waits for a heartbeat before it starts an item."""
+        identity = self._identity
+        while identity.seconds_since_beat > self._options.lease and not identity.lost:  # noqa: ASYNC110 - a thread ends it
             await asyncio.sleep(RESUME_POLL_SECONDS)
-        return not registration.lost and claimed.lease in self._lease_buffer.leases
+        return not identity.lost and claimed.lease in self._lease_buffer.leases

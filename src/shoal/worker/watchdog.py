@@ -1,8 +1,8 @@
-"""The watch over the event loop, from a thread of its own.
+"""Watches the event loop from a thread of its own.
 
-A handler that blocks the loop stops everything on it: timeouts, signals, the other items. This thread says which item
-and which line it is. When the loop has been silent beyond its bound, or when somebody has asked the process to stop and
-the loop does not hear it, the thread gives the other items back and ends the process; a pool then starts a new one.
+A handler that blocks the loop stops everything on it: timeouts, signals, the other items. The watchdog logs which item
+and which line blocks. When the loop has not moved for `hang_timeout`, or when the process was asked to stop and the
+loop does not react, it returns the other items to the ledger and ends the process; a pool then starts a new one.
 """
 
 from __future__ import annotations
@@ -17,34 +17,29 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.define.author_code import is_library_code
-from shoal.model.item import Lease
 from shoal.model.log import Log
+
+if TYPE_CHECKING:
+    from shoal.worker.registration import OpenLedger, Registration
+    from shoal.worker.slots import RunningItem, Slots
 
 TICK_SECONDS = 0.25
 BLOCKED_SECONDS = 2.0
-# How long giving the items back may take before the process ends all the same.
+# Returning the items may take this long before the process ends regardless.
 RELEASE_SECONDS = 5.0
-# Beyond what running items get after the first request to stop; all that a silent loop gets after the second one.
+# Added to the drain time after the first request to stop; all that a blocked loop gets after the second one.
 GRACE_SECONDS = 2.0
-EXIT_HUNG = 75  # as the system names it: a temporary failure, worth another try
+EXIT_HUNG = 75  # EX_TEMPFAIL: a temporary failure, worth another try
 EXIT_INTERRUPTED = 130
 
 
-class RunningItem(NamedTuple):
-    """An item that is being worked on, and the task that does it."""
-
-    name: str
-    lease: Lease
-    task: asyncio.Task[None]
-
-
 class Hang(NamedTuple):
-    """A loop that does not move. `suspects`: the item whose code runs, or all if that cannot be told."""
+    """A loop that does not move. `suspects`: the item whose code runs, or all running items if that is unknown."""
 
     seconds: float
     line: str
@@ -57,32 +52,33 @@ class Hang(NamedTuple):
         return f"{which} has blocked the event loop for {self.seconds:.0f} s, at {self.line}"
 
 
-Release = Callable[[Hang], Awaitable[None]]
 EndProcess = Callable[[int, str], None]
 
 
 class LoopWatchdog:
-    """Watches the loop it is started on. `hang_timeout`: seconds of silence after which the process is given up.
+    """Watches the loop that it is created on. `hang_timeout`: seconds without a tick after which the process ends.
 
-    `running` names what is worked on; `release` gives back what is held, in another thread and on another loop.
-    `end_process` is set before the start by whoever owns the process. Without it the process stays, and only `is_alive`
-    says that it hangs.
+    `end_process` ends the process with an exit code and a reason. Without it the process stays, and only `is_alive`
+    shows that it hangs. Items are returned over a ledger that the watchdog opens on its own thread.
     """
 
     def __init__(
         self,
+        slots: Slots,
+        registration: Registration,
+        open_ledger: OpenLedger,
         *,
         hang_timeout: float,
-        drain: float,
+        end_process: EndProcess | None,
         log: Log,
-        running: Callable[[], Sequence[RunningItem]],
-        release: Release,
     ) -> None:
+        self._slots = slots
+        self._registration = registration
+        self._open_ledger = open_ledger
         self._hang_timeout = hang_timeout
-        self._drain = drain
+        self._end_process = end_process
+        self._drain = registration.options.drain
         self._log = log
-        self._running = running
-        self._release = release
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._ticks = 0
@@ -97,18 +93,17 @@ class LoopWatchdog:
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._wake_read, self._wake_write = -1, -1
-        self.end_process: EndProcess | None = None
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop has moved within its bound."""
+        """Whether the loop has moved within `hang_timeout`."""
         return self._stalled_seconds < self._hang_timeout
 
     def start(self) -> None:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        if self.end_process is not None and threading.current_thread() is threading.main_thread():
+        if self._end_process is not None and threading.current_thread() is threading.main_thread():
             self._install_wakeup_fd()
         self._tick()
         self._thread = threading.Thread(target=self._watch, name="shoal-watchdog", daemon=True)
@@ -131,11 +126,10 @@ class LoopWatchdog:
         os.close(self._wake_write)
 
     def _install_wakeup_fd(self) -> None:
-        """Requests to stop are heard here too: Python's own handlers wait while the main thread is inside a library.
+        """Receive signals in this thread too: Python's own handlers wait while the main thread is inside a library.
 
-        Code that keeps every thread of Python from running, such as a regular expression without end, also stops this
-        watch. Then the system ends the process by SIGPROF, after as many seconds of processor time as the bound says,
-        and Python writes where it was.
+        Code that keeps the interpreter lock, such as an endless regular expression, also stops this thread. Then the
+        system ends the process by SIGPROF, after `hang_timeout` seconds of processor time, and Python writes the stack.
         """
         self._has_wakeup_fd = True
         self._previous_wakeup_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -149,14 +143,14 @@ class LoopWatchdog:
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _watch(self) -> None:
-        seen, looked = self._ticks, time.monotonic()
+        seen, checked_at = self._ticks, time.monotonic()
         while not self._stopped:
             self._wait_for_signals(TICK_SECONDS)
             if self._backstop:
                 signal.setitimer(signal.ITIMER_PROF, self._hang_timeout)
             now = time.monotonic()
-            # A process that was stopped or asleep has not been silent, so each look counts for little.
-            passed, looked = min(now - looked, 2 * TICK_SECONDS), now
+            # A process that was stopped or suspended did not hang, so each check counts for little.
+            passed, checked_at = min(now - checked_at, 2 * TICK_SECONDS), now
             if self._ticks != seen:
                 seen, self._warn_at = self._ticks, BLOCKED_SECONDS
                 self._stalled_seconds = self._stalled_at_stop_request = 0.0
@@ -176,17 +170,30 @@ class LoopWatchdog:
             )
         grace = GRACE_SECONDS + (self._drain if self._stop_requests == 1 else 0.0)
         stopped = self._stop_requests > 0 and self._stalled_seconds - self._stalled_at_stop_request >= grace
-        if (stopped or not self.is_alive) and self.end_process is not None:
-            self._end(self._describe_hang(stopped=stopped), self.end_process)
+        if (stopped or not self.is_alive) and self._end_process is not None:
+            self._end(self._describe_hang(stopped=stopped), self._end_process)
 
     def _end(self, hang: Hang, end_process: EndProcess) -> None:
         self._log.error("the event loop hangs; this process ends itself", why=str(hang))
-        with contextlib.suppress(Exception):  # what cannot be given back now is free when the lease ends
-            asyncio.run(asyncio.wait_for(_awaited(self._release(hang)), RELEASE_SECONDS))
+        with contextlib.suppress(Exception):  # leases that cannot be returned now expire
+            asyncio.run(asyncio.wait_for(self._release(hang), RELEASE_SECONDS))
         end_process(EXIT_INTERRUPTED if hang.stopped else EXIT_HUNG, str(hang))
 
+    async def _release(self, hang: Hang) -> None:
+        """Return what the worker holds. After a hang only the suspects count as rescued."""
+        worker = self._registration.identity.id
+        ledger = await self._open_ledger()
+        try:
+            if hang.stopped:
+                await ledger.workers.stop(worker)
+                return
+            await ledger.claims.reconcile(worker, [item.lease for item in hang.suspects])
+            await ledger.workers.mark_dead(worker)
+        finally:
+            await ledger.close()
+
     def _wait_for_signals(self, seconds: float) -> None:
-        """Wait, and note requests to stop that come meanwhile."""
+        """Wait, and count requests to stop that arrive meanwhile."""
         ready, _, _ = select.select([self._wake_read], [], [], seconds)
         if not ready:
             return
@@ -194,19 +201,19 @@ class LoopWatchdog:
         if (forward := self._previous_wakeup_fd) >= 0:
             with contextlib.suppress(OSError):
                 os.write(forward, numbers)
-        asked = sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
-        if asked:
-            self._stop_requests += asked
+        requests = sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
+        if requests:
+            self._stop_requests += requests
             self._stalled_at_stop_request = self._stalled_seconds
 
     def _describe_hang(self, *, stopped: bool) -> Hang:
         current = asyncio.current_task(self._loop)
-        running = list(self._running())
+        running = self._slots.running_items()
         suspects = [item for item in running if item.task is current] or running
         return Hang(self._stalled_seconds, self._blocking_line(), tuple(suspects), stopped)
 
     def _blocking_line(self) -> str:
-        """Where the loop's thread is: the innermost line outside of Python's and Shoal's own code."""
+        """The innermost line of the loop's thread that is neither Python's nor Shoal's."""
         frame = sys._current_frames().get(self._loop_thread)
         if frame is None:
             return "an unknown line"
@@ -216,14 +223,10 @@ class LoopWatchdog:
 
 
 def _can_use_backstop() -> bool:
-    """Whether nobody else uses the signal and its timer, and there is somewhere to write to."""
+    """Whether the signal and its timer are unused, and stderr can be written."""
     if signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL or signal.getitimer(signal.ITIMER_PROF)[0]:
         return False
     try:
         return sys.stderr.fileno() >= 0
     except (AttributeError, OSError, ValueError):
         return False
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work

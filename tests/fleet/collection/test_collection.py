@@ -102,7 +102,7 @@ def test_a_plan_runs_nothing(project: Project) -> None:  # S2.5
     assert not (project.folder / "ledger.db").exists()
 
 
-def test_each_in_turn_at_the_terminal(project: Project) -> None:  # S2.6
+def test_sequential_runs_members_in_the_foreground(project: Project) -> None:  # S2.6
     set_up(project)
     with Site() as site:
         keys = ["fiji/islands", "tonga/islands", "fiji/a", "fiji/b"]
@@ -129,7 +129,7 @@ def test_at_most_so_many_at_once(project: Project) -> None:  # S2.18
     assert max(sum(start <= other[0] < end for other in spans) for start, end in spans) <= 2
 
 
-def test_whatever_is_wrong_with_one_the_others_run(project: Project) -> None:  # S2.11
+def test_a_broken_member_does_not_stop_the_others(project: Project) -> None:  # S2.11
     """Clashing names, YAML that is none, unknown keys, an import that fails: failed members with a reason and a log."""
     set_up(project)
     with Site() as site:
@@ -161,7 +161,7 @@ def test_whatever_is_wrong_with_one_the_others_run(project: Project) -> None:  #
         assert member["log"] in command.stderr
 
 
-def test_groups_have_a_verdict_and_pause_after_a_failure(project: Project) -> None:  # S2.3, S2.9, S2.11, S2.17, S2.24
+def test_groups_have_a_status_and_pause_after_a_failure(project: Project) -> None:  # S2.3, S2.9, S2.11, S2.17, S2.24
     """With one slot the group starts before the singles, and its failed head is followed by a pause."""
     set_up(project)
     with Site() as site:
@@ -200,7 +200,7 @@ def test_groups_have_a_verdict_and_pause_after_a_failure(project: Project) -> No
     ]
 
 
-def test_nothing_failed_yet(project: Project) -> None:
+def test_failed_needs_a_run(project: Project) -> None:
     set_up(project)
     add(project, "fiji/a", "http://127.0.0.1:1/")
     command = project.shoal("run", "configs/", "--failed", "--dry-run", code=5)
@@ -208,7 +208,7 @@ def test_nothing_failed_yet(project: Project) -> None:
     assert not (project.folder / "ledger.db").exists()
 
 
-def test_what_was_asked_for_holds_for_the_rest(project: Project) -> None:
+def test_the_suggested_command_repeats_the_options(project: Project) -> None:
     """The commands that are suggested have the folder that records go to, so that the rest is exported too."""
     set_up(project)
     with Site() as site:
@@ -223,7 +223,7 @@ def test_what_was_asked_for_holds_for_the_rest(project: Project) -> None:
     assert len(list(project.folder.glob("my data/fiji/slow/*.jsonl"))) == 1
 
 
-def test_those_that_failed_are_tried_again(either: Project) -> None:  # S2.22
+def test_failed_retries_the_members_that_failed(either: Project) -> None:  # S2.22
     set_up(either)
     with Site() as site:
         add(either, "fiji/good", *slow(site, "fiji/good", 0.0))
@@ -250,7 +250,7 @@ def test_those_that_failed_are_tried_again(either: Project) -> None:  # S2.22
     assert either.is_sound()
 
 
-def test_a_failed_one_gets_another_attempt_by_itself(project: Project) -> None:  # S2.22
+def test_member_retries_repeat_a_failed_member(project: Project) -> None:  # S2.22
     set_up(project)
     with Site() as site:
         add(project, "fiji/shaky", f"{site.url}/status/500/then-ok/1/x")
@@ -274,7 +274,9 @@ def test_a_failed_one_gets_another_attempt_by_itself(project: Project) -> None: 
         ("drain=0", "import os; os.kill(os.getpid(), 9)", "it was killed by signal 9"),
     ],
 )
-def test_limits_end_one_and_not_the_others(project: Project, setting: str, code: str, told: str) -> None:  # S2.11
+def test_limits_stop_one_member_and_not_the_others(
+    project: Project, setting: str, code: str, told: str
+) -> None:  # S2.11
     set_up(project)
     (project.folder / "configs/fiji").mkdir(parents=True)
     project.write(
@@ -301,7 +303,7 @@ def test_limits_end_one_and_not_the_others(project: Project, setting: str, code:
     assert "unfinished, 1 item left" in members["fiji/stuck"]["reason"]
 
 
-def test_a_members_own_limit_outranks_the_collections(project: Project) -> None:
+def test_the_limit_of_a_member_overrides_the_collections(project: Project) -> None:
     set_up(project)
     with Site() as site:
         add(project, "fiji/slow", *slow(site, "fiji/slow", 30.0), timeout=1)
@@ -309,7 +311,7 @@ def test_a_members_own_limit_outranks_the_collections(project: Project) -> None:
     assert "timed out after 1 s" in reports(command)[0]["fiji/slow"]["reason"]
 
 
-def test_stopped_and_taken_up_again(either: Project) -> None:
+def test_a_stopped_collection_is_resumed(either: Project) -> None:
     """Ctrl-C reaches the members, nobody is left behind, and the next call goes on where it was."""
     set_up(either)
     with Site() as site:
@@ -340,7 +342,7 @@ def test_stopped_and_taken_up_again(either: Project) -> None:
     assert either.is_sound()
 
 
-def test_killed_and_taken_up_again(either: Project) -> None:
+def test_a_killed_collection_is_resumed(either: Project) -> None:
     """kill -9 of the parent: its members leave by themselves, and nothing is lost or stored twice."""
     set_up(either)
     with Site() as site:
@@ -358,7 +360,7 @@ def test_killed_and_taken_up_again(either: Project) -> None:
     assert either.is_sound()
 
 
-def test_one_that_outlived_its_parent_is_waited_for(project: Project) -> None:
+def test_a_member_that_still_drains_is_waited_for(project: Project) -> None:
     """The parent is killed, its member still finishes a page: the next parent waits, and the page is fetched once."""
     set_up(project)
     with Site() as site:
@@ -371,7 +373,7 @@ def test_one_that_outlived_its_parent_is_waited_for(project: Project) -> None:
     assert reports(command)[0]["fiji/slow"]["status"] == "success"
 
 
-def test_its_time_is_up(project: Project) -> None:
+def test_timeout_stops_the_collection(project: Project) -> None:
     set_up(project)
     with Site() as site:
         add(project, "fiji/slow", *slow(site, "fiji/slow", 2.0))
@@ -382,7 +384,7 @@ def test_its_time_is_up(project: Project) -> None:
     assert reports(command)[1]["success"] == 1
 
 
-def test_an_unfinished_run_with_other_members_is_not_taken_up(project: Project) -> None:
+def test_an_unfinished_run_with_other_members_is_not_resumed(project: Project) -> None:
     set_up(project)
     with Site() as site:
         add(project, "fiji/a", *slow(site, "fiji/a", 5.0))
@@ -417,7 +419,7 @@ def test_two_machines_share_a_collection(fleet: Project) -> None:  # S2.25
     assert all(done)
 
 
-def test_begun_twice_at_the_same_moment_it_is_one_run(fleet: Project) -> None:
+def test_two_processes_that_start_together_share_one_run(fleet: Project) -> None:
     set_up(fleet)
     with Site() as site:
         keys = [f"fiji/paper{number}" for number in range(4)]
@@ -430,7 +432,7 @@ def test_begun_twice_at_the_same_moment_it_is_one_run(fleet: Project) -> None:
     assert {key: len(found) for key, found in visits.items()} == dict.fromkeys(keys, 1)
 
 
-def test_given_up_at_once(project: Project) -> None:
+def test_a_second_signal_stops_members_at_once(project: Project) -> None:
     """A second Ctrl-C: members give back what runs, one that hangs is killed with its children, and all are told of."""
     set_up(project)
     (project.folder / "configs/fiji").mkdir(parents=True)
@@ -461,7 +463,7 @@ def test_given_up_at_once(project: Project) -> None:
     until(lambda: is_alive(pid), lambda alive: not alive, "the member's child lives on")
 
 
-def test_one_that_hangs_does_not_outlive_its_parent_for_long(project: Project) -> None:
+def test_a_hung_member_is_killed_after_its_parent(project: Project) -> None:
     set_up(project)
     (project.folder / "configs/fiji").mkdir(parents=True)
     project.write(
@@ -546,11 +548,13 @@ def test_a_collection_may_have_a_schedule(project: Project) -> None:
         (("configs/",), "configs is a folder of scrapers. Add --all to run them all"),
         (("configs/", "--all", "--urls-file", "x"), "configs/ is a folder of scrapers."),
         (("configs/", "--all", "--country", "tonga"), "No scraper of the folder is chosen."),
+        (("configs/", "--where", "country=tonga"), "No scraper of the folder is chosen."),
+        (("configs/", "--where", "tonga"), "'tonga' is not LABEL=VALUE"),
         (("nowhere/", "--all"), "There is no folder nowhere."),
         (("template.py", "--all"), "template.py is no folder of scrapers."),
     ],
 )
-def test_what_cannot_be_meant_is_refused(project: Project, arguments: tuple[str, ...], told: str) -> None:
+def test_options_that_do_not_fit_are_refused(project: Project, arguments: tuple[str, ...], told: str) -> None:
     set_up(project)
     add(project, "fiji/a", "http://127.0.0.1:1/")
     command = project.start("run", *arguments)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import NotFound, UsageError
-from shoal.fleet.collection import member_runner
+from shoal.fleet import process_limits
 from shoal.fleet.collection.members import Member, MemberFilter, discover, plan_members
 
 
@@ -25,7 +25,7 @@ def keys(members: list[Member] | tuple[Member, ...]) -> list[str]:
     return [member.key for member in members]
 
 
-def test_files_are_found_and_the_others_let_alone(tmp_path: Path) -> None:  # S2.1, S2.16
+def test_members_are_found_and_other_files_ignored(tmp_path: Path) -> None:  # S2.1, S2.16
     write(tmp_path, "fiji/fijitimes.yaml")
     write(tmp_path, "tonga/matangi.yml")
     write(tmp_path, "samoa/observer.py", "from shoal import Scraper\nobserver = Scraper('observer')\n")
@@ -39,7 +39,7 @@ def test_files_are_found_and_the_others_let_alone(tmp_path: Path) -> None:  # S2
     assert sorted(keys(discover(tmp_path))) == ["fiji/fijitimes", "samoa/observer", "tonga/matangi"]
 
 
-def test_names_come_from_the_file_unless_it_says_otherwise(tmp_path: Path) -> None:
+def test_names_come_from_the_path_or_the_yaml(tmp_path: Path) -> None:
     write(tmp_path, "fiji/a.yaml", "name: The Fiji Times\ncountry: Fiji Islands")
     (member,) = discover(tmp_path)
     assert (member.key, member.name) == ("fiji_islands/a", "fiji_islands.the_fiji_times")
@@ -83,7 +83,7 @@ def test_of_two_files_for_one_member_one_is_broken(tmp_path: Path) -> None:
     ]
 
 
-def test_whatever_is_wrong_with_a_file_the_others_are_found(tmp_path: Path) -> None:
+def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
     write(tmp_path, "fiji/good.yaml")
     write(tmp_path, "fiji/tabs.yaml", "a:\n\t- b")
     write(tmp_path, "fiji/group.yaml", "group: '\u65e5\u672c'")
@@ -92,7 +92,7 @@ def test_whatever_is_wrong_with_a_file_the_others_are_found(tmp_path: Path) -> N
     write(tmp_path, "fiji/deeper.py", "Scraper(" + "(" * 5_000)
     (tmp_path / "fiji/link.yaml").symlink_to("nowhere")
     (tmp_path / "fiji/bytes.yaml").write_bytes(b"name: \xff\xfe")
-    broken = {member.newspaper: member.broken for member in discover(tmp_path)}
+    broken = {member.title: member.broken for member in discover(tmp_path)}
     assert broken.pop("good") is None
     assert broken.pop("deeper") is None  # its own process will say what is wrong with it
     assert sorted(broken) == ["bytes", "deep", "group", "link", "long", "tabs"]
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_read_is_a_broken_member(tmp_path: Path, monkeyp
     assert len(members) == 1
 
 
-def test_an_empty_folder_and_none_at_all(tmp_path: Path) -> None:
+def test_an_empty_or_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="There is no scraper in"):
         discover(tmp_path)
     with pytest.raises(NotFound, match="There is no folder"):
@@ -162,7 +162,7 @@ def test_groups_start_before_singles_and_the_longest_first(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("choice", "chosen"),
     [
-        (MemberFilter(countries=["Fiji"]), ["fiji/times", "fiji/islands"]),
+        (MemberFilter(where={"country": ["Fiji"]}), ["fiji/times", "fiji/islands"]),
         (MemberFilter(include=["*times"]), ["fiji/times", "tonga/times2"]),
         (MemberFilter(include=["tonga/*"], exclude=["islands"]), ["tonga/times2"]),
         (MemberFilter(exclude=["times*"]), ["fiji/islands", "tonga/islands"]),
@@ -176,35 +176,53 @@ def test_members_are_chosen(tmp_path: Path, choice: MemberFilter, chosen: list[s
     assert sorted(keys(plan_members(discover(tmp_path), choice).members)) == sorted(chosen)
 
 
-def test_a_group_stays_one_when_few_of_it_are_chosen(tmp_path: Path) -> None:
+def test_members_are_chosen_by_any_label(tmp_path: Path) -> None:
+    """Every text of a YAML file is a label; a Python file has its folder."""
+    write(tmp_path, "fiji/times.yaml", "language: English")
+    write(tmp_path, "fiji/sun.yaml", "language: Fijian")
+    write(tmp_path, "tonga/times2.yaml", "language: English\ncountry: Fiji")
+    write(tmp_path, "fiji/news.py", "Scraper('news')")
+
+    def chosen(**labels: list[str]) -> list[str]:
+        return sorted(keys(plan_members(discover(tmp_path), MemberFilter(where=labels)).members))
+
+    assert chosen(language=["english"]) == ["fiji/times", "fiji/times2"]
+    assert chosen(language=["english", "Fijian"]) == ["fiji/sun", "fiji/times", "fiji/times2"]
+    assert chosen(language=["fijian"], country=["fiji"]) == ["fiji/sun"]
+    assert chosen(country=["fiji"]) == ["fiji/news", "fiji/sun", "fiji/times", "fiji/times2"]
+    with pytest.raises(UsageError, match="No scraper of the folder is chosen"):
+        chosen(planet=["mars"])
+
+
+def test_a_group_stays_a_group_when_one_member_is_chosen(tmp_path: Path) -> None:
     for country in ("fiji", "tonga", "samoa"):
         write(tmp_path, f"{country}/islands.yaml")
-    found = plan_members(discover(tmp_path), MemberFilter(countries=["tonga"]))
+    found = plan_members(discover(tmp_path), MemberFilter(where={"country": ["tonga"]}))
     assert {name: keys(group) for name, group in found.groups.items()} == {"islands": ["tonga/islands"]}
 
 
 def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "fiji/times.yaml")
     with pytest.raises(UsageError, match="No scraper of the folder is chosen") as caught:
-        plan_members(discover(tmp_path), MemberFilter(countries=["tonga"]))
+        plan_members(discover(tmp_path), MemberFilter(where={"country": ["tonga"]}))
     assert "it has fiji" in caught.value.remedy
 
 
 # Its memory
 
 
-async def test_one_look_at_the_processes_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_reading_of_the_process_table_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is made beside the event loop."""
     looks: list[int] = []
-    memory_by_session = member_runner.memory_by_session
+    memory_by_session = process_limits.memory_by_session
 
     def look() -> dict[int, int]:
         looks.append(threading.get_ident())
         return memory_by_session()
 
-    monkeypatch.setattr(member_runner, "POLL_SECONDS", 60.0)
-    monkeypatch.setattr(member_runner, "memory_by_session", look)
-    memory = member_runner.SessionMemory()
+    monkeypatch.setattr(process_limits, "POLL_SECONDS", 60.0)
+    monkeypatch.setattr(process_limits, "memory_by_session", look)
+    memory = process_limits.SessionMemory()
     own, nobody, *_ = await asyncio.gather(
         memory.used_by(os.getsid(0)), memory.used_by(0), *(memory.used_by(os.getsid(0)) for _ in range(20))
     )

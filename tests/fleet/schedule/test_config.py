@@ -28,7 +28,7 @@ def test_a_text_is_a_cron_expression(tmp_path: Path) -> None:
     assert schedule(tmp_path, "") is None
 
 
-def test_a_table_says_more(tmp_path: Path) -> None:
+def test_a_table_has_all_options(tmp_path: Path) -> None:
     assert table(
         tmp_path,
         'cron = "0 0,2,4 * * *"\ntimezone = "Europe/Berlin"\nmissed = "skip"\noverlap = "wait"\naction = "enqueue"',
@@ -40,7 +40,7 @@ def test_an_interval(tmp_path: Path, text: str, seconds: int) -> None:
     assert table(tmp_path, f'every = "{text}"') == ScheduleConfig(every=seconds)
 
 
-def test_every_slot_implies_that_they_wait_for_one_another(tmp_path: Path) -> None:
+def test_missed_all_implies_overlap_wait(tmp_path: Path) -> None:
     assert table(tmp_path, 'every = "1h"\nmissed = "all"') == ScheduleConfig(every=3_600, missed="all", overlap="wait")
 
 
@@ -69,7 +69,7 @@ def test_every_slot_implies_that_they_wait_for_one_another(tmp_path: Path) -> No
         ('every = "1h"\ncorn = "0 2 * * *"', "scrapers.books.schedule.corn in shoal.toml is not a setting"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_schedule_is_explained(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         table(tmp_path, text)
     assert said in caught.value.message
@@ -98,7 +98,7 @@ def test_the_command_line_shows_it_and_refuses_what_is_wrong(project: Project) -
         assert len(said.splitlines()) == 1
 
 
-def test_without_a_schedule_there_is_nothing_to_keep(project: Project) -> None:
+def test_start_without_a_schedule_is_an_error(project: Project) -> None:
     assert "No scraper has a schedule" in project.shoal("schedule", "start", code=2).stderr
     assert "No scraper has a schedule" in project.shoal("schedule", "ls").stderr
     assert "There is no schedule of 'books'" in project.shoal("schedule", "next", "books", code=5).stderr

@@ -44,14 +44,14 @@ def test_each_slot_is_run_once_however_many_nodes_there_are(either: Project) -> 
         assert f"Run {lock.value['run_id']} of tick begins." in log.read_text()
 
 
-def test_when_a_node_is_killed_another_goes_on_with_its_run(either: Project) -> None:
+def test_when_a_node_is_killed_another_resumes_its_run(either: Project) -> None:
     gated(either, '{every = "2s"}')
     nodes = {one.pid: one for one in (node(either), node(either))}
     taker = _taker(either)
     wait_for_begin(either)
     states_until(either, "gated", lambda found: "skipped" in found)
     nodes.pop(taker).kill()
-    next(iter(nodes.values())).wait_until_it_says("is taken over, its node has left it")
+    next(iter(nodes.values())).wait_until_it_says("is resumed here, its node has lost it")
     first, second = (found for found in reversed(slots(either, "gated").slots[-2:]))
     assert second[1].value["why"] == f"the slot of {first[0].name} is still going"
     open_gate(either)
@@ -63,13 +63,13 @@ def test_when_a_node_is_killed_another_goes_on_with_its_run(either: Project) -> 
     assert either.is_sound()
 
 
-def test_a_node_that_was_away_too_long_leaves_the_run_to_others(fleet: Project) -> None:
+def test_a_node_that_was_suspended_loses_its_slot(fleet: Project) -> None:
     gated(fleet, '{every = "1h"}', hours=1.5)
     nodes = {one.pid: one for one in (node(fleet), node(fleet))}
     away = nodes.pop(_taker(fleet))
     wait_for_begin(fleet)
     away.tell(signal.SIGSTOP)
-    next(iter(nodes.values())).wait_until_it_says("is taken over, its node has left it")
+    next(iter(nodes.values())).wait_until_it_says("is resumed here, its node has lost it")
     away.tell(signal.SIGCONT)
     away.wait_until_it_says("is lost")
     open_gate(fleet)
@@ -86,7 +86,7 @@ def test_a_node_that_is_stopped_leaves_its_slot_to_the_next(project: Project) ->
     assert first.wait() == 130
     assert '"state":"left"' in first.stdout
     second = node(project)
-    second.wait_until_it_says("is taken over, its node has left it")
+    second.wait_until_it_says("is resumed here, its node has lost it")
     open_gate(project)
     states_until(project, "gated", lambda found: found == ["done"])
     (run,) = runs(project)
@@ -95,7 +95,7 @@ def test_a_node_that_is_stopped_leaves_its_slot_to_the_next(project: Project) ->
     assert f"Run {run.id} of gated goes on: 6 items are left" in log
 
 
-def test_a_slot_that_fails_says_so_and_the_next_one_runs(project: Project) -> None:
+def test_a_failed_slot_is_reported_and_the_next_one_runs(project: Project) -> None:
     traced(project, tick='{every = "1h", missed = "all"}')
     seen_before(project, "tick", 2.5)
     (project.folder / "tick.py").write_text("raise ValueError('broken')\n")

@@ -61,7 +61,7 @@ def test_a_slot_may_wait_for_a_run_that_is_going(project: Project) -> None:
     ]
 
 
-def test_missed_slots_are_made_up_for_as_the_policy_says(either: Project) -> None:
+def test_missed_slots_run_as_the_policy_says(either: Project) -> None:
     traced(
         either,
         last='{every = "1h"}',
@@ -83,7 +83,7 @@ def test_missed_slots_are_made_up_for_as_the_policy_says(either: Project) -> Non
     assert "last: slots before" in keeper.stderr
 
 
-def test_a_node_works_on_no_more_slots_at_once_than_it_may(project: Project) -> None:
+def test_a_node_runs_at_most_at_once_slots(project: Project) -> None:
     traced(project, tick='{every = "1h"}')
     gated(project, '{every = "1h"}', hours=1.5)
     write_schedules(project, gated='{every = "1h"}', tick='{every = "1h"}')
@@ -96,7 +96,7 @@ def test_a_node_works_on_no_more_slots_at_once_than_it_may(project: Project) -> 
     assert 0 < said.index("gated: the slot of") < said.index("is done") < said.index("tick: the slot of")
 
 
-def test_schedules_are_read_anew_on_sighup(project: Project) -> None:
+def test_sighup_reloads_the_schedules(project: Project) -> None:
     traced(project, stays='{every = "1s"}', goes='{every = "1s"}')
     keeper = node(project)
     states_until(project, "goes", lambda found: "done" in found)
@@ -105,14 +105,14 @@ def test_schedules_are_read_anew_on_sighup(project: Project) -> None:
     keeper.wait_until_it_says("Nothing was changed: shoal.toml is not valid TOML")
     write_schedules(project, stays='{every = "1s"}')
     keeper.tell(signal.SIGHUP)
-    keeper.wait_until_it_says("Keeping 1 schedule from now on.")
+    keeper.wait_until_it_says("Running 1 schedule from now on.")
     states_until(project, "goes", lambda found: "going" not in found)
     before, others = len(states(project, "goes")), len(states(project, "stays"))
     states_until(project, "stays", lambda found: len(found) > others + 1)
     assert len(states(project, "goes")) == before
 
 
-def test_a_slot_by_hand(project: Project) -> None:
+def test_schedule_now_runs_a_slot(project: Project) -> None:
     gated(project, '"0 2 * * *"')
     first = project.start("schedule", "now", "gated", *QUICK, "--json")
     wait_for_begin(project)
@@ -128,7 +128,7 @@ def test_a_slot_by_hand(project: Project) -> None:
     assert slots(project, "gated").last_taken is None
 
 
-def test_who_interrupts_a_slot_by_hand_means_it(project: Project) -> None:
+def test_an_interrupted_manual_slot_is_not_resumed(project: Project) -> None:
     gated(project, '"0 2 * * *"')
     first = project.start("schedule", "now", "gated", *QUICK)
     wait_for_begin(project)
@@ -138,7 +138,7 @@ def test_who_interrupts_a_slot_by_hand_means_it(project: Project) -> None:
     assert [run.state for run in runs(project)] == ["active"]  # `shoal run --resume` goes on with it
 
 
-def test_a_standing_fleet_gets_its_runs_stored(fleet: Project) -> None:
+def test_action_enqueue_stores_runs_for_workers(fleet: Project) -> None:
     traced(fleet, tick='{every = "1h", action = "enqueue"}')
     seen_before(fleet, "tick", 1.5)
     node(fleet)
@@ -157,11 +157,11 @@ def test_a_run_is_made_once_for_an_idempotency_key(project: Project) -> None:
     (left,) = runs(project)
     # What only is stored for workers may wait for them: nobody has abandoned it.
     assert (
-        f"Run {left.id} of tick is still going"
+        f"Run {left.id} of tick is still active"
         in project.shoal("enqueue", "tick", "--idempotency-key", "a", code=4).stderr
     )
     said = project.shoal("run", "tick", "--idempotency-key", "tonight").stderr
-    assert f"Run {left.id} is unfinished and was paused" in said
+    assert f"Run {left.id} of tick is unfinished and was paused" in said
     assert [(run.idempotency_key, run.state) for run in runs(project)] == [(None, "paused"), ("tonight", "finished")]
     assert "is finished" in project.shoal("run", "tick", "--idempotency-key", "tonight").stderr
     assert len(runs(project)) == 2
@@ -202,7 +202,7 @@ class Silent:
 
 
 @pytest.mark.parametrize(("then", "least"), [("refuses", 0.6), ("hangs", 0.6), ("says no", 0.3)])
-async def test_a_lock_is_lost_when_the_ledger_says_so_or_says_nothing(then: str, least: float) -> None:
+async def test_a_lock_is_lost_when_taken_or_without_an_answer(then: str, least: float) -> None:
     locks: Any = Silent(2, then)
     began = asyncio.get_running_loop().time()
     await renew_until_lost(locks, "slot", "me", 0.6)

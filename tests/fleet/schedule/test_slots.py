@@ -28,27 +28,27 @@ def test_a_slot_is_found_again_by_its_lock_name() -> None:
     assert Slot("a.b", NOW).idempotency_key == "schedule a.b 2026-11-16T12:00:30Z"
 
 
-def test_what_is_due_begins_when_nothing_is_going() -> None:
+def test_a_due_slot_begins_when_none_is_unfinished() -> None:
     over = KnownSlots((lock(slot(5), until=NOW - MINUTE, finished=True),))
     for overlap in ("skip", "wait"):
         assert decide("news", over, [slot(1).at], overlap, NOW) == SlotDecision(begin=(slot(1),))
         assert decide("news", KnownSlots(), [], overlap, NOW) is None
 
 
-def test_what_is_due_while_another_is_going_is_skipped_or_waits() -> None:
+def test_a_slot_that_is_due_during_another_is_skipped_or_waits() -> None:
     going = KnownSlots((lock(slot(5), until=NOW + MINUTE),))
     assert decide("news", going, [slot(1).at], "skip", NOW) == SlotDecision(skip=(slot(1),), blocked_by=slot(5))
     assert decide("news", going, [slot(1).at], "wait", NOW) is None
 
 
-def test_a_slot_whose_node_has_left_it_comes_first() -> None:
+def test_a_slot_whose_node_lost_it_is_resumed_first() -> None:
     skipped = lock(slot(1), until=NOW + MINUTE, finished=True)
     left = KnownSlots((skipped, lock(slot(5), until=NOW)))
     for overlap in ("skip", "wait"):
         assert decide("news", left, [slot(0).at], overlap, NOW) == SlotDecision(resume=slot(5))
 
 
-def test_what_somebody_asked_for_does_not_move_the_schedule_on() -> None:
+def test_a_manual_slot_does_not_advance_the_timetable() -> None:
     manual = lock(slot(1, manual=True), until=NOW, finished=True)
     assert KnownSlots((manual,)).last_taken is None
     assert KnownSlots((manual, lock(slot(9), until=NOW, finished=True))).last_taken == slot(9).at

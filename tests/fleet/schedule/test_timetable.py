@@ -56,7 +56,7 @@ def test_cron_in_its_time_zone(cron: str, timezone: str, after: str, expected: l
     assert slots(cron, after, len(expected), timezone) == expected
 
 
-def test_the_hour_that_comes_twice_makes_no_slot_twice_wherever_one_begins() -> None:
+def test_the_hour_that_occurs_twice_has_each_slot_once() -> None:
     table = Timetable(ScheduleConfig(cron="0,10,20,30,40,50 2 * * *", timezone=BERLIN), LONG_AGO)
     whole = list(islice(table.after(utc("2026-10-24 12:00")), 12))
     assert whole == sorted(set(whole))
@@ -98,18 +98,16 @@ def due(missed: Missed, behind: str | None, now: str, *, since: str = "2026-01-0
         ("skip", "2026-01-02 02:00", "2026-01-02 05:00:10", (["02 05:00"], True)),
     ],
 )
-def test_what_becomes_of_missed_slots(
-    missed: Missed, behind: str | None, now: str, expected: tuple[list[str], bool]
-) -> None:
+def test_missed_slots_by_policy(missed: Missed, behind: str | None, now: str, expected: tuple[list[str], bool]) -> None:
     assert due(missed, behind, now) == expected
 
 
-def test_nothing_from_before_its_first_sight_is_missed() -> None:
+def test_slots_before_the_first_sight_are_not_missed() -> None:
     assert due("all", None, "2026-01-02 05:30", since="2026-01-02 04:00") == (["02 05:00"], False)
     assert due("all", "2026-01-01 04:00", "2026-01-02 05:30", since="2026-01-02 04:10") == (["02 05:00"], False)
 
 
-def test_at_most_a_hundred_are_made_up_for_the_last_ones() -> None:
+def test_at_most_the_last_hundred_missed_slots_run() -> None:
     found = Timetable(ScheduleConfig(cron="0 * * * *", missed="all"), LONG_AGO).due(None, utc("2026-01-10 00:30"))
     assert len(found.slots) == MAX_BACKFILL
     assert found.slots[-1] == utc("2026-01-10 00:00")
@@ -117,7 +115,7 @@ def test_at_most_a_hundred_are_made_up_for_the_last_ones() -> None:
     assert found.has_dropped
 
 
-def test_years_of_seconds_cost_no_more_than_a_minute_of_them() -> None:
+def test_years_without_a_node_cost_no_more_than_a_minute() -> None:
     table = Timetable(ScheduleConfig(cron="* * * * * *"), LONG_AGO)
     assert table.due(None, utc("2026-01-10 00:30")).slots == (utc("2026-01-10 00:30"),)
     rare = Timetable(ScheduleConfig(cron="0 0 29 2 *", missed="all"), LONG_AGO)

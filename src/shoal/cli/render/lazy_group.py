@@ -1,19 +1,22 @@
-"""Commands that are loaded when one of them is asked for: `shoal --help` pays for none of them."""
+"""A command group that imports a command when it is used; `shoal --help` imports none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import partial
 from importlib import import_module
-from typing import Any
+from inspect import signature
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 
 
 class Verb:
-    """Where a command is and what the list of commands says about it.
+    """The module of a command and its line in the list of commands.
 
-    The module holds `app`, a group of commands, or a function that has the module's own name.
+    The module has `app`, a group of commands, or a function named like the module.
     """
 
     def __init__(self, module: str, help: str) -> None:
@@ -21,31 +24,40 @@ class Verb:
         self.help = help
 
     def load(self, name: str) -> Any:
-        """The command itself, with all of its options."""
+        """Import the module and return the command with all of its options."""
         module = import_module(self.module)
         group = getattr(module, "app", None)
         if group is None:
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(name)(getattr(module, self.module.rpartition(".")[2]))
-            return typer.main.get_command(alone)
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command(name)(getattr(module, self.module.rpartition(".")[2]))
+            command: Any = typer.main.get_command(single)
+            _convert_only_if_needed(command)
+            return command
         group.info.help, group.info.no_args_is_help = self.help, True
-        group._add_completion, group.rich_markup_mode = False, None  # as for all of Shoal's help
-        return typer.main.get_group(group)
+        group._add_completion, group.rich_markup_mode = False, None  # plain help, without rich
+        loaded: Any = typer.main.get_group(group)
+        for command in (loaded, *loaded.commands.values()):
+            _convert_only_if_needed(command)
+        return loaded
 
 
 def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
-    """The class of a group whose commands are these."""
+    """Return the class of a group with these commands."""
 
     class LazyCommands(TyperGroup):
-        _loading = _Commands(verbs)
+        _lazy = _Commands(verbs)
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            _convert_only_if_needed(self)
 
         @property
         def commands(self) -> MutableMapping[str, Any]:
-            return self._loading
+            return self._lazy
 
         @commands.setter
         def commands(self, _: MutableMapping[str, Any]) -> None:
-            """Typer sets what it found at once, which is nothing."""
+            """Typer sets the commands it registered itself: none."""
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             with formatter.section("Commands"):
@@ -55,7 +67,7 @@ def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
 
 
 class _Commands(MutableMapping[str, Any]):
-    """Knows all names at once and each command from its first use on."""
+    """Names of all commands; a command is loaded on its first use."""
 
     def __init__(self, verbs: Mapping[str, Verb]) -> None:
         self._verbs = verbs
@@ -77,3 +89,44 @@ class _Commands(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._verbs)
+
+
+def _convert_only_if_needed(command: Any) -> None:
+    """Let the parameters of a command or group convert only values that do not have their type yet.
+
+    Typer converts every value, absent ones too, by a validator of pydantic's; importing pydantic and building the
+    validators takes as long as the rest of a short command.
+    """
+    get_params = command.get_params
+    changed: set[int] = set()
+
+    def get_quick_params(ctx: Any) -> list[Any]:
+        annotations = signature(command.callback).parameters if command.callback is not None else {}
+        parameters: list[Any] = get_params(ctx)
+        for parameter in parameters:
+            if id(parameter) not in changed:
+                changed.add(id(parameter))
+                annotation = annotations[parameter.name].annotation if parameter.name in annotations else bool
+                kind = getattr(annotation, "__origin__", annotation)  # of Annotated
+                parameter.process_value = partial(_process_value, parameter, parameter.process_value, kind)
+        return parameters
+
+    command.get_params = get_quick_params
+
+
+def _process_value(parameter: Any, convert: Any, kind: Any, ctx: Any, value: Any) -> Any:
+    """What click's `Parameter.process_value` does, without a conversion of what has its type."""
+    if value is None and not parameter.required:
+        value = () if parameter.multiple or parameter.nargs == -1 else None
+    elif not _has_type(value, kind):
+        return convert(ctx, value)
+    return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    origin = get_origin(kind)
+    if origin is UnionType:
+        return any(_has_type(value, each) for each in get_args(kind))
+    if origin is list:
+        return isinstance(value, list | tuple) and all(_has_type(each, get_args(kind)[0]) for each in value)
+    return isinstance(kind, type) and isinstance(value, kind)

@@ -1,22 +1,48 @@
-"""The options that every command has, added in one place."""
+"""Options that commands share, and the question before what cannot be undone.
+
+Options and arguments that several commands share; `with_options` adds those that every command has.
+
+Confirmation before a change that cannot be undone.
+"""
 
 from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from shoal.cli.render.session import Session
-from shoal.errors import UsageError
+from shoal.errors import NotFound, UsageError
 
 Text = str | None
 
+RUN_HELP = "A run's id, `latest`, or `latest:SCRAPER`."
+MAX_ID_DIGITS = 18  # more than any ledger counts to
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+def _item_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is no item's number; name an item by its key or URL with --key {text!r}.")
+    if len(text) > MAX_ID_DIGITS:
+        raise NotFound(f"There is no item {text}.", remedy="`shoal items ls RUN` lists the items of a run.")
+    return int(text)
+
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
+OptionalRunName = Annotated[Text, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+ItemId = Annotated[
+    int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=_item_id)
+]
+ItemKey = Annotated[Text, typer.Option("--key", help="The item by its key or URL instead.")]
+
 
 def _refuse_password(given: Text) -> Text:
-    """S1.7: the old worker took it. Here it is refused by name, and never repeated."""
+    """Refuse --db-password, which older systems accepted, without repeating its value."""
     if given is not None:
         raise UsageError(
             "--db-password is refused: a command line can be read by everybody on the machine.",
@@ -43,19 +69,19 @@ _OUTPUT_OPTIONS: dict[str, Any] = {
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """A command of typer's from a function that takes a Session and its own options.
+    """Make a typer command from a function that takes a Session and its own options.
 
-    The common options are put behind the function's own; what they were given is found in the session.
+    The shared options follow the function's own; their values are set on the session.
     """
     shared = {**_LEDGER_OPTIONS, **_OUTPUT_OPTIONS}
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
     def command(ctx: typer.Context, **given: Any) -> None:
         session = ctx.find_object(Session) or Session()
-        session.options_typed = _typed(ctx)
+        session.options_typed = _typed_options(ctx)
         for name in _OUTPUT_OPTIONS:
             setattr(session, name, given.pop(name))
-        overrides = dict(_name_and_value(text) for text in given.pop("set") or [])
+        overrides = dict(_split_setting(text) for text in given.pop("set") or [])
         session.flags = {name: given.pop(name) for name in _LEDGER_OPTIONS if name != "set"} | overrides
         try:
             function(session, **given)
@@ -77,8 +103,8 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _typed(ctx: typer.Context) -> dict[str, str]:
-    """The options that stand on the command line, by the names of their parameters, as they are typed."""
+def _typed_options(ctx: typer.Context) -> dict[str, str]:
+    """The options given on the command line by parameter name, each as it would be typed again."""
     found = {}
     for option in ctx.command.params:
         name = option.name or ""
@@ -88,7 +114,7 @@ def _typed(ctx: typer.Context) -> dict[str, str]:
         value, flag = ctx.params[name], option.opts[-1]
         values = value if isinstance(value, list | tuple) else [value]
         if name == "set":
-            # Their passwords are blotted out, so they cannot be typed again; the ledger is named by its own option.
+            # These may hold passwords, which are never printed; the ledger is named by its own option.
             values = [each for each in values if each.partition("=")[0].strip() not in ("ledger", "notify")]
         if not values:
             continue
@@ -101,8 +127,23 @@ def _default(annotation: Any) -> Any:
     return False if kind is bool else None if kind == Text else []
 
 
-def _name_and_value(text: str) -> tuple[str, str]:
+def _split_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise typer.BadParameter(f"{name!r} has no value: write --set NAME=VALUE.", param_hint="--set")
     return name.strip().replace("-", "_"), value
+
+
+def confirm(session: Session, question: str, *, yes: bool) -> None:
+    """Return after a yes, exit with 1 after a no. Raises UsageError with --no-input or without a terminal."""
+    if not (yes or says_yes(session, question)):
+        session.complain("Nothing was changed.")
+        raise typer.Exit(1)
+
+
+def says_yes(session: Session, question: str) -> bool:
+    """As `confirm`, but return the answer: for callers that clean up after a no."""
+    if session.no_input or not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is there to confirm it.", remedy="Add --yes to do it without asking.")
+    print(session.redacted(f"{question} Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,6 +1,6 @@
-"""One use of the command line: its flags, its settings, and what it says where.
+"""One call of the command line: its flags, its settings and its output.
 
-stdout carries data and nothing else; notes and errors go to stderr. Whatever is said is redacted first.
+stdout carries data and nothing else; notes and errors go to stderr. Secrets are redacted from all output.
 """
 
 from __future__ import annotations
@@ -20,49 +20,63 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from shoal.config import Settings
+    from shoal.ledger.protocols import Ledger
 
 T = TypeVar("T")
 BOLD, DIM, RED, RESET = "\x1b[1m", "\x1b[2m", "\x1b[1;31m", "\x1b[0m"
 
 
 class Session:
-    """Made before the arguments are read and filled in by them, so that errors can be told the way they ask for."""
+    """Created before the arguments are parsed and filled in by them, so that errors follow the output options."""
 
     def __init__(self) -> None:
         self.flags: Mapping[str, str | None] = {}
-        self.own_options: frozenset[str] = frozenset()  # settings that options of this very command gave
-        self.options_typed: Mapping[str, str] = {}  # every option that was typed, by its parameter's name
+        self.own_options: frozenset[str] = frozenset()  # settings given by options of this command
+        self.options_typed: Mapping[str, str] = {}  # every option that was typed, by parameter name
         self.json = False
         self.quiet = False
         self.verbose = False
         self.no_input = False
-        self.stubborn = False  # something still runs that cannot be ended in a friendly way
+        self.stubborn = False  # a task ignored its cancellation: the process must be ended
 
     @cached_property
     def settings(self) -> Settings:
-        """Read on first use, once."""
+        """The settings, read once on first use."""
         return self.read_settings()
 
     def read_settings(self) -> Settings:
-        """The settings as flags, variables and files say now."""
+        """Read the settings from flags, environment variables and files again."""
         from shoal.config import load_settings
 
         return load_settings(self.flags, environ=os.environ, folder=Path.cwd(), own_options=self.own_options)
 
     def wait(self, work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
-        """Run something asynchronous to its end; `fast` takes the faster loop, which takes longer to load."""
+        """Run a coroutine to its end; `fast` uses uvloop, which takes longer to load."""
         import asyncio
 
         runner = asyncio.Runner(loop_factory=_fast_loop() if fast else None)
-        runner.get_loop().set_exception_handler(lambda _, context: self._afterthought(context))
+        runner.get_loop().set_exception_handler(lambda _, context: self._report_leftover(context))
         try:
             return runner.run(work)
         finally:
-            if self._ended(runner.get_loop()):
+            if self._cancel_tasks(runner.get_loop()):
                 runner.close()
 
-    def _ended(self, loop: AbstractEventLoop) -> bool:
-        """Whether nothing runs any more. What ignores being cancelled for a second would keep the process for ever."""
+    def with_ledger(self, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T:
+        """Open the ledger, which must exist, and run this with it."""
+
+        async def open_and_run() -> T:
+            from shoal.service.lookup import ledger_named_in_errors
+            from shoal.wiring import ledger_context
+
+            async with ledger_context(self.settings, migrate=False) as ledger:
+                with ledger_named_in_errors(self.settings):
+                    return await work(ledger)
+
+        return self.wait(open_and_run())
+
+    def _cancel_tasks(self, loop: AbstractEventLoop) -> bool:
+        """Cancel what is left and return whether all of it ended; a task that ignores it for a second did not."""
         import asyncio
 
         left = asyncio.all_tasks(loop)
@@ -74,35 +88,35 @@ class Session:
         return not left
 
     def typed(self, *names: str) -> str:
-        """Those of these options that were typed, as they would be typed again behind a command: ` -o data/ -j 4`."""
+        """Those of these options that were typed, as arguments of another command: ` -o data/ -j 4`."""
         return "".join(f" {self.options_typed[name]}" for name in names if name in self.options_typed)
 
     def note(self, text: str) -> None:
-        """Something for the person at the terminal, left out with `-q`."""
+        """Write a message to stderr unless `-q` was given."""
         if not self.quiet:
             self._say(text, "info")
 
     def progress(self, text: str, *, every: float = 2.0) -> Callable[[int], None]:
-        """Says now and then how far something is that takes long: `text` with {} for the number."""
+        """Return a callback that notes `text`, with {} for its number, at most every so many seconds."""
         import time
 
         next_at = time.monotonic() + every
 
-        def told(number: int) -> None:
+        def report(number: int) -> None:
             nonlocal next_at
             if time.monotonic() >= next_at:
                 next_at = time.monotonic() + every
                 self.note(text.format(f"{number:,}"))
 
-        return told
+        return report
 
     def complain(self, text: str) -> None:
-        """An error: always said."""
+        """Write an error to stderr."""
         self._say(text, "error")
 
     def _say(self, text: str, level: str) -> None:
-        # Data that was written before comes before it also where both go to the same file.
-        with suppress(OSError, OutputFailed):  # told of at the end
+        # Keeps the order of data and messages where both go to the same file.
+        with suppress(OSError, OutputFailed):  # reported when the command ends
             sys.stdout.flush()
         if (event := getattr(sys.stderr, "event", None)) is not None:  # a JsonStream
             event(level, self.redacted(text))
@@ -110,10 +124,11 @@ class Session:
         print(self.redacted(text), file=sys.stderr, flush=True)
 
     def data(self, text: str) -> None:
+        """Write text to stdout."""
         print(self.redacted(text))
 
     def record(self, value: Any) -> None:
-        """One JSON value on one line, without secrets."""
+        """Write one JSON value on one line, without secrets."""
         import msgspec
 
         from shoal.model.redaction import redacted_value
@@ -122,7 +137,7 @@ class Session:
         self.json_text(msgspec.json.encode(plain).decode())
 
     def json_text(self, text: str) -> None:
-        """A line of JSON that somebody asked for, such as a stored record: it is data, and written as it is."""
+        """Write a line of JSON such as a stored record unchanged, without redaction."""
         if not takes_unicode() and not text.isascii():
             import json
 
@@ -130,7 +145,7 @@ class Session:
         print(text)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
-        """Columns with their headers, numbers to the right. The same text on a terminal and in a pipe."""
+        """Write columns with headers, numbers to the right; the same text to a terminal and to a pipe."""
         cells = [[_cell(value) for value in row] for row in rows]
         numeric = [bool(column) and all(_is_number(value) for value in column) for column in zip(*cells, strict=True)]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
@@ -141,32 +156,32 @@ class Session:
             )
             self.data(self.styled(text.rstrip(), DIM) if number == 0 else text.rstrip())
 
-    def _afterthought(self, context: Mapping[str, Any]) -> None:
-        """What asyncio finds left over, such as a connection that broke while nobody waited for it any more."""
+    def _report_leftover(self, context: Mapping[str, Any]) -> None:
+        """Report what asyncio found at the end, such as a connection that broke after its last use; only with -v."""
         if self.verbose:
             self.complain(f"{context['message']}: {context.get('exception')!r}")
 
     def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
-        """The text in a style, where the stream shows one."""
+        """The text with a style, when the stream shows colours."""
         return f"{style}{text}{RESET}" if has_colour(stream or sys.stdout) else text
 
     def redacted(self, text: str) -> str:
-        """The text without passwords."""
+        """The text without secrets."""
         from shoal.model.redaction import redacted
 
         return redacted(text, self.secrets)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be printed. Only settings that were read can have put it into a message."""
+        """Texts that must not be printed; none before the settings were read."""
         known = self.__dict__.get("settings")
         return known.secrets() if known is not None else ()
 
 
 @contextmanager
-def stderr_as_asked(arguments: Sequence[str]) -> Iterator[None]:
-    """S0.26: with JSON logs every line on stderr is JSON, whoever writes it."""
-    if sys.stderr is None or not _speaks_of_json(arguments):
+def json_stderr_if_configured(arguments: Sequence[str]) -> Iterator[None]:
+    """With `log_format = json`, make every line on stderr JSON for the length of a block."""
+    if sys.stderr is None or not _may_configure_log_format(arguments):
         yield
         return
     from shoal.config.load import find_log_format
@@ -185,8 +200,8 @@ def stderr_as_asked(arguments: Sequence[str]) -> Iterator[None]:
         sys.stderr = before
 
 
-def _speaks_of_json(arguments: Sequence[str]) -> bool:
-    """Whether a look at the settings is worth its time: most projects have none about logs."""
+def _may_configure_log_format(arguments: Sequence[str]) -> bool:
+    """Whether reading the settings is worth its time: most projects do not configure logs."""
     if any("log" in text for text in arguments) or "SHOAL_LOG_FORMAT" in os.environ:
         return True
     for name in (".env", "shoal.toml", "pyproject.toml"):
@@ -199,7 +214,7 @@ def _speaks_of_json(arguments: Sequence[str]) -> bool:
 def _fast_loop() -> Callable[[], AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # not available on Windows
         return None
     return uvloop.new_event_loop
 
@@ -210,7 +225,7 @@ def has_colour(stream: TextIO) -> bool:
 
 def _cell(value: object) -> str:
     text = "-" if value is None or value == "" else str(value)
-    # What a site put into a key or an error must not steer the terminal.
+    # Keys and errors contain text of sites, which must not control the terminal.
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 

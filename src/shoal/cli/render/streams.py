@@ -1,6 +1,6 @@
-"""Standard input, output and error as a command finds them: some may be closed, full, or not UTF-8.
+"""Standard streams that may be closed, full, or not UTF-8.
 
-Notes that cannot be written are dropped, for they are only notes; data that cannot be written is an error.
+Messages that cannot be written to stderr are dropped; data that cannot be written to stdout is an error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 def prepare_streams() -> None:
-    """Called once in a process, before it opens anything.
+    """Replace sys.stdout and sys.stderr; call it once, before the process opens a file.
 
-    A closed descriptor is filled: otherwise the ledger or a socket would get its number, and what others write to
-    standard output or error would go there. Writing to a standard output that was closed fails, as it should.
+    A closed descriptor is opened on /dev/null: otherwise the ledger or a socket would get its number and receive what
+    is written to stdout or stderr. A closed stdout is opened read-only, so that writing to it fails.
     """
     for number, access in ((STDIN, os.O_RDONLY), (STDOUT, os.O_RDONLY), (STDERR, os.O_WRONLY)):
         try:
@@ -37,23 +37,23 @@ def prepare_streams() -> None:
 
 
 def flush_output() -> BrokenPipeError | OutputFailed | None:
-    """Hand the last data out. Returns why that failed: a BrokenPipeError when the reader has left, as `head` does."""
+    """Flush stdout. Returns the error that prevented it: BrokenPipeError when the reader has closed the pipe."""
     try:
         sys.stdout.flush()
     except (BrokenPipeError, OutputFailed) as error:
-        # Python flushes once more when it ends, and would complain then.
+        # Python flushes again at exit and would report the error a second time.
         _fill(sys.stdout.fileno(), os.O_WRONLY)
         return error
     return None
 
 
 def takes_unicode() -> bool:
-    """Whether standard output can spell every character."""
+    """Whether stdout can encode every character."""
     return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 class _Data(io.FileIO):
-    """Standard output. Whoever writes to it learns in Shoal's words that it cannot be written."""
+    """Standard output; a failed write raises OutputFailed."""
 
     def write(self, data: ReadableBuffer) -> int:
         try:
@@ -66,7 +66,7 @@ class _Data(io.FileIO):
 
 
 class _Notes(io.FileIO):
-    """Standard error. Nobody can be told that it is full or closed."""
+    """Standard error; a failed write is ignored, since there is nowhere to report it."""
 
     def write(self, data: ReadableBuffer) -> int:
         try:
@@ -76,7 +76,7 @@ class _Notes(io.FileIO):
 
 
 def _text(file: io.FileIO, before: TextIO | None) -> TextIO:
-    """The file as Python would open it. What the encoding lacks is spelled out rather than being the end of it all."""
+    """Wrap the file as Python does; characters that the encoding lacks are written as escapes."""
     return io.TextIOWrapper(
         io.BufferedWriter(file),
         encoding="utf-8" if before is None else before.encoding,

@@ -1,74 +1,66 @@
-"""How runs, items and counts are written: as JSON values and as cells of tables, the same in every command."""
+"""Runs, items and reasons as table cells and text, the same in every command."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shoal.service.records import STATES, run_record, state_counts
+
 if TYPE_CHECKING:
     from shoal.cli.render.session import Session
-    from shoal.model.run import Run
-    from shoal.model.views import Counts, ItemView, WaitReason
-    from shoal.observe.meter import Reading
+    from shoal.model.views import ItemView, WaitReason
+    from shoal.service.inspect import RunSummary
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
 NAME_WIDTH = 60
+ERROR_WIDTH = 60
 
 
-def per_state(counts: Counts) -> dict[str, int]:
-    return {state: getattr(counts, state) for state in STATES}
-
-
-def run_record(run: Run, counts: Counts) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "scraper": run.scraper,
-        "state": run.state,
-        "sealed": run.sealed,
-        "created_at": run.created_at,
-        "finished_at": run.finished_at,
-        "total": counts.total,
-        **per_state(counts),
-        "results": counts.results,
-        "duplicates": counts.duplicates,
-    }
-
-
-def print_runs(session: Session, found: Sequence[tuple[Run, Counts]]) -> None:
-    """Runs with their items per state: a record each, or a table."""
+def print_runs(session: Session, runs: Sequence[RunSummary]) -> None:
+    """Runs with their items per state: JSON records, or a table."""
     if session.json:
-        for run, counts in found:
-            session.record(run_record(run, counts))
-    elif found:
+        for summary in runs:
+            session.record(run_record(summary.run, summary.counts))
+    elif runs:
         session.table(
             ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RESULTS"],
-            [(run.id, run.scraper, run.state, *per_state(counts).values(), counts.results) for run, counts in found],
+            [
+                (run.id, run.scraper, run.state, *state_counts(counts).values(), counts.results)
+                for run, counts in ((each.run, each.counts) for each in runs)
+            ],
         )
 
 
-def reading_record(reading: Reading) -> dict[str, Any]:
-    low, high = reading.eta or (None, None)
-    return {
-        **run_record(reading.snapshot.run, reading.snapshot.counts),
-        "share": round(reading.share, 4),
-        "rate_per_minute": None if reading.rate is None else round(reading.rate, 2),
-        "ok": None if reading.ok is None else round(reading.ok, 4),
-        "eta_seconds": None if low is None or high is None else [round(low, 1), round(high, 1)],
-        "growing": reading.growing,
-        "waiting_for": reading.waiting_for,
-        "waiting_because": reading.bottleneck.text,
-    }
+def print_items(session: Session, items: Sequence[ItemView]) -> None:
+    """Items: JSON records, or a table."""
+    if session.json:
+        for item in items:
+            session.record(item)
+    elif items:
+        session.table(
+            ["ITEM", "STAGE", "PARTITION", "STATE", "TRIES", "LANE", "NAME", "ERROR"],
+            [
+                (i.id, i.stage, i.partition, i.state, i.tries, i.lane, item_name(i), (i.error or "")[:ERROR_WIDTH])
+                for i in items
+            ],
+        )
 
 
-def gate_text(gate: WaitReason) -> str:
-    """The sentence, with since when and until when."""
+def print_facts(session: Session, facts: Mapping[str, Any]) -> None:
+    """Names and values below each other; underscores of names become spaces."""
+    session.table(["FACT", "VALUE"], [(name.replace("_", " "), value) for name, value in facts.items()])
+
+
+def reason_text(reason: WaitReason) -> str:
+    """The sentence of a wait reason with its times: `... (since 10:02:11, until 10:05:00)`."""
     from shoal.observe.formatting import format_time, printable
 
-    times: Mapping[str, Any] = {"since": gate.since, "until": gate.until}
+    times = {"since": reason.since, "until": reason.until}
     shown = ", ".join(f"{word} {format_time(moment)}" for word, moment in times.items() if moment is not None)
-    return printable(f"{gate.text} ({shown})" if shown else gate.text)
+    return printable(f"{reason.text} ({shown})" if shown else reason.text)
 
 
 def item_name(item: ItemView) -> str:
+    """The URL or key of an item, shortened to the width of its column."""
     name = item.url or item.key or ""
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."

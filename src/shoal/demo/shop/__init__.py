@@ -1,4 +1,4 @@
-"""A shop on the loopback to try a scraper on: many pages, a few faults, and the truth to compare with."""
+"""A shop on the loopback: many pages, a few faults, and the expected products to compare a scrape with."""
 
 from shoal.demo.shop.catalogue import Fault
 from shoal.demo.shop.facts import ExpectedProduct, ShopFacts

@@ -1,4 +1,4 @@
-"""`python -m shoal.demo.shop --port 8001`: the shop alone, until Ctrl-C."""
+"""`python -m shoal.demo.shop --port 8001`: serves the shop until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def main() -> int:
         prog="python -m shoal.demo.shop", description="Serve the demo shop on the loopback until Ctrl-C."
     )
     options.add_argument("--port", type=int, default=8001, help="the port; 0 takes any that is free (default: 8001)")
-    options.add_argument("--seed", type=int, default=7, help="which shop: another seed has other products and faults")
+    options.add_argument("--seed", type=int, default=7, help="another seed has other products and faults")
     chosen = options.parse_args()
     stops = {signal.SIGINT, signal.SIGTERM}
-    # Blocked before the server's thread starts, so that the signal waits for us whenever it comes.
+    # Blocked before the server's thread starts, so that sigwait receives the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     try:
         with Shop(seed=chosen.seed, port=chosen.port).serving() as shop:

@@ -1,9 +1,4 @@
-"""The products of the shop and the faults of some: the same for the same seed, on every machine.
-
-What the shop sells: the same products for the same seed, on every machine.
-
-Which products misbehave, and how: decided by the seed, so that every run meets the same trouble.
-"""
+"""The products of the shop and the faults of some of their pages: the same for the same seed, on every machine."""
 
 from __future__ import annotations
 
@@ -22,13 +17,13 @@ from shoal.errors import InvalidSetting
 PER_PAGE = 20
 OUTLET_SIZE = 15
 RELATED = 4
-# Fewer would leave no room for the faults, which each have products of their own.
-FEWEST_PER_CATEGORY = 10
-MOST_PER_CATEGORY = 1_000
+# Each fault needs products of its own.
+MIN_PER_CATEGORY = 10
+MAX_PER_CATEGORY = 1_000
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One product as its page shows it. `path` is where the page is."""
+    """One product as its page shows it. `path` is the path of the page."""
 
     sku: str
     title: str
@@ -41,7 +36,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Category(msgspec.Struct, frozen=True, kw_only=True):
-    """A shelf, the path of its listing, and its products in the order of the listing."""
+    """A category, the path of its listing, and its products in the order of the listing."""
 
     spec: CategorySpec
     path: str
@@ -52,14 +47,14 @@ class Category(msgspec.Struct, frozen=True, kw_only=True):
         return -(-len(self.products) // PER_PAGE)
 
     def page_path(self, number: int) -> str:
-        """Where listing page `number` is, counted from 1."""
+        """The path of listing page `number`, counted from 1."""
         return self.path if number == 1 else f"{self.path}?page={number}"
 
     def on_page(self, number: int) -> tuple[Product, ...]:
         return self.products[(number - 1) * PER_PAGE : number * PER_PAGE]
 
     def related_to(self, product: Product) -> tuple[Product, ...]:
-        """The next few on the shelf; the last ones are followed by the first."""
+        """The next few of the category; the last is followed by the first."""
         index = self.products.index(product)
         around = self.products[index + 1 :] + self.products[:index]
         return around[:RELATED]
@@ -73,10 +68,10 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_catalogue(seed: int, per_category: int) -> Catalogue:
-    if not FEWEST_PER_CATEGORY <= per_category <= MOST_PER_CATEGORY:
+    if not MIN_PER_CATEGORY <= per_category <= MAX_PER_CATEGORY:
         raise InvalidSetting(
             f"A category cannot hold {per_category} products.",
-            remedy=f"Choose between {FEWEST_PER_CATEGORY} and {MOST_PER_CATEGORY}.",
+            remedy=f"Choose between {MIN_PER_CATEGORY} and {MAX_PER_CATEGORY}.",
         )
     return Catalogue(
         categories=tuple(
@@ -119,7 +114,7 @@ def _slug(title: str) -> str:
 
 
 class Fault(Enum):
-    """What may be wrong with a product's page. "Once" means the first visit only."""
+    """How a product's page may fail. "Once" means on the first visit only."""
 
     ERROR_ONCE = "500 once"
     MISSING = "404"
@@ -146,13 +141,13 @@ _COUNTS = {
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The fault of each troubled product by its SKU, and what some of them need to know."""
+    """The fault of each affected product by its SKU, and the seconds of the slow ones."""
 
     faults: Mapping[str, Fault]
     slow_seconds: Mapping[str, float]
 
     def link(self, product: Product) -> str:
-        """The path every page and sitemap of the shop links to: the old one, where the product has moved."""
+        """The path that pages and sitemaps link to: the old one for a product that has moved."""
         if self.faults.get(product.sku) is Fault.MOVED:
             return f"/item/{product.sku.lower()}"
         return product.path
@@ -162,7 +157,7 @@ def assign_faults(seed: int, products: Sequence[Product]) -> FaultPlan:
     """Give each fault products of its own."""
     rng = random.Random(f"{seed} faults")
     counts = {Fault.ERROR_ONCE: round(len(products) * _ERROR_SHARE), **_COUNTS}
-    troubled = iter(rng.sample(products, sum(counts.values())))
-    faults = {next(troubled).sku: fault for fault, count in counts.items() for _ in range(count)}
+    affected = iter(rng.sample(products, sum(counts.values())))
+    faults = {next(affected).sku: fault for fault, count in counts.items() for _ in range(count)}
     slow = {sku: rng.randrange(300, 801) / 1000 for sku, fault in faults.items() if fault is Fault.SLOW}
     return FaultPlan(faults=faults, slow_seconds=slow)

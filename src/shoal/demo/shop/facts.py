@@ -1,4 +1,4 @@
-"""The truth about the shop, for whoever wants to know whether a scrape found all of it."""
+"""What a complete scrape of the shop must find."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from shoal.demo.shop.site import PRIVATE
 class ExpectedProduct(msgspec.Struct, frozen=True, kw_only=True):
     """A product that a complete scrape must find, once.
 
-    `link` is the address that pages and sitemaps give for it, `url` the one where its page is in the end: they
-    differ where the product has moved.
+    `link` is the URL in pages and sitemaps, `url` the one after redirects: they differ for a product that has moved.
     """
 
     sku: str
@@ -30,7 +29,7 @@ class ExpectedProduct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShopFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to find, what is dead, and what is forbidden.
+    """The products to find, the dead links, and the forbidden pages.
 
     `products` by SKU, the outlet's among them; `dead` gives the status of each link that never leads to a product;
     `listings` are the category pages in order; `links_by_fault` are the links with each kind of fault.

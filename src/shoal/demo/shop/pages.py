@@ -1,7 +1,4 @@
-"""The frame around every page of the shop: head, header, breadcrumbs, footer.
-
-Plain ASCII, so that every charset of the shop can hold it.
-"""
+"""The HTML pages of the shop. Everything but the products' own texts is ASCII, so that it fits every charset."""
 
 from __future__ import annotations
 

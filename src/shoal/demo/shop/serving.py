@@ -1,11 +1,4 @@
-"""Serves the shop from a thread with its own event loop, on one port and two hosts.
-
-The shop's two addresses: one port of the loopback, two hosts.
-
-Who answers at the shop: looks the path up, takes its time, and keeps a log of the visitors.
-
-The shop from a seed to an open door: served from a thread with an event loop of its own.
-"""
+"""Serves the shop from a thread with its own event loop, on one loopback port and two hosts, and logs every visit."""
 
 from __future__ import annotations
 
@@ -33,13 +26,13 @@ if TYPE_CHECKING:
 
 SHOP_HOST = "127.0.0.1"
 _OUTLET_HOST = "127.0.0.2"
-# Some systems give the loopback one address only. There the outlet goes by another name of the same address.
+# Some systems have only one loopback address. There the outlet has another name of the same address.
 _OUTLET_NAME = "localhost"
 _PORT_TRIES = 20
-# A shop left open for days must not fill the memory.
+# Limits the memory of a shop that runs for days.
 LOG_LENGTH = 200_000
-# How long visitors who are still being served at closing time may stay.
-_CLOSING_SECONDS = 1.0
+# Time for requests that are still being answered at shutdown.
+_SHUTDOWN_SECONDS = 1.0
 
 
 def listen(port: int) -> tuple[list[socket.socket], str]:
@@ -92,7 +85,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestHandler:
-    """Answers requests, and knows which paths were visited before."""
+    """Answers requests and records which paths were visited."""
 
     def __init__(self, *, shop: Routes, outlet: Routes, outlet_host: str, latency: tuple[float, float]) -> None:
         self._shop, self._outlet = shop, outlet
@@ -127,7 +120,7 @@ class RequestHandler:
         answer, extra = self._not_found, 0.0
         if route is not None:
             answer, extra = route.answer, route.extra_seconds
-            # Noted before the wait, so that of two visits at a time only one is the first.
+            # Recorded before the wait, so that only one of two concurrent visits is the first.
             if route.first is not None and request.method == "GET" and path not in self._visited:
                 self._visited.add(path)
                 answer = route.first
@@ -149,7 +142,7 @@ def _response(request: web.BaseRequest, answer: ShopResponse) -> web.Response:
 
 
 class RunningShop:
-    """A shop that is being served; it remembers its visitors."""
+    """A shop that is being served, with its log."""
 
     def __init__(self, *, url: str, outlet_url: str, facts: ShopFacts, visits: deque[Visit]) -> None:
         self.url = url
@@ -158,16 +151,16 @@ class RunningShop:
         self._visits = visits
 
     def facts(self) -> ShopFacts:
-        """What a complete scrape must have found."""
+        """What a complete scrape must find."""
         return self._facts
 
     def log(self) -> list[Visit]:
-        """The visits that ended so far, in that order: the last 200,000 of them."""
+        """The visits that have ended, in that order: at most the last 200,000."""
         return list(self._visits)
 
 
 class Shop:
-    """A shop made from a seed. `latency`: the least and the most seconds that a page takes, the same for each path."""
+    """A shop made from a seed. `latency`: the least and the most seconds of a response, constant for each path."""
 
     def __init__(
         self,
@@ -191,7 +184,7 @@ class Shop:
 
     @contextmanager
     def serving(self) -> Iterator[RunningShop]:
-        """Open the shop: nobody has been there before, whatever happened at an earlier opening."""
+        """Serve the shop, with an empty log and every first visit still to come."""
         sockets, outlet_host = listen(self._port)
         port = sockets[0].getsockname()[1]
         url, outlet_url = f"http://{SHOP_HOST}:{port}", f"http://{outlet_host}:{port}"
@@ -229,7 +222,7 @@ def _run(
         from aiohttp import web
 
         closing = asyncio.Event()
-        runner = web.ServerRunner(web.Server(handler.respond, access_log=None), shutdown_timeout=_CLOSING_SECONDS)
+        runner = web.ServerRunner(web.Server(handler.respond, access_log=None), shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
         for listener in sockets:
             await web.SockSite(runner, listener).start()

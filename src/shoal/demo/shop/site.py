@@ -1,4 +1,4 @@
-"""Every address of the shop and of its outlet, with the answer it gives: built once, then only looked up."""
+"""The routes of the shop and of its outlet: every path with its response, built once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HTML = "text/html; charset=utf-8"
 
 
 class ShopResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent for a path. `gzipped` is the body once more, gzipped, for those who accept it."""
+    """The response to a path. `gzipped` is the compressed body, for clients that accept it."""
 
     body: bytes = b""
     status: int = 200
@@ -40,7 +40,7 @@ class ShopResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A path: its lasting answer, what the first visit gets instead, and how long it takes beyond the usual."""
+    """The response of a path, another one for the first visit, and additional seconds of latency."""
 
     answer: ShopResponse
     first: ShopResponse | None = None
@@ -98,8 +98,8 @@ def _private_routes() -> dict[str, Route]:
     return {path: Route(answer=_page(text_page(title, text))) for path, title in PRIVATE.items()}
 
 
-def _pictures(shelves: Sequence[CategorySpec]) -> dict[str, Route]:
-    colours = {spec.slug: spec.colour for spec in shelves} | {"shop": "#1f5f6b"}
+def _pictures(specs: Sequence[CategorySpec]) -> dict[str, Route]:
+    colours = {spec.slug: spec.colour for spec in specs} | {"shop": "#1f5f6b"}
     return {
         f"/images/{name}.svg": Route(answer=ShopResponse(body=picture(colour).encode(), content_type="image/svg+xml"))
         for name, colour in colours.items()
@@ -139,7 +139,7 @@ def _first_answer(fault: Fault | None) -> ShopResponse | None:
 
 
 def _sitemaps(catalogue: Catalogue, fault_plan: FaultPlan, url: str) -> dict[str, Route]:
-    """An index and its gzipped parts. They list what the listings link to, dead and moved products too."""
+    """An index and its gzipped parts. They have the links of the listings, to dead and moved products too."""
     links = [url + fault_plan.link(product) for category in catalogue.categories for product in category.products]
     names = [f"/sitemap-{number}.xml.gz" for number in range(1, SITEMAPS + 1)]
     entries = "".join(f"<sitemap><loc>{escape(url + name)}</loc></sitemap>\n" for name in names)
@@ -173,7 +173,7 @@ def _xml(text: str) -> ShopResponse:
 
 
 def _page(text: str, path: str | None = None, *, spec: CategorySpec | None = None, status: int = 200) -> ShopResponse:
-    """A page in the charset of its shelf. Every third path also has it gzipped."""
+    """A page in the charset of its category. Every third path also has it gzipped."""
     charset = spec.charset if spec else "utf-8"
     body = text.encode(charset)
     gzipped = gzip.compress(body, compresslevel=6, mtime=0) if path and zlib.crc32(path.encode()) % 3 == 0 else None

@@ -1,4 +1,4 @@
-"""The words the shop is made of: what each category sells, of what, and how it is praised."""
+"""The vocabulary of the shop: names, materials and descriptions of the products of each category."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 class CategorySpec(msgspec.Struct, frozen=True, kw_only=True):
     """One category: its name, the colour of its pictures, and the words for its products.
 
-    `charset` is how its pages are encoded; `charset_in_header` is False where only a meta tag says so.
+    `charset` is the encoding of its pages; `charset_in_header` is False where only a meta tag declares it.
     """
 
     slug: str

@@ -1,21 +1,11 @@
-"""Runs each member of a collection in a child process, within its limits, and reports its status.
-
-A member's process under its limits: so long, so long without progress, so much memory.
-
-What became of a member's run, from the ledger alone: never from words in a log.
-
-Where members are worked on: a process for each, watched, with its log, and a verdict at its end.
-"""
+"""Runs each member of a collection in a child process within its limits, and derives its status from the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import math
-import os
-import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +17,8 @@ from shoal.errors import AttemptEnded, LedgerError, NotAllowed, Permanent, Shoal
 from shoal.export import export_run
 from shoal.fleet.collection.members import Member
 from shoal.fleet.pool_workers import PoolWorkers
-from shoal.fleet.process import Child, start_child, start_foreground_child
+from shoal.fleet.process import ChildCommand, ChildProcess
+from shoal.fleet.process_limits import ProcessExit, ProcessLimits, SessionMemory, wait_within_limits
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.log import Log
@@ -36,124 +27,21 @@ from shoal.model.views import Counts, ItemFilter
 from shoal.observe.failures import read_failures
 from shoal.observe.formatting import pluralize
 
-POLL_SECONDS = 0.5
-PROGRESS_SECONDS = 2.0
-_MEGABYTE = 1 << 20
 BUSY_SECONDS = 3.0
 KILL_SECONDS = 3.0
 _DEAD = ItemFilter(states=(ItemState.DEAD,))
 
 
-class MemberLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that it may take, seconds that it may be without progress, megabytes that it may use.
-
-    `stop_timeout`: seconds that it gets to leave by itself once it is told to.
-    """
-
-    timeout: float
-    stale: float
-    memory: int
-    stop_timeout: float
-
-
-class MemberExit(msgspec.Struct, frozen=True, kw_only=True):
-    """`code`: its exit code, less than 0 for a signal. `why`: the limit that ended it, if one did."""
-
-    code: int
-    why: str | None = None
-
-
-async def enforce_limits(
-    child: Child,
-    limits: MemberLimits,
-    memory: SessionMemory,
-    seconds_without_progress: Callable[[], Awaitable[float | None]],
-) -> MemberExit:
-    """Until the process has ended, by itself or because a limit was passed.
-
-    `seconds_without_progress` says how long its run has made no progress, None while that is unknown.
-    """
-    began = asked_at = time.monotonic()
-    why: str | None = None
-    kill_at = float("inf")
-    ending = asyncio.create_task(child.wait())
-    try:
-        while not ending.done():
-            await asyncio.wait((ending,), timeout=POLL_SECONDS)
-            now = time.monotonic()
-            if now >= kill_at:
-                child.kill()
-            if why is not None or ending.done():
-                continue
-            if now - began > limits.timeout:
-                why = f"timed out after {limits.timeout:g} s"
-            elif (used := await memory.used_by(child.pid) // _MEGABYTE) > limits.memory:
-                why = f"used {used} MB of memory, more than the {limits.memory} MB it may"
-                kill_at = now  # asked to leave, it would go on growing
-            elif now - began > limits.stale and now - asked_at > PROGRESS_SECONDS:
-                asked_at = now
-                quiet = await seconds_without_progress()
-                if quiet is None or quiet > limits.stale:
-                    why = f"made no progress for {limits.stale:g} s"
-            if why is not None and kill_at > now:
-                child.send_signal(signal.SIGTERM)
-                kill_at = now + limits.stop_timeout
-            elif why is not None:
-                child.kill()
-        return MemberExit(code=ending.result(), why=why)
-    finally:
-        ending.cancel()
-
-
-class SessionMemory:
-    """How much memory sessions of processes hold. One look at the system's table of processes serves all who ask."""
-
-    def __init__(self) -> None:
-        self._used: dict[int, int] = {}
-        self._looked_at = -math.inf
-        self._looking: asyncio.Task[None] | None = None
-
-    async def used_by(self, session: int) -> int:
-        """Bytes that the processes of a session hold together, half a second ago at most. 0 where nobody tells."""
-        if time.monotonic() - self._looked_at >= POLL_SECONDS:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self._read())
-            await asyncio.shield(self._looking)
-        return self._used.get(session, 0)
-
-    async def _read(self) -> None:
-        # Reading the table takes milliseconds, more on a machine with many processes: too long for the event loop.
-        self._used = await asyncio.to_thread(memory_by_session)
-        self._looked_at = time.monotonic()
-
-
-def memory_by_session() -> dict[int, int]:
-    """Bytes of memory by session, of all processes of this machine. Empty where the system does not tell."""
-    pages: dict[int, int] = {}
-    try:
-        names = [name for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return {}
-    for name in names:
-        try:
-            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                fields = file.read(4096).rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        session = int(fields[3])
-        pages[session] = pages.get(session, 0) + int(fields[21])
-    page = os.sysconf("SC_PAGE_SIZE")
-    return {session: count * page for session, count in pages.items()}
-
-
 class MemberStatus(StrEnum):
+    """How a member that was run ended."""
+
     SUCCESS = "success"
     WARNING = "warning"
     FAILED = "failed"
 
 
 class MemberOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`reason`: why it is no plain success."""
+    """`reason`: why it is not a success."""
 
     status: MemberStatus
     reason: str = ""
@@ -161,7 +49,7 @@ class MemberOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def member_outcome(ledger: Ledger, run: Run, max_dead: DeadLimit) -> MemberOutcome:
-    """Success: all done, with records. Warning: done within the limits, but not all, or without a record."""
+    """Success: all items done, with records. Warning: dead items within `max_dead`, or no records."""
     counts = await ledger.reads.stats(run.id)
     if run.state is RunState.CANCELLED:
         return MemberOutcome(status=MemberStatus.FAILED, reason="its run was cancelled", counts=counts)
@@ -182,13 +70,15 @@ async def member_outcome(ledger: Ledger, run: Run, max_dead: DeadLimit) -> Membe
 
 
 class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every member that does not say otherwise.
+    """The options of all members; a member may have limits of its own.
 
-    `pause`: seconds between two members of a group. `foreground`: children have the terminal, instead of a log file.
-    `output`: the folder that records are exported to, if they are.
+    `stop_timeout`: seconds from the first stop signal to SIGKILL. `pause`: seconds between two members of a group.
+    `foreground`: children write to the terminal instead of a log file. `output`: the folder that records are exported
+    to, None for no export.
     """
 
-    limits: MemberLimits
+    limits: ProcessLimits
+    stop_timeout: float
     max_dead: DeadLimit
     logs: Path
     pause: float
@@ -197,20 +87,20 @@ class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberRunner:
-    """Works members off, as many at once as it is asked to. `environment` is what their processes find."""
+    """Runs each member in a child process with this environment."""
 
     def __init__(self, ledger: Ledger, environment: Mapping[str, str], defaults: MemberDefaults) -> None:
         self._ledger = ledger
         self._environment = environment
         self._defaults = defaults
-        self._running: set[Child] = set()
+        self._running: set[ChildProcess] = set()
         self._memory = SessionMemory()
 
     async def run_member(self, member: Member, collection_run: str, log: Log) -> dict[str, Any]:
-        """One attempt on a member; what came of it, unless it failed.
+        """One attempt on a member; returns its report.
 
-        Raises Permanent when another attempt would not help, Transient when it might; both with the log file and the
-        seconds in their `detail`.
+        A failed member raises Permanent when another attempt cannot help, else Transient; `detail` of both has the log
+        file and the seconds.
         """
         began, started = await self._now(), time.monotonic()
         file = self._log_file(member, began)
@@ -229,12 +119,12 @@ class MemberRunner:
         run = await self._ledger.runs.by_idempotency_key(idempotency_key)
         if run is not None and run.state is RunState.FINISHED:
             outcome = await member_outcome(self._ledger, run, self._defaults.max_dead)
-            if outcome.status is not MemberStatus.FAILED:  # whoever ran it died before it could say so
+            if outcome.status is not MemberStatus.FAILED:  # the process that ran it died before it stored the report
                 return await self._export_and_report(member, outcome, run, file, 0.0)
             await self._ledger.steering.retry(run.id, _DEAD, by="shoal run")
         ended = await self._process(member, idempotency_key, file, log, began)
         while ended.code == NotAllowed.exit_code and await self._seconds_since(began) < self._limits_of(member).timeout:
-            # Somebody else runs it: one that outlived a parent that was killed, and still finishes what it has.
+            # Another process runs it, for example one whose parent was killed and that still drains.
             await asyncio.sleep(BUSY_SECONDS)
             ended = await self._process(member, idempotency_key, file, log, began)
         run = await self._ledger.runs.by_idempotency_key(idempotency_key)
@@ -250,37 +140,26 @@ class MemberRunner:
         await asyncio.sleep(self._defaults.pause)
 
     def stop_now(self) -> None:
-        """Those that were told to leave give back what runs; who does not even do that is killed."""
+        """Members that drain give back what runs; those that do not exit then are killed."""
         for child in self._running:
-            child.send_signal(signal.SIGINT)
-        asyncio.get_running_loop().call_later(KILL_SECONDS, self._kill_all)
-
-    def _kill_all(self) -> None:
-        for child in self._running:
-            child.kill()
+            child.stop_within(KILL_SECONDS)
 
     async def wait_stopped(self) -> None:
-        """Until every process has left that was told to."""
-        stop_timeout = self._defaults.limits.stop_timeout
-        waits = [asyncio.create_task(child.wait()) for child in self._running]
-        if not waits:
-            return
-        _, late = await asyncio.wait(waits, timeout=stop_timeout)
-        if late:
-            self._kill_all()
-            await asyncio.wait(late)
+        """Until every process has ended that was stopped."""
+        await asyncio.gather(*(child.wait() for child in self._running))
         self._running.clear()
 
     @property
     def running(self) -> int:
+        """How many member processes there are."""
         return len(self._running)
 
     async def _export_and_report(
         self, member: Member, outcome: MemberOutcome, run: Run | None, file: Path, seconds: float
     ) -> dict[str, Any]:
-        """What is stored about a member that did not fail; its records are exported first."""
+        """The report of a member that did not fail; its records are exported first."""
         if self._defaults.output is not None and run is not None and outcome.counts.results:
-            path = self._defaults.output / member.country / member.newspaper / f"{run.id}.jsonl"
+            path = self._defaults.output / member.section / member.title / f"{run.id}.jsonl"
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 await export_run(self._ledger, run.id, path)
@@ -292,9 +171,8 @@ class MemberRunner:
 
     async def _process(
         self, member: Member, idempotency_key: str, file: Path, log: Log, began: dt.datetime
-    ) -> MemberExit:
-        arguments = (*member_command(member), "--idempotency-key", idempotency_key)
-        child = await self._start(arguments, file)
+    ) -> ProcessExit:
+        child = await self._start((*member_command(member), "--idempotency-key", idempotency_key), file)
         log.info("member started", pid=child.pid, log=str(file))
         self._running.add(child)
 
@@ -305,67 +183,71 @@ class MemberRunner:
             return await self._seconds_since((await self._ledger.reads.recent(run.id)).quiet_since)
 
         try:
-            ended = await enforce_limits(child, self._limits_of(member), self._memory, seconds_without_progress)
+            ended = await wait_within_limits(child, self._limits_of(member), self._memory, seconds_without_progress)
         except asyncio.CancelledError:
-            # It finishes what it has under way; whoever waits for all of them waits for this one too.
-            if not self._defaults.foreground:  # one at the terminal has heard of it there
-                child.send_signal(signal.SIGTERM)
+            # It drains; `wait_stopped` waits for it. A foreground child has received the signal from the terminal.
+            child.stop(notify=not self._defaults.foreground)
             raise
         self._running.discard(child)
         if ended.code < 0:
             await self._mark_dead(child, idempotency_key, began)
         return ended
 
-    async def _start(self, arguments: Sequence[str], file: Path) -> Child:
+    async def _start(self, arguments: tuple[str, ...], file: Path) -> ChildProcess:
+        foreground = self._defaults.foreground
+        own = {"SHOAL_LOG_DIR": str(file.parent)} if foreground else {}
+        child = ChildProcess(
+            ChildCommand(
+                arguments=arguments,
+                environment={**self._environment, **own},
+                stop_timeout=self._defaults.stop_timeout,
+                log=None if foreground else file,
+            )
+        )
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            if self._defaults.foreground:
-                return await start_foreground_child(arguments, {**self._environment, "SHOAL_LOG_DIR": str(file.parent)})
-            with file.open("ab") as log:
-                stop_timeout = self._defaults.limits.stop_timeout
-                return await start_child(
-                    arguments, self._environment, stdout=log, stderr=log, stop_timeout=stop_timeout
-                )
+            await child.start()
         except OSError as error:
             raise Transient(f"its process cannot be started: {error.strerror} ({error.filename or ''})") from None
+        return child
 
     def _write_log(self, file: Path, text: str) -> None:
-        """The log of a member that has no process to write one."""
+        """The log of a member that no process was started for."""
         with suppress(OSError):  # the reason is in the ledger too
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
 
     def _log_location(self, file: Path) -> str:
-        """Where a person finds the log: one that runs in front writes into the folder, under the name of its run."""
+        """The log file; for a foreground child its folder, where the log has the name of the run."""
         return str(file.parent if self._defaults.foreground else file)
 
-    async def _mark_dead(self, child: Child, idempotency_key: str, began: dt.datetime) -> None:
-        """It was killed: what it held need not wait for the end of its lease."""
+    async def _mark_dead(self, child: ChildProcess, idempotency_key: str, began: dt.datetime) -> None:
+        """Release the leases of a process that was killed."""
         with suppress(LedgerError):
             if (run := await self._ledger.runs.by_idempotency_key(idempotency_key)) is not None:
                 await PoolWorkers(self._ledger, run.id, since=began).mark_dead(child.pid)
 
-    async def _outcome(self, run: Run | None, ended: MemberExit, file: Path) -> MemberOutcome:
-        exit_reason = ended.why or _exit_text(ended.code)
+    async def _outcome(self, run: Run | None, ended: ProcessExit, file: Path) -> MemberOutcome:
+        exit_reason = ended.limit or _exit_text(ended.code)
         if run is None:
             return MemberOutcome(
                 status=MemberStatus.FAILED, reason=f"{exit_reason} before its run began{_last_log_line(file)}"
             )
         outcome = await member_outcome(self._ledger, run, self._defaults.max_dead)
-        if ended.why is not None or run.state is not RunState.FINISHED:
+        if ended.limit is not None or run.state is not RunState.FINISHED:
             return msgspec.structs.replace(
                 outcome, status=MemberStatus.FAILED, reason=f"{exit_reason}; {outcome.reason}"
             )
         return outcome
 
-    def _limits_of(self, member: Member) -> MemberLimits:
+    def _limits_of(self, member: Member) -> ProcessLimits:
         own = {name: getattr(member, name) for name in ("timeout", "stale", "memory")}
         return msgspec.structs.replace(
             self._defaults.limits, **{name: value for name, value in own.items() if value is not None}
         )
 
     def _log_file(self, member: Member, began: dt.datetime) -> Path:
-        folder = self._defaults.logs / member.country / member.newspaper
+        folder = self._defaults.logs / member.section / member.title
         stamp = f"{began:%Y%m%d_%H%M%S}"
         file, tried = folder / f"{stamp}.log", 1
         while file.exists():
@@ -381,12 +263,12 @@ class MemberRunner:
 
 
 def idempotency_key_of(collection_run: str, key: str) -> str:
-    """What a member's run is made for: the same one again, however often it is attempted."""
+    """Of a member's run: every attempt resumes the same run."""
     return f"{COLLECTION_KEY_PREFIX}{collection_run} {key}"
 
 
 def member_command(member: Member) -> tuple[str, ...]:
-    """What `shoal` is told to run this member alone."""
+    """The arguments of `shoal` that run this member alone."""
     return ("run", str(member.path), "--name", member.name)
 
 
@@ -409,7 +291,7 @@ def _exit_text(code: int) -> str:
 
 
 def _last_log_line(file: Path) -> str:
-    """The last line it wrote, as a hint for people; nothing is decided by it."""
+    """The last line of the log, as a hint for the operator; nothing is decided by it."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - 4096))

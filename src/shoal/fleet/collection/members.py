@@ -1,8 +1,8 @@
-"""Which scrapers a folder holds, which of them are meant, and which belong to a group.
+"""The members of a collection: the scrapers in a folder, which of them are chosen, and which form a group.
 
-A member is a file: `configs/fiji/fijitimes.yaml`, or a Python file in which a `Scraper` is made. Its country is the
-folder it lies in, unless the YAML says otherwise. A newspaper with members in several countries is a group; a YAML may
-name another group.
+A member is a YAML file such as `configs/fiji/fijitimes.yaml`, or a Python file that makes a `Scraper`. Its section is
+the folder it lies in, unless the YAML names another. Members with the same file name in several sections form a group;
+a YAML may name another group.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
 
-from shoal.define.yaml_scraper import SUFFIXES, YamlHeader, read_yaml_header, slug
+from shoal.define.yaml_scraper import SECTION_LABEL, SUFFIXES, YamlHeader, read_yaml_header, slug
 from shoal.errors import NotFound, ShoalError, UsageError
 
 TEMPLATES = {"template.yaml", "template.yml"}
@@ -26,15 +26,16 @@ PYTHON = ".py"
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One scraper of a collection.
 
-    `key` is `country/newspaper`, where the newspaper is the file's name; `name` is what its runs are called in the
-    ledger. `group`: one after another with the others of that name. `priority`: smaller goes first. `timeout`, `stale`,
-    `memory`: its own limits, None for the collection's. `broken`: why its file cannot be used.
+    `key` is `section/title`, where the title is the name of its file; `name` is the scraper of its runs. `labels`: what
+    `--where` chooses by. `group`: members of one group run one after another. `priority`: smaller goes first.
+    `timeout`, `stale`, `memory`: its own limits, None for the collection's. `broken`: why its file cannot be used.
     """
 
     path: Path
-    country: str
-    newspaper: str
+    section: str
+    title: str
     name: str
+    labels: Mapping[str, str] = {}
     group: str | None = None
     priority: int = 0
     timeout: float | None = None
@@ -44,33 +45,33 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        return f"{self.country}/{self.newspaper}"
+        return f"{self.section}/{self.title}"
 
 
 class MemberFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which members are meant: of these countries (all if none is named), included (all if nothing is), not excluded.
+    """Which members to run: those with one of the values of each label, included (all if nothing is), not excluded.
 
-    Patterns such as `fiji/*` or `*times` are compared with the key and with the newspaper.
+    Patterns such as `fiji/*` or `*times` are compared with the key and with the title.
     """
 
-    countries: Sequence[str] = ()
+    where: Mapping[str, Sequence[str]] = {}
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
 
     @property
     def is_set(self) -> bool:
-        return bool(self.countries or self.include or self.exclude)
+        return bool(self.where or self.include or self.exclude)
 
     def matches(self, member: Member) -> bool:
         return (
-            (not self.countries or member.country in {slug(country) for country in self.countries})
+            all(member.labels.get(label) in {slug(value) for value in values} for label, values in self.where.items())
             and (not self.include or _matches(member, self.include))
             and not _matches(member, self.exclude)
         )
 
 
 class CollectionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be run: singles, and groups in the order of their members."""
+    """The members to run: singles, and groups in the order of their members."""
 
     singles: tuple[Member, ...]
     groups: dict[str, tuple[Member, ...]]
@@ -79,14 +80,14 @@ class CollectionPlan(msgspec.Struct, frozen=True, kw_only=True):
     def members(self) -> list[Member]:
         """In the order they start when not all can start at once: by priority, then groups, the longest first.
 
-        The members of a group have to wait for each other, so a group that starts late ends last.
+        The members of a group wait for each other, so a group that starts late would end last.
         """
         groups = [member for group in self.groups.values() for member in group]
         sizes = {name: len(group) for name, group in self.groups.items()}
         return sorted([*groups, *self.singles], key=lambda member: (member.priority, -sizes.get(member.group or "", 0)))
 
     def only(self, keys: Collection[str]) -> CollectionPlan:
-        """The same without the members that have other keys."""
+        """The plan for the members with these keys."""
         groups = {name: tuple(m for m in group if m.key in keys) for name, group in self.groups.items()}
         return CollectionPlan(
             singles=tuple(member for member in self.singles if member.key in keys),
@@ -95,9 +96,9 @@ class CollectionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def discover(folder: Path) -> list[Member]:
-    """Every member of the folder, disabled ones left out. Files that cannot be used are members too: broken ones.
+    """Every enabled member of the folder. A file that cannot be used, or has the name of another, is a broken member.
 
-    So are files that claim the name of another member. Raises NotFound when there is no member.
+    Raises NotFound when there is no member.
     """
     members = [member for path in _files(folder) if (member := _member(path)) is not None]
     if not members:
@@ -114,9 +115,9 @@ def plan_members(members: Iterable[Member], member_filter: MemberFilter) -> Coll
     grouped = [_with_group(member, all_members) for member in all_members]
     chosen = [member for member in grouped if member_filter.matches(member)]
     if not chosen:
-        known = ", ".join(sorted({member.country for member in all_members}))
+        known = ", ".join(sorted({member.section for member in all_members}))
         raise UsageError(
-            "No scraper of the folder is chosen.", remedy=f"Look at --country, --include and --exclude; it has {known}."
+            "No scraper of the folder is chosen.", remedy=f"Check --where, --include and --exclude; it has {known}."
         )
     groups: dict[str, list[Member]] = defaultdict(list)
     for member in chosen:
@@ -135,7 +136,7 @@ def _files(folder: Path) -> Iterator[Path]:
     unreadable: list[OSError] = []
     for place, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
         if (real := os.path.realpath(place)) in seen:
-            folders.clear()  # a link that leads back
+            folders.clear()  # a link to a folder above it
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
@@ -148,7 +149,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is a file, or was meant to be one: a link that leads nowhere counts."""
+    """Whether it is a file; a link to a missing file counts."""
     try:
         return path.is_file() or (path.is_symlink() and not path.exists())
     except OSError:
@@ -167,20 +168,21 @@ def _member(path: Path) -> Member | None:
         header = read_yaml_header(path)
     except ShoalError as error:
         return msgspec.structs.replace(plain, broken=error.message)
-    except Exception as error:  # whatever is wrong with one file, the others are run
+    except Exception as error:  # one unreadable file must not stop the others
         return msgspec.structs.replace(plain, broken=f"{path} cannot be read: {type(error).__name__}: {error}.")
-    return _from_header(header, plain.newspaper) if header.enabled else None
+    return _from_header(header, plain.title) if header.enabled else None
 
 
 def _member_from_path(path: Path) -> Member:
-    country, newspaper = slug(path.absolute().parent.name) or "x", slug(path.stem) or "x"
-    return Member(path=path, country=country, newspaper=newspaper, name=f"{country}.{newspaper}")
+    section, title = slug(path.absolute().parent.name) or "x", slug(path.stem) or "x"
+    labels = {SECTION_LABEL: section}
+    return Member(path=path, section=section, title=title, name=f"{section}.{title}", labels=labels)
 
 
 def _mark_name_clashes(members: Sequence[Member]) -> list[Member]:
-    """Of several files with one key or one name, one keeps it and the others are broken, under the name of their file.
+    """Of several files with the same key or name, one keeps it; the others are broken, with their file name as title.
 
-    The one that lies where its name says keeps it, else the first by its path.
+    The one whose folder is its section keeps it, else the first by path.
     """
     taken: dict[str, Member] = {}
     renamed: dict[Path, Member] = {}
@@ -191,7 +193,8 @@ def _mark_name_clashes(members: Sequence[Member]) -> list[Member]:
         else:
             other = taken[clash]
             why = member.broken or (
-                f"{member.path} and {other.path} are both {clash}: rename one of them, or change its country: or name:."
+                f"{member.path} and {other.path} are both {clash}: rename one of them, or change its {SECTION_LABEL}: "
+                f"or name:."
             )
             renamed[member.path] = _broken_member(member.path, why, taken)
     return [renamed.get(member.path, member) for member in members]
@@ -204,22 +207,23 @@ def _has_custom_name(member: Member) -> bool:
 
 def _broken_member(path: Path, why: str, taken: dict[str, Member]) -> Member:
     """`tonga/times.yaml`: a key that no other member has."""
-    country, file, number = _member_from_path(path).country, f"{slug(path.stem) or 'x'}{path.suffix}", 1
-    newspaper = file
-    while f"{country}/{newspaper}" in taken:
+    plain, file, number = _member_from_path(path), f"{slug(path.stem) or 'x'}{path.suffix}", 1
+    title = file
+    while f"{plain.section}/{title}" in taken:
         number += 1
-        newspaper = f"{file}_{number}"
-    member = Member(path=path, country=country, newspaper=newspaper, name=f"{country}.{newspaper}", broken=why)
+        title = f"{file}_{number}"
+    member = msgspec.structs.replace(plain, title=title, name=f"{plain.section}.{title}", broken=why)
     taken[member.key] = taken[member.name] = member
     return member
 
 
-def _from_header(header: YamlHeader, newspaper: str) -> Member:
+def _from_header(header: YamlHeader, title: str) -> Member:
     return Member(
         path=header.path,
-        country=slug(header.country),
-        newspaper=newspaper,
+        section=header.section,
+        title=title,
         name=header.scraper_name,
+        labels=header.labels,
         group=None if header.group is None else slug(header.group),
         priority=header.priority,
         timeout=header.timeout,
@@ -229,9 +233,9 @@ def _from_header(header: YamlHeader, newspaper: str) -> Member:
 
 
 def _calls_scraper_class(path: Path) -> bool:
-    """Whether the code calls `Scraper(...)`; other files beside the members are theirs to import.
+    """Whether the code calls `Scraper(...)`; other Python files are modules that members import.
 
-    A file that is not even Python counts: whoever wrote it wants to hear of it.
+    A file that is not valid Python counts, so that its error is reported.
     """
     try:
         tree = ast.parse(path.read_bytes())
@@ -246,15 +250,15 @@ def _calls_scraper_class(path: Path) -> bool:
 
 
 def _with_group(member: Member, all_members: Sequence[Member]) -> Member:
-    """With its group: the one it names, or its newspaper if that is in several countries."""
+    """With its group: the one it names, or its title if several sections have that."""
     if member.group is not None:
         return member
-    same_name = sum(other.newspaper == member.newspaper and other.group is None for other in all_members)
-    return msgspec.structs.replace(member, group=member.newspaper) if same_name > 1 else member
+    same_title = sum(other.title == member.title and other.group is None for other in all_members)
+    return msgspec.structs.replace(member, group=member.title) if same_title > 1 else member
 
 
 def _matches(member: Member, patterns: Sequence[str]) -> bool:
-    texts = [member.key, member.newspaper]
-    if member.newspaper.endswith((*SUFFIXES, PYTHON)):  # broken, under the name of its file
+    texts = [member.key, member.title]
+    if member.title.endswith((*SUFFIXES, PYTHON)):  # a broken member with its file name as title
         texts += [text.removesuffix(member.path.suffix) for text in texts]
     return any(fnmatch(text, pattern.lower()) for pattern in patterns for text in texts)

@@ -1,6 +1,6 @@
-"""A collection as a scraper of its own: its items are the members, its ordered lanes are the groups.
+"""A collection as a scraper: its items are the members, its ordered lanes are the groups.
 
-So a collection has all that a run has: leases, retries, several machines, progress, why, a summary from the ledger.
+So a collection has leases, retries, several machines, progress and `why`, as every run has.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ STAGE = "member"
 def collection_scraper(
     name: str, all_members: Iterable[Member], chosen: CollectionPlan, member_runner: MemberRunner, *, retries: int
 ) -> Scraper:
-    """`name` is the collection's own; its runs are those of `collection.NAME`.
-
-    A new run begins with the chosen members; one that goes on may have others of the folder.
-    """
+    """The scraper `collection.NAME`. A new run starts with the chosen members; a resumed one may have others."""
     scraper = Scraper(COLLECTION_SCRAPER_PREFIX + name, robots=False)
     members = {member.key: member for member in [*all_members, *chosen.members]}
 

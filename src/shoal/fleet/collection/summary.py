@@ -1,4 +1,4 @@
-"""What became of every member and of every group, read from the ledger."""
+"""The report on every member and every group of a collection, read from the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORST_FIRST = (MemberStatus.FAILED.value, NOT_RUN, MemberStatus.WARNING.value, 
 
 
 class MemberReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`: success, warning, failed, or `not run` for one whose turn has not come or not ended."""
+    """`status`: success, warning, failed, or `not run` for one that has not started or not ended."""
 
     member: str
     group: str | None
@@ -52,6 +52,8 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The reports on all members of a run, at the ledger's time `at`."""
+
     at: dt.datetime
     members: Sequence[MemberReport]
 
@@ -111,7 +113,7 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
     counts = Counts() if own is None else await ledger.reads.stats(own.id)
     failed = item.state is ItemState.DEAD
     attempts = await ledger.reads.attempts(run.id, item.id) if failed else []
-    # The last attempt that says so: one that ended with its worker has nothing to say.
+    # Of the last attempt that has one: an attempt that ended with its worker has no detail.
     detail = next((attempt.detail for attempt in reversed(attempts) if attempt.detail), {})
     seconds = detail.get("seconds", attempts[-1].seconds if attempts else None)
     return MemberReport(

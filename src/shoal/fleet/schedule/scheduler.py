@@ -1,7 +1,7 @@
-"""A node that keeps schedules: looks what is due, takes what nobody has taken, and carries it out.
+"""A node that runs schedules: it finds slots that are due, acquires their locks, and runs them.
 
-Nodes are equal. Each slot is a lock of the ledger, so one of them has it; when that one dies, another takes it over
-and goes on with the same run.
+Nodes are equal. Each slot is a lock in the ledger, so one node has it; when that one dies, another acquires the lock
+and resumes the same run.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import asyncio
 import datetime as dt
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerError
 from shoal.fleet.schedule.slot_runner import SlotOptions, SlotRunner
-from shoal.fleet.schedule.slots import Slot, SlotDecision, decide, read_slots, record_first_seen
+from shoal.fleet.schedule.slots import Slot, SlotDecision, SlotReport, decide, read_slots, record_first_seen
 from shoal.fleet.schedule.timetable import Timetable, next_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 
-# How often a node looks for slots that others have lost, and the longest it sleeps.
+# How often a node looks for slots that others have lost; also the longest that it sleeps.
 POLL_SECONDS = 5.0
 MIN_SECONDS = 0.05
 RETRY_SECONDS = 0.2
@@ -29,8 +28,8 @@ Schedules = Mapping[str, ScheduleConfig]
 
 
 class Scheduler:
-    """`at_once`: slots that this node carries out at a time. `print_line` says a line to whoever watches,
-    `on_slot_ended` hears what became of each slot.
+    """`at_once`: slots that this node runs at a time. `print_line` gets sentences for the operator, `on_slot_ended` the
+    end of each slot.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Scheduler:
         at_once: int,
         log: Log,
         print_line: Callable[[str], None],
-        on_slot_ended: Callable[[Slot, Mapping[str, Any]], None],
+        on_slot_ended: Callable[[SlotReport], None],
     ) -> None:
         self._ledger = ledger
         self._options = options
@@ -58,7 +57,7 @@ class Scheduler:
         self._stopped = asyncio.Event()
 
     def set_schedules(self, schedules: Schedules) -> None:
-        """From now on these. What is being carried out goes on."""
+        """Replace the schedules; slots that run are not affected."""
         self._first_seen = {
             name: first_seen
             for name, first_seen in self._first_seen.items()
@@ -72,13 +71,13 @@ class Scheduler:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Take nothing more; what runs is finished, and the rest of its run left to other nodes."""
+        """Start no more slots and drain those that run; other nodes resume their runs."""
         self._stopped.set()
         for runner in self._runners.values():
             runner.stop()
 
     async def run(self) -> None:
-        """Until stopped, and all that was taken has ended."""
+        """Until stopped and all slots of this node have ended."""
         polling = asyncio.create_task(self._poll_forever())
         stopped = asyncio.create_task(self._stopped.wait())
         try:
@@ -86,7 +85,7 @@ class Scheduler:
             if polling.done():
                 polling.result()
         finally:
-            # A ledger that does not answer must not hold up who was told to stop.
+            # A ledger that does not answer must not delay a stop.
             for task in (polling, stopped):
                 task.cancel()
             await asyncio.gather(polling, stopped, return_exceptions=True)
@@ -131,7 +130,7 @@ class Scheduler:
         due = table.due(known.last_taken, self._now)
         decision = decide(name, known, due.slots, config.overlap, self._now)
         if decision is not None and await self._apply(decision, config, table) and due.has_dropped and decision.begin:
-            self._print(f"{name}: slots before {decision.begin[0].name} were missed and are not made up for.")
+            self._print(f"{name}: slots before {decision.begin[0].name} were missed and will not run.")
         return max(MIN_SECONDS, (next_slots(table, self._now, 1)[0] - self._now).total_seconds())
 
     async def _apply(self, decision: SlotDecision, config: ScheduleConfig, table: Timetable) -> bool:
@@ -144,11 +143,11 @@ class Scheduler:
                     "behind": decision.blocked_by.lock_name,
                 }
                 await self._ledger.locks.complete(slot.lock_name, self._options.owner, value)
-                self._report(slot, value)
-        ours = [runner.slot for runner in self._runners.values()]  # one that was lost may still be about to end
+                self._report(SlotReport(slot, value))
+        ours = [runner.slot for runner in self._runners.values()]  # a lost one may still be ending
         for slot in decision.begin if decision.resume is None else (decision.resume,):
             if len(ours) < self._at_once and slot not in ours and await self._acquire(slot):
-                how = "begins" if decision.resume is None else "is taken over, its node has left it"
+                how = "begins" if decision.resume is None else "is resumed here, its node has lost it"
                 self._start(
                     SlotRunner(slot, config, self._options, self._ledger.locks, self._still_due(slot, table)), how
                 )
@@ -159,7 +158,7 @@ class Scheduler:
         return await self._ledger.locks.acquire(slot.lock_name, self._options.owner, self._options.lease)
 
     def _still_due(self, slot: Slot, table: Timetable) -> Callable[[], bool]:
-        """Whether the policy would still choose this slot."""
+        """A function that says whether the timetable would still choose this slot."""
         just_before = slot.at - dt.timedelta(seconds=1)
         return lambda: slot.at in table.due(just_before, self._now).slots
 
@@ -171,8 +170,8 @@ class Scheduler:
 
     async def _run_slot(self, runner: SlotRunner) -> None:
         try:
-            self._report(runner.slot, await runner.run_to_end())
-        except Exception as error:  # one slot must not end the others; its lock goes to another node
+            self._report(await runner.run_to_end())
+        except Exception as error:  # the other slots go on; another node acquires the lock of this one
             self._log.error("slot failed", slot=runner.slot.lock_name, exc_info=error)
             self._print_line(
                 f"{runner.slot.schedule}: the slot of {runner.slot.name} failed: {type(error).__name__}: {error}."
@@ -182,12 +181,10 @@ class Scheduler:
         del self._runners[task]
         self._changed.set()
 
-    def _report(self, slot: Slot, value: Mapping[str, Any]) -> None:
-        run = f", run {value['run_id']}" if value.get("run_id") else ""
-        why = f": {value['why']}" if value.get("why") else ""
-        self._print(f"{slot.schedule}: the slot of {slot.name} is {value['state']}{run}{why}.", **value)
-        self._on_slot_ended(slot, value)
+    def _report(self, report: SlotReport) -> None:
+        self._log.info(report.text, **report.value)
+        self._on_slot_ended(report)
 
-    def _print(self, text: str, **facts: object) -> None:
-        self._log.info(text, **facts)
+    def _print(self, text: str) -> None:
+        self._log.info(text)
         self._print_line(text)

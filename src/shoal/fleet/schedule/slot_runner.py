@@ -1,16 +1,8 @@
-"""Runs one slot of a schedule in a child process under a renewed lock.
-
-Keeping a lock while it is being done, and noticing when it is lost.
-
-The process of one slot: a `shoal run` or `shoal enqueue` of its own, with a log of its own.
-
-One slot that this node has taken, from its process to what the ledger is told about it.
-"""
+"""Runs one slot of a schedule: a `shoal run` or `shoal enqueue` in a child process, under a lock that is renewed."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import tempfile
 import time
@@ -22,24 +14,18 @@ import msgspec
 
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerError, NotAllowed
-from shoal.fleet.process import Child, start_child
-from shoal.fleet.schedule.slots import Slot
+from shoal.fleet.process import EX_OSERR, EXIT_INTERRUPTED, EXIT_SECONDS, ChildCommand, ChildProcess
+from shoal.fleet.schedule.slots import Slot, SlotReport
 from shoal.ledger.protocols import Locks
 
 RENEWALS_PER_LEASE = 4
-# Beyond the seconds that running items get to end, so long may a run take to say goodbye.
-EXIT_SECONDS = 10.0
 MAX_READ = 1 << 20
-STOPPED = 130
-EX_OSERR = 71  # as the system names it: it cannot fork
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+MIN_BACKOFF, MAX_BACKOFF = 2.0, 60.0
 RETRY_SECONDS = 1.0
 
 
 async def renew_until_lost(locks: Locks, name: str, by: str, seconds: float) -> None:
-    """Say again and again that it is ours. Returns when it is somebody else's, or may be: the ledger has not answered
-    for as long as others would wait.
-    """
+    """Renew the lock until it is lost: another owner has it, or the ledger has not answered for `seconds`."""
     renewed_at = time.monotonic()
     while (left := renewed_at + seconds - time.monotonic()) > 0:
         await asyncio.sleep(min(left, seconds / RENEWALS_PER_LEASE))
@@ -53,64 +39,48 @@ async def renew_until_lost(locks: Locks, name: str, by: str, seconds: float) -> 
             continue
 
 
-class ProcessExit(msgspec.Struct, frozen=True):
-    """How the process ended, and what it said about the run (the last JSON value it wrote)."""
+class SlotExit(msgspec.Struct, frozen=True):
+    """The exit code of a slot's process, and the last JSON value that it wrote: its report about the run."""
 
     code: int
     report: Mapping[str, Any] = {}
 
 
 class SlotProcess:
-    """The processes of one slot, one after another. `drain`: seconds that what runs gets when it is to end."""
+    """The processes of one slot, one after another, with one log file. `drain`: seconds for running items at a stop."""
 
     def __init__(self, slot: Slot, action: str, environment: Mapping[str, str], logs: Path, drain: float) -> None:
-        self._arguments = (action, slot.schedule, "--idempotency-key", slot.idempotency_key, "--json")
-        self._environment = environment
-        self._drain = drain
-        self._child: Child | None = None
-        self._stop_requests = 0
         self.log_file = logs / slot.schedule / slot.log_name
         self.stopped = asyncio.Event()
+        self._command = ChildCommand(
+            arguments=(action, slot.schedule, "--idempotency-key", slot.idempotency_key, "--json"),
+            environment=environment,
+            stop_timeout=drain + EXIT_SECONDS,
+            log=self.log_file,
+        )
+        self._child: ChildProcess | None = None
 
-    async def run(self) -> ProcessExit:
+    async def run(self) -> SlotExit:
         """One process from its start to its end. Raises OSError when it cannot be started."""
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile() as stdout_file, self.log_file.open("ab") as log:
-            self._child = await start_child(
-                self._arguments,
-                self._environment,
-                stdout=stdout_file,
-                stderr=log,
-                stop_timeout=self._drain + EXIT_SECONDS,
-            )
-            if self.stopped.is_set():  # it was told to stop while its process was being made
-                self._child.send_signal(signal.SIGTERM)
-            try:
-                code = await self._child.wait()
-            finally:
-                self._child = None
-            return ProcessExit(code, _last_json_object(stdout_file))
+        self._child = ChildProcess(self._command)
+        if self.stopped.is_set():
+            self._child.stop()
+        with tempfile.TemporaryFile() as output:
+            await self._child.start(stdout=output)
+            return SlotExit(await self._child.wait(), _last_json_object(output))
 
     def stop(self) -> None:
-        """What runs is finished, the rest goes back; told again, what runs goes back too; in the end it is killed."""
-        self._stop_requests += 1
+        """The first call drains the process, a second one makes it give back what runs."""
         self.stopped.set()
-        if self._child is None:
-            return
-        # Both are counted alike, but two of the same kind that come close together would arrive as one.
-        self._child.send_signal(signal.SIGTERM if self._stop_requests == 1 else signal.SIGINT)
-        if self._stop_requests == 1:
-            asyncio.get_running_loop().call_later(self._drain + EXIT_SECONDS, self._kill, self._child)
-
-    def _kill(self, child: Child) -> None:
-        if child is self._child:
-            child.send_signal(signal.SIGKILL)
+        if self._child is not None:
+            self._child.stop()
 
 
-def _last_json_object(stdout_file: IO[bytes]) -> Mapping[str, Any]:
-    size = stdout_file.seek(0, 2)
-    stdout_file.seek(max(0, size - MAX_READ))
-    for line in reversed(stdout_file.read().splitlines()):
+def _last_json_object(output: IO[bytes]) -> Mapping[str, Any]:
+    size = output.seek(0, 2)
+    output.seek(max(0, size - MAX_READ))
+    for line in reversed(output.read().splitlines()):
         try:
             value = msgspec.json.decode(line)
         except msgspec.DecodeError:
@@ -121,10 +91,10 @@ def _last_json_object(stdout_file: IO[bytes]) -> Mapping[str, Any]:
 
 
 class SlotOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How this node carries slots out.
+    """How a node runs slots.
 
-    `owner`: its name in the ledger. `lease`: seconds that a slot stays ours when the ledger hears nothing from us.
-    `drain`: seconds that what runs gets when it is to end. `environment`: what the processes find.
+    `owner`: its name in the ledger. `lease`: seconds that a lock lasts without renewal. `drain`: seconds for
+    running items at a stop. `environment`: of the child processes.
     """
 
     owner: str
@@ -135,10 +105,10 @@ class SlotOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotRunner:
-    """Its lock must have been taken.
+    """Runs one slot whose lock this node has acquired.
 
-    `wanted` says whether the slot is still to be run after it had to wait. `resumable`: when this node is told to stop,
-    another goes on with the slot.
+    `wanted` says whether the slot shall still run after it had to wait for another run. `resumable`: when this node is
+    stopped, another one resumes the slot.
     """
 
     def __init__(
@@ -166,38 +136,38 @@ class SlotRunner:
     def stop(self) -> None:
         self._process.stop()
 
-    async def run_to_end(self) -> dict[str, Any]:
-        """Until it has ended or is no longer ours. Returns what the ledger was told: `state` says how it ended."""
+    async def run_to_end(self) -> SlotReport:
+        """Until it has ended or its lock is lost."""
         renewing = asyncio.create_task(
             renew_until_lost(self._locks, self.slot.lock_name, self._options.owner, self._options.lease)
         )
         running = asyncio.create_task(self._run_process())
         try:
             await asyncio.wait((renewing, running), return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():  # others go on with the run by now
+            if not running.done():  # another node resumes the run
                 self._process.stop()
                 await asyncio.wait((running,))
-                renewing.result()  # a defect there must not look like a slot that went to another node
-                return {"state": "lost", "node": socket.gethostname()}
-            return await self._complete(running.result(), renewing)
+                renewing.result()  # an unexpected error there is not a lost lock
+                return SlotReport(self.slot, {"state": "lost", "node": socket.gethostname()})
+            return SlotReport(self.slot, await self._complete(running.result(), renewing))
         finally:
             for task in (renewing, running):
                 task.cancel()
             await asyncio.gather(renewing, running, return_exceptions=True)
 
     async def _run_process(self) -> dict[str, Any]:
-        pause = FIRST_PAUSE
+        pause = MIN_BACKOFF
         while True:
             try:
                 outcome = await self._process.run()
             except OSError as error:
-                return self._result_of("failed", ProcessExit(EX_OSERR), why=f"it cannot be started: {error.strerror}")
+                return self._result_of("failed", SlotExit(EX_OSERR), why=f"it cannot be started: {error.strerror}")
             if self._process.stopped.is_set() and outcome.code not in (0, 1):
                 return self._result_of(self._stopped_state, outcome)
             if outcome.code != NotAllowed.exit_code:
-                state = {0: "done", STOPPED: "interrupted"}.get(outcome.code, "failed")
+                state = {0: "done", EXIT_INTERRUPTED: "interrupted"}.get(outcome.code, "failed")
                 return self._result_of(state, outcome)
-            if not outcome.report.get("own"):  # else a process of this very slot is about to leave
+            if not outcome.report.get("own"):  # otherwise an earlier process of this slot is about to exit
                 if self._config.overlap == "skip" or self.slot.manual:
                     return self._result_of("skipped", outcome, why=_still_running_text(outcome))
                 if not self._wanted():
@@ -208,19 +178,19 @@ class SlotRunner:
                 await asyncio.wait_for(self._process.stopped.wait(), pause)
                 return self._result_of(self._stopped_state, outcome)
             except TimeoutError:
-                pause = min(LONGEST_PAUSE, pause * 2)
+                pause = min(MAX_BACKOFF, pause * 2)
 
     @property
     def _stopped_state(self) -> str:
         return "left" if self._resumable else "interrupted"
 
-    def _result_of(self, state: str, outcome: ProcessExit, *, why: str | None = None) -> dict[str, Any]:
+    def _result_of(self, state: str, outcome: SlotExit, *, why: str | None = None) -> dict[str, Any]:
         own = {"run_id": outcome.report.get("run_id"), "exit_code": outcome.code} if state != "skipped" else {}
         stored = {"state": state, **own, "node": socket.gethostname(), "log": str(self.log_file)}
         return stored if why is None else {**stored, "why": why}
 
     async def _complete(self, value: dict[str, Any], renewing: asyncio.Task[None]) -> dict[str, Any]:
-        """Finish the lock, or give up what is left to other nodes."""
+        """Complete the lock, or release it when another node shall resume the slot."""
         while not renewing.done():
             try:
                 if value["state"] == "left":
@@ -233,6 +203,6 @@ class SlotRunner:
         return {**value, "state": "lost"}
 
 
-def _still_running_text(outcome: ProcessExit) -> str:
+def _still_running_text(outcome: SlotExit) -> str:
     run = outcome.report.get("run_id")
-    return f"run {run} is still going" if run else "another process is at it"
+    return f"run {run} is still going" if run else "another process runs it"

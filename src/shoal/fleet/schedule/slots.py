@@ -1,16 +1,13 @@
-"""Slots of a schedule, the locks that stand for them, and when a schedule was first seen.
+"""Slots of a schedule: the lock of each in the ledger, which to start, and when a schedule was first seen.
 
-When a schedule was first seen: nothing from before that moment is missed, and intervals count from it.
-
-The ledger keeps it with the rule it belongs to, so that a schedule that was changed begins anew.
-
-Slots: a schedule's single moments, the locks that stand for them in the ledger, and what to do about them.
+Slots before the first sight of a schedule are not missed, and intervals count from it. The ledger stores it with the
+rule of the schedule, so that a changed schedule begins anew.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +25,7 @@ MAX_LISTED = 50
 
 
 async def read_first_seen(ledger: Ledger, name: str, config: ScheduleConfig) -> dt.datetime | None:
-    """None when nobody has seen this schedule as it is now."""
+    """None when no node has seen this schedule with its present rule."""
     found = await ledger.settings.get(_scope(name))
     return None if found is None or found[1].get("rule") != config.rule else _moment(found[1])
 
@@ -36,9 +33,9 @@ async def read_first_seen(ledger: Ledger, name: str, config: ScheduleConfig) -> 
 async def record_first_seen(
     ledger: Ledger, name: str, config: ScheduleConfig, now: dt.datetime, *, by: str
 ) -> dt.datetime | None:
-    """When it was first seen: by somebody before, or by us now. None while another node is writing it down.
+    """When it was first seen, which is `now` if no node has seen it. None while another node records it.
 
-    Only one node writes at a time, or two that see a new schedule together would count its intervals differently.
+    One node records at a time: two that see a new schedule together would count its intervals differently.
     """
     lock = f"schedule-first-seen:{name}"
     if not await ledger.locks.acquire(lock, by, LOCK_SECONDS):
@@ -50,7 +47,7 @@ async def record_first_seen(
             await ledger.settings.put(_scope(name), {"rule": config.rule, "since": seen.isoformat()}, by=by)
         return seen
     finally:
-        with suppress(LedgerError):  # then its time runs out
+        with suppress(LedgerError):  # then it expires
             await ledger.locks.release(lock, by)
 
 
@@ -63,7 +60,7 @@ def _scope(name: str) -> str:
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One moment of a schedule. `manual`: somebody asked for it, the schedule did not."""
+    """One start time of a schedule. `manual`: asked for by an operator, not by the timetable."""
 
     schedule: str
     at: dt.datetime
@@ -79,7 +76,7 @@ class Slot(msgspec.Struct, frozen=True):
 
     @property
     def idempotency_key(self) -> str:
-        """What its run is made for."""
+        """Of its run."""
         return f"schedule {self.schedule} {self.name}"
 
     @property
@@ -87,8 +84,25 @@ class Slot(msgspec.Struct, frozen=True):
         return self.at.astimezone(dt.UTC).strftime("%Y%m%d_%H%M%S") + ".log"
 
 
+class SlotReport(msgspec.Struct, frozen=True):
+    """How a slot ended: what was stored with its lock. `state`: done, failed, skipped, interrupted, left or lost."""
+
+    slot: Slot
+    value: Mapping[str, Any]
+
+    @property
+    def state(self) -> str:
+        return str(self.value["state"])
+
+    @property
+    def text(self) -> str:
+        run = f", run {self.value['run_id']}" if self.value.get("run_id") else ""
+        why = f": {self.value['why']}" if self.value.get("why") else ""
+        return f"{self.slot.schedule}: the slot of {self.slot.name} is {self.state}{run}{why}."
+
+
 def lock_prefix(schedule: str) -> str:
-    """How the names of a schedule's locks begin; in the order of their names they are in the order of time."""
+    """The prefix of a schedule's locks; the order of their names is the order of time."""
     return f"schedule:{schedule}:"
 
 
@@ -99,13 +113,13 @@ def parse_slot(schedule: str, lock: str) -> Slot:
 
 
 class KnownSlots(msgspec.Struct, frozen=True):
-    """What the ledger knows of a schedule's slots, the last one first."""
+    """The slots of a schedule that the ledger has, the last one first."""
 
     slots: tuple[tuple[Slot, LockView], ...] = ()
 
     @property
     def last_taken(self) -> dt.datetime | None:
-        """The last slot that was taken, whatever became of it."""
+        """The time of the last slot that a node took, however it ended."""
         return next((slot.at for slot, _ in self.slots if not slot.manual), None)
 
     @property
@@ -115,7 +129,7 @@ class KnownSlots(msgspec.Struct, frozen=True):
 
 
 async def read_slots(locks: Locks, schedule: str) -> KnownSlots:
-    """The newest slots, and the one that they were skipped for if that lies further back."""
+    """The newest slots, and the one that they were skipped for if that is older."""
     found = await locks.list(lock_prefix(schedule), limit=MAX_LISTED)
     behind = found[0].value.get("behind") if found else None
     if behind is not None and all(lock.name != behind for lock in found):
@@ -125,10 +139,10 @@ async def read_slots(locks: Locks, schedule: str) -> KnownSlots:
 
 
 class SlotDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to try, in this order.
+    """What to do, in this order.
 
-    `resume`: somebody had this slot and has it no longer. `begin`: the first of these that can be taken. `skip`: these
-    come while another is going, `blocked_by` that one.
+    `resume`: a slot whose node has lost it. `begin`: the first of these whose lock can be acquired. `skip`: slots that
+    are due while `blocked_by` is unfinished.
     """
 
     resume: Slot | None = None
@@ -141,15 +155,15 @@ def decide(
     schedule: str, known: KnownSlots, due: Sequence[dt.datetime], overlap: Overlap, now: dt.datetime
 ) -> SlotDecision | None:
     """None when there is nothing to do."""
-    going = known.unfinished
-    left = next((slot for slot, lock in going if lock.until <= now), None)
-    if left is not None:
-        return SlotDecision(resume=left)
+    unfinished = known.unfinished
+    lost = next((slot for slot, lock in unfinished if lock.until <= now), None)
+    if lost is not None:
+        return SlotDecision(resume=lost)
     new = tuple(_slots(schedule, due))
-    if not new or (going and overlap == "wait"):
+    if not new or (unfinished and overlap == "wait"):
         return None
-    return SlotDecision(skip=new, blocked_by=going[0][0]) if going else SlotDecision(begin=new)
+    return SlotDecision(skip=new, blocked_by=unfinished[0][0]) if unfinished else SlotDecision(begin=new)
 
 
-def _slots(schedule: str, moments: Iterable[dt.datetime]) -> Iterable[Slot]:
-    return (Slot(schedule, moment) for moment in moments)
+def _slots(schedule: str, times: Iterable[dt.datetime]) -> Iterable[Slot]:
+    return (Slot(schedule, time) for time in times)

@@ -1,4 +1,4 @@
-"""When a schedule comes due. Pure rules: moments in, moments out, all of them in UTC and to the second.
+"""The slots of a schedule, as times in UTC to the second. Pure functions.
 
 A cron expression is read in its time zone, as Debian's cron does where clocks change: one that names minutes and hours
 (`30 2 * * *`) runs once a day, also on the day that has this hour twice, and at the end of the gap on the day that does
@@ -17,33 +17,33 @@ from cronsim import CronSim
 
 from shoal.config.schedules import ScheduleConfig
 
-# A slot is on time when somebody sees it within so many seconds.
+# A slot that is found within this time is not a missed one.
 GRACE = dt.timedelta(seconds=60)
 MAX_BACKFILL = 100
 _FIRST_WINDOW = dt.timedelta(minutes=1)
 
 
 class DueSlots(msgspec.Struct, frozen=True):
-    """The slots to be run, the oldest first. `has_dropped`: there were more, which nobody will run."""
+    """The slots to run, the oldest first. `has_dropped`: there were more, which will not run."""
 
     slots: tuple[dt.datetime, ...] = ()
     has_dropped: bool = False
 
 
 class Timetable:
-    """Of one schedule. `since`: when it was first seen; nothing comes due before or at that moment."""
+    """Of one schedule. `since`: when it was first seen; all slots are later."""
 
     def __init__(self, config: ScheduleConfig, since: dt.datetime) -> None:
         self._config = config
         self._since = _to_second(since)
 
     def after(self, moment: dt.datetime) -> Iterator[dt.datetime]:
-        """All slots behind a moment, without end."""
+        """All slots after a time, without end."""
         start = max(_to_second(moment), self._since)
         return self._interval_times(start) if self._config.every is not None else self._cron_times(start)
 
     def due(self, last_taken: dt.datetime | None, now: dt.datetime) -> DueSlots:
-        """What is to be run now, when `last_taken` is the last slot that was taken (None: none ever was)."""
+        """The slots to run now. `last_taken`: the last slot that a node took, None if none ever was."""
         start = self._since if last_taken is None else max(last_taken, self._since)
         most = MAX_BACKFILL if self._config.missed == "all" else 1
         slots = self._latest(start, now, most + 1)
@@ -53,9 +53,9 @@ class Timetable:
         return DueSlots(tuple(kept), has_dropped=len(kept) < len(slots))
 
     def _latest(self, start: dt.datetime, now: dt.datetime, most: int) -> list[dt.datetime]:
-        """The last slots behind `start` up to now, at most so many.
+        """The last slots after `start` up to now, at most `most`.
 
-        Looked for in windows that grow backwards, so that years without anybody cost no more than a minute.
+        Searched in windows that grow backwards, so that years without a node cost no more than a minute.
         """
         window = _FIRST_WINDOW
         while True:
@@ -76,7 +76,7 @@ class Timetable:
         local = start.astimezone(ZoneInfo(self._config.timezone))
         for tick in CronSim(self._config.cron or "", local):
             moment = tick.astimezone(dt.UTC)
-            # Begun within the hour that comes twice, the expression would be found in the first of the two again.
+            # Started within the hour that occurs twice, it would find slots of the first of the two again.
             if moment > start:
                 yield moment
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import detail_text
-from shoal.ledger.commits import BaseCommits
-from shoal.ledger.intake import prepare_follow_ups
+from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import as_columns, none_if_empty
 from shoal.model.outcome import DONE, FinishedAttempt

@@ -1,15 +1,14 @@
-"""Connections to PostgreSQL: pooling, retries, and errors put into Shoal's words.
+"""Connections to PostgreSQL: pooling, retries, notifications.
 
-No session state is needed on these connections (no SET, no session locks), so a PgBouncer in transaction mode may stand
-in between. Statements are prepared, which saves a round trip each, unless a pooler is seen: then the process id that
-came with the login is not that of the server's process.
+The connections need no session state (no SET, no session locks), so PgBouncer may be used in transaction mode.
+Statements are prepared, which saves a round trip each, unless a pooler is detected: then the process id reported at
+login is not that of the server's process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,87 +16,46 @@ from typing import Any
 
 import asyncpg
 
-from shoal.errors import (
-    BadLedgerUrl,
-    LedgerCorrupt,
-    LedgerError,
-    LedgerFull,
-    LedgerNotMigrated,
-    LedgerReadOnly,
-    LedgerUnavailable,
-    LedgerUnreachable,
-    ShoalError,
-    WorkerLost,
-    WrongState,
+from shoal.errors import BadLedgerUrl, LedgerUnavailable, LedgerUnreachable
+from shoal.ledger.postgres.errors import (
+    BUSY_ERRORS,
+    TRANSIENT_ERRORS,
+    ConnectionLost,
+    LedgerBusy,
+    first_line,
+    is_transient,
+    tls_error,
+    to_shoal_error,
 )
-from shoal.ledger.postgres.tls import tls_error
 from shoal.model.ledger_url import redacted_address, split_connect_timeout
 
 Record = asyncpg.Record
 PREPARED_STATEMENTS = 200
-LISTEN_AGAIN_SECONDS = 10.0
+LISTEN_RETRY_SECONDS = 10.0
 IDLE_CONNECTION_SECONDS = 30.0
-# After the server said that it has no connection left: how long we make do with one, and how long we keep it.
+# After the server has reported that it has no connection left: how long we use a single one, and how long we keep it.
 LIMITED_SECONDS = 30.0
 MAX_HOLD_SECONDS = 5.0
-# Servers that were asked whether a pooler stands before them. A process asks once.
+# Whether a URL leads to a server without a pooler in between. Determined once per process.
 _IS_DIRECT: dict[str, bool] = {}
 LOGIN_SECONDS = 10.0
 
-# The connection broke, the server starts or stops, or two transactions collided: the call may be made again.
-_TRANSIENT_ERRORS = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.ConnectionDoesNotExistError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.SerializationError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ProtocolViolationError,
-    OSError,
-    TimeoutError,
-)
-# The server gave the statement up, so it has had no effect: others hold what it needs.
-_BUSY_ERRORS = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
-_NOT_MIGRATED_ERRORS = (
-    asyncpg.UndefinedTableError,
-    asyncpg.UndefinedFunctionError,
-    asyncpg.InvalidSchemaNameError,
-    asyncpg.UndefinedColumnError,
-)
-
 
 class StatelessConnection(asyncpg.Connection):
-    """A connection that needs no clean-up between two uses, because nothing of ours outlives its transaction.
+    """A connection that is not reset between two uses, because Shoal leaves nothing behind after a transaction.
 
-    The pool's usual clean-up is a round trip after every call, and one that PgBouncer would send to any server.
+    The pool's usual reset costs a round trip per call, and PgBouncer might send it to another server.
     """
 
     def get_reset_query(self) -> str:
         return ""
 
 
-class ConnectionLost(LedgerError):
-    """The answer is unknown: the call may or may not have taken effect."""
-
-
-class LedgerBusy(ConnectionLost):
-    """The call did not take effect, because others hold locks that it needs."""
-
-
-class ClaimSuperseded(LedgerError):
-    """The claim was given up before it was carried out; it took nothing."""
-
-
 class PostgresDatabase:
-    """A small pool, and calls that survive restarts of the server for as long as `patience` lasts.
+    """A small pool whose calls are retried for up to `patience` seconds, so that they survive restarts of the server.
 
-    A connection that is not used is closed soon. When the server has none left, everybody who finds out makes do with
-    one, gives it up now and then so that others get a turn, and does not listen; see `_limit_connections`. `warn` hears
-    of that.
+    Idle connections are closed soon. When the server has no connection left, a process uses a single one, closes it
+    every few seconds for the benefit of others, and does not listen; see `_limit_connections`. `warn` is called then.
     """
 
     def __init__(self, url: str, *, pool_size: int, patience: float, command_timeout: float) -> None:
@@ -126,7 +84,7 @@ class PostgresDatabase:
             self._prepare = await self._is_direct_with_retry()
             self._pool = await asyncpg.create_pool(
                 self.url,
-                min_size=0,  # with a floor the pool reconnects by itself, and reports every failure of that on stderr
+                min_size=0,  # otherwise the pool reconnects by itself and reports every failure on stderr
                 max_size=self._pool_size,
                 connection_class=StatelessConnection,
                 statement_cache_size=PREPARED_STATEMENTS if self._prepare else 0,
@@ -136,18 +94,18 @@ class PostgresDatabase:
             )
         except (ValueError, asyncpg.ClientConfigurationError) as error:
             raise tls_error(error, self.url, self.display_url) or BadLedgerUrl(
-                f"{self.display_url} is not a PostgreSQL address: {_text(error)}."
+                f"{self.display_url} is not a PostgreSQL address: {first_line(error)}."
             ) from None
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise LedgerUnreachable(f"{self.display_url} refused us: {_text(error)}.") from None
+            raise LedgerUnreachable(f"{self.display_url} refused us: {first_line(error)}.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            kind = LedgerUnavailable if _is_transient(error) else LedgerUnreachable
+            kind = LedgerUnavailable if is_transient(error) else LedgerUnreachable
             raise tls_error(error, self.url, self.display_url) or kind(
-                f"{self.display_url} does not answer: {_text(error)}."
+                f"{self.display_url} does not answer: {first_line(error)}."
             ) from None
 
     async def _is_direct_with_retry(self) -> bool:
-        """Whether no pooler stands in between. A server without a free connection is asked again, as others leave."""
+        """Whether there is no pooler in between. Retried while the server has no free connection."""
         if (known := _IS_DIRECT.get(self.url)) is not None:
             return known
         deadline = time.monotonic() + self.patience
@@ -184,11 +142,11 @@ class PostgresDatabase:
             self._pool = None
 
     async def fetch(self, sql: str, *args: object) -> list[Record]:
-        """Rows of one statement. For statements that may be made twice, as all of ours are but for claims."""
+        """Rows of one statement, which may be executed twice; all of ours but the claim allow that."""
         return await self._fetch_with_retry(sql, args)
 
     async def try_row(self, sql: str, *args: object) -> Record | None:
-        """The first row, or None when others hold what it needs. For what can as well be done later."""
+        """The first row, or None when others hold locks it needs. For work that can be done later."""
         try:
             return (await self._fetch_with_retry(sql, args, retry_busy=False))[0]
         except LedgerBusy:
@@ -211,24 +169,24 @@ class PostgresDatabase:
                 pause = min(pause * 2, 1.0)
 
     async def fetch_once(self, sql: str, *args: object) -> list[Record]:
-        """Rows of one statement, or ConnectionLost when nobody can say whether it took effect."""
+        """Rows of one statement; ConnectionLost when it is unknown whether it took effect."""
         if self._pool is None:
             raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
         try:
             async with self._connection(self._pool) as connection:
                 rows: list[Record] = await connection.fetch(sql, *args)
                 return rows
-        except _BUSY_ERRORS as error:
-            raise LedgerBusy(_text(error)) from error
+        except BUSY_ERRORS as error:
+            raise LedgerBusy(first_line(error)) from error
         except asyncpg.TooManyConnectionsError as error:
             self._limit_connections(error)
-            raise ConnectionLost(_text(error)) from error
-        except _TRANSIENT_ERRORS as error:
-            raise ConnectionLost(_text(error)) from error
+            raise ConnectionLost(first_line(error)) from error
+        except TRANSIENT_ERRORS as error:
+            raise ConnectionLost(first_line(error)) from error
         except asyncpg.UniqueViolationError as error:
-            # The same call, sent twice, met itself: asked again, it finds its receipt.
+            # The same call was sent twice at once. Repeated, it finds the receipt.
             if error.constraint_name == "receipt_pkey":
-                raise ConnectionLost(_text(error)) from error
+                raise ConnectionLost(first_line(error)) from error
             raise to_shoal_error(error) from error
         except asyncpg.PostgresError as error:
             raise to_shoal_error(error) from error
@@ -248,12 +206,12 @@ class PostgresDatabase:
                 yield connection
 
     def _limit_connections(self, error: BaseException) -> None:
-        """The server has no connection left: need as few as possible for a while."""
+        """The server has no connection left: use a single one for a while."""
         now = time.monotonic()
         if now >= self._limited_until:
             self._connection_expired_at = now
             self.warn(
-                f"The database server has no connection left ({_text(error)}): this process makes do with one and "
+                f"The database server has no connection left ({first_line(error)}): this process makes do with one and "
                 "takes turns with others. Start fewer workers, use PgBouncer, or raise max_connections."
             )
         self._limited_until = now + LIMITED_SECONDS
@@ -269,23 +227,23 @@ class PostgresDatabase:
         return (await self.fetch(sql, *args))[0][0]
 
     async def script(self, statements: Sequence[str]) -> None:
-        """Several statements in one transaction, each possibly holding many commands. Not repeated."""
+        """Several statements, each of one or more commands, in one transaction. Not retried."""
         if self._pool is None:
             raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
         try:
             async with self._pool.acquire() as connection, connection.transaction():
                 for statement in statements:
                     await connection.execute(statement, timeout=600)
-        except (*_BUSY_ERRORS, *_TRANSIENT_ERRORS) as error:
-            raise LedgerUnreachable(f"{self.display_url} broke off: {_text(error)}.") from error
+        except (*BUSY_ERRORS, *TRANSIENT_ERRORS) as error:
+            raise LedgerUnreachable(f"{self.display_url} broke off: {first_line(error)}.") from error
         except asyncpg.PostgresError as error:
             raise to_shoal_error(error) from error
 
     async def wait_for_notification(self, seconds: float) -> None:
-        """Sleep until somebody notifies, at most so long. Behind PgBouncer no hint comes, and the sleep is all."""
+        """Sleep until a notification, at most so long. Behind PgBouncer there are none, so it only sleeps."""
         until = time.monotonic() + seconds
         if (listening := self._ensure_listening()) is not None:
-            # A task of its own: callers are cancelled as they please, and must not leave a half-made connection behind.
+            # A separate task: a cancelled caller must not leave a half-open connection behind.
             await asyncio.wait((listening,), timeout=seconds)
         self._woken.clear()
         try:
@@ -294,13 +252,13 @@ class PostgresDatabase:
             return
 
     def _ensure_listening(self) -> asyncio.Task[None] | None:
-        """The task that begins to listen, if that is under way; it is begun when nobody listens."""
-        begun = self._listen_task
-        if begun is not None and not begun.done():
-            return begun
+        """The task that opens the listening connection, started if there is none; None when nothing is to wait for."""
+        task = self._listen_task
+        if task is not None and not task.done():
+            return task
         if (self._listener is not None and not self._listener.is_closed()) or time.monotonic() < self._listen_retry_at:
             return None
-        self._listen_retry_at = time.monotonic() + LISTEN_AGAIN_SECONDS
+        self._listen_retry_at = time.monotonic() + LISTEN_RETRY_SECONDS
         self._listen_task = asyncio.create_task(self._listen(), name="listen")
         return self._listen_task
 
@@ -312,51 +270,8 @@ class PostgresDatabase:
             self._listener, connection = connection, None
         except asyncpg.TooManyConnectionsError as error:
             self._limit_connections(error)
-        except (*_BUSY_ERRORS, *_TRANSIENT_ERRORS, asyncpg.PostgresError):
+        except (*BUSY_ERRORS, *TRANSIENT_ERRORS, asyncpg.PostgresError):
             return
         finally:
             if connection is not None:
                 connection.terminate()
-
-
-def to_shoal_error(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
-    """A server's complaint as an error with a remedy."""
-    match error.sqlstate:
-        case "SH001":
-            return WorkerLost("This worker was declared dead, or never registered.")
-        case "SH002":
-            return WrongState(
-                f"The run is {_text(error)}: it takes no more items.", remedy="Resume it, or start it fresh."
-            )
-        case "SH003":
-            return ClaimSuperseded("The claim was given up.")
-        case "53100":
-            return LedgerFull(f"The database server has no space left: {_text(error)}.")
-        case "XX001" | "XX002" | "58P01" | "58030":
-            return LedgerCorrupt(f"The database is damaged, or its disk is: {_text(error)}.")
-        case "25006":
-            return LedgerReadOnly(
-                f"The database refuses writes: {_text(error)}.",
-                remedy="Connect to the primary server, not to a replica.",
-            )
-        case "42501":
-            return LedgerReadOnly(
-                f"The database refuses this user: {_text(error)}.",
-                remedy="Grant the user all rights on the schema shoal, or use its owner.",
-            )
-    if isinstance(error, _NOT_MIGRATED_ERRORS):
-        return LedgerNotMigrated(f"The database has no Shoal schema of this version: {_text(error)}.")
-    return LedgerError(f"The database refused: {_text(error)} ({error.sqlstate}).")
-
-
-def _is_transient(error: BaseException) -> bool:
-    """Whether a connection that failed like this may be had a moment later, with the same address."""
-    if isinstance(error, socket.gaierror):
-        return error.errno == socket.EAI_AGAIN
-    return isinstance(error, _TRANSIENT_ERRORS) and not isinstance(error, PermissionError)
-
-
-def _text(error: BaseException) -> str:
-    """The first line of a complaint, without its full stop; details are for the server's log."""
-    lines = str(error).splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -7,17 +7,15 @@ from functools import cache
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.coordination import SqlLocks, SqlSettings
-from shoal.ledger.postgres.bulk import PostgresBulk
-from shoal.ledger.postgres.claims import PostgresClaims
+from shoal.ledger.postgres.bulk import PostgresBulk, PostgresSteering
+from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import PostgresIntake
 from shoal.ledger.postgres.lanes import PostgresLanes
 from shoal.ledger.postgres.runs import PostgresRuns
 from shoal.ledger.postgres.schema import PostgresSchema
-from shoal.ledger.postgres.steering import PostgresSteering
 from shoal.ledger.postgres.upkeep import PostgresUpkeep
-from shoal.ledger.postgres.workers import PostgresWorkers
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.upkeep import SqlHealth
@@ -62,7 +60,7 @@ class PostgresLedger:
 
 @cache
 def named_queries() -> dict[str, str]:
-    return load_queries(f"{__package__}.queries")
+    return load_queries(__package__)
 
 
 async def open_postgres(

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Mapping
 
 from shoal.errors import InvalidSetting
+from shoal.ledger.bulk import BaseBulk
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.postgres.database import PostgresDatabase
-from shoal.ledger.runs import BaseBulk, BaseRuns, check_change
+from shoal.ledger.runs import BaseRuns, check_change
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.url_key import KEY_VERSION

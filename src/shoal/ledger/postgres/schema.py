@@ -12,15 +12,13 @@ from shoal.errors import LedgerError
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.schema import check_version, load_migrations, load_scripts, refuse_newer
 
-_PACKAGE = __package__
-
 
 def migrations() -> list[tuple[int, str, str]]:
-    return load_migrations(_PACKAGE)
+    return load_migrations(__package__)
 
 
 def functions() -> list[str]:
-    return [text for _, text in load_scripts(f"{_PACKAGE}.functions")]
+    return [text for _, text in load_scripts(__package__, "functions")]
 
 
 def functions_fingerprint() -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from shoal.ledger.bulk import BaseBulk
 from shoal.ledger.postgres.bulk import update_idle_runs
-from shoal.ledger.postgres.claims import PROMOTE_BATCH
+from shoal.ledger.postgres.claims import PROMOTE_BATCH, RESCUE_BATCH
 from shoal.ledger.postgres.database import PostgresDatabase
-from shoal.ledger.postgres.workers import RESCUE_BATCH
-from shoal.ledger.runs import BaseBulk
 from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
 from shoal.model.views import UpkeepReport
 
@@ -103,4 +102,4 @@ class PostgresUpkeep(BaseUpkeep):
         while (row := await self._db.try_row(self._sql["tidy"], TIDY_BATCH)) is not None and row[0] == TIDY_BATCH:
             if not round_.has_time_for("tidy"):
                 return
-        await self._db.fetch(self._sql["look_for_places"])
+        await self._db.fetch(self._sql["recheck_lane_slots"])

@@ -18,11 +18,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from shoal.ledger.runs import LANE_WORK_SECONDS, BaseBulk, BulkCursor
+from shoal.ledger.bulk import LANE_WORK_SECONDS, BaseBulk, BaseSteering, BulkCursor
+from shoal.ledger.catalog import Catalog
+from shoal.ledger.protocols import Reads
 from shoal.ledger.sqlite.database import SqliteDatabase
-from shoal.ledger.sqlite.moves import admit, admit_to
-from shoal.ledger.sqlite.transaction import Transaction, decoded, json_text
+from shoal.ledger.sqlite.moves import admit, admit_to, release
+from shoal.ledger.sqlite.transaction import Transaction, decoded, json_text, micros
 
 _HELD = ("some_delayed", "some_ready")
 # Other runs wait for the lock while a step lasts: some milliseconds.
@@ -221,3 +224,27 @@ class SqliteBulk(BaseBulk):
 
     async def _apply_lane_work(self, run_no: int) -> bool:
         return await self._db.write(partial(apply_lane_work, no=run_no))
+
+
+class SqliteSteering(BaseSteering):
+    def __init__(self, db: SqliteDatabase, catalog: Catalog, reads: Reads) -> None:
+        super().__init__(catalog, reads)
+        self._db = db
+
+    async def _release(self, older_than: float, run_no: int | None, reason: str) -> int:
+        claimed_until = await self._db.write(lambda tx: tx.now - micros(older_than))
+        released = 0
+        while back := await self._db.write(lambda tx: release(tx, claimed_until, run_no, reason, STEP)):
+            released += back
+        return released
+
+    async def _retry(self, run_no: int, items: list[int]) -> int:
+        return await self._db.write(lambda tx: retry_items(tx, run_no, json_text(items)))
+
+    async def _cancel(self, run_no: int, items: list[int], reason: str) -> int:
+        return await self._db.write(lambda tx: cancel_items(tx, run_no, json_text(items), reason))
+
+    async def _record_event(
+        self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
+    ) -> None:
+        await self._db.write(lambda tx: tx.record_event(run_no, by, action, subject, detail))

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.checks import detail_text
-from shoal.ledger.commits import BaseCommits
-from shoal.ledger.intake import prepare_follow_ups
+from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
 from shoal.ledger.sqlite.moves import admit

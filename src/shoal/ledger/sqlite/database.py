@@ -1,14 +1,13 @@
-"""The file: one connection that writes and one that reads, each with its thread, and errors in Shoal's words.
+"""The database file: one connection that writes and one that reads, each in its own thread.
 
 Several processes may use the file. Each write is one short transaction that takes the write lock at its beginning
-(BEGIN IMMEDIATE). Waiting for the lock is done here and not by SQLite's busy handler, whose naps grow to 100 ms: here
-naps are short, and who has waited longer asks more often, so that nobody starves.
+(BEGIN IMMEDIATE). Waiting for the lock is implemented here, because the pauses of SQLite's busy handler grow to 100 ms:
+here they are short and become shorter the longer a process has waited, so that none starves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import math
 import random
 import sqlite3
@@ -21,16 +20,14 @@ import msgspec
 
 from shoal.errors import BadLedgerUrl, LedgerCorrupt, LedgerReadOnly, LedgerUnreachable, UsageError
 from shoal.ledger.schema import load_scripts
-from shoal.ledger.sqlite.errors import APPLICATION_ID, busy_error, corrupt_error, is_busy, to_shoal_error
-from shoal.ledger.sqlite.hand import DatabaseThread
+from shoal.ledger.sqlite.connection import CHECK_AFTER_SECONDS, SqliteConnection, has_shoal_tables, is_foreign
+from shoal.ledger.sqlite.errors import busy_error, corrupt_error, is_busy, to_shoal_error
 from shoal.ledger.sqlite.integrity import find_damage
-from shoal.ledger.sqlite.transaction import SqliteClock, Transaction, to_datetime
+from shoal.ledger.sqlite.transaction import SqliteClock, Transaction
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.05
-CHECK_AFTER_SECONDS = 10.0
-PROGRESS_STEPS = 1_000_000
-# Whoever waits so long for the write lock is not the only one: heartbeats of others have waited too.
+# When the write lock was held for so long, heartbeats of other processes have been waiting too.
 STALL_SECONDS = 1.0
 # FULL: what was acknowledged survives a power cut. The rest keeps the write-ahead log useful and bounded.
 _SETTINGS = (
@@ -41,16 +38,6 @@ _SETTINGS = (
     "journal_size_limit = 67108864",
 )
 _READS = ("select", "with", "pragma")
-
-
-def _parse_time(raw: bytes) -> dt.datetime:
-    try:
-        return to_datetime(int(raw))
-    except (ValueError, OverflowError):
-        raise LedgerCorrupt(f"The ledger holds a time that cannot be: {raw[:40]!r}.") from None
-
-
-sqlite3.register_converter("moment", _parse_time)
 
 
 class SqliteDatabase:
@@ -65,8 +52,8 @@ class SqliteDatabase:
         self._waited = 0.0
         self._examined = False
         self._stalled_at = -math.inf
-        self._writer = _Connection(path, "shoal-ledger-write", clock)
-        self._reader = _Connection(path, "shoal-ledger-read", clock)
+        self._writer = SqliteConnection(path, "shoal-ledger-write", clock)
+        self._reader = SqliteConnection(path, "shoal-ledger-read", clock)
 
     @property
     def display_url(self) -> str:
@@ -74,7 +61,7 @@ class SqliteDatabase:
 
     @property
     def has_just_stalled(self) -> bool:
-        """Whether somebody held the write lock for long until a moment ago."""
+        """Whether another process held the write lock for long until a moment ago."""
         return time.monotonic() - self._stalled_at < STALL_SECONDS
 
     async def connect(self) -> None:
@@ -84,12 +71,12 @@ class SqliteDatabase:
             raise BadLedgerUrl(f"{self.path.parent} is not a folder.") from None
         except OSError as error:
             raise LedgerReadOnly(f"The folder {self.path.parent} cannot be made: {error.strerror}.") from None
-        await self._writer.thread.run(lambda _: self._translate_errors(self._open_writer))
-        await self._reader.thread.run(lambda _: self._translate_errors(lambda: self._open(self._reader)))
+        await self._writer.thread.run(lambda: self._translate_errors(self._open_writer))
+        await self._reader.thread.run(lambda: self._translate_errors(lambda: self._open(self._reader)))
         self._inode = self.path.stat().st_ino
 
     def check_still_there(self) -> None:
-        """Raises LedgerUnreachable when the file was removed: what is written from then on, nobody will find."""
+        """Raise LedgerUnreachable when the file was removed or replaced: further writes would be lost."""
         try:
             is_there = self.path.stat().st_ino == self._inode
         except OSError:
@@ -104,15 +91,15 @@ class SqliteDatabase:
         if not self._closed:
             self._closed = True
             for connection in (self._reader, self._writer):
-                await connection.thread.run(lambda _, c=connection: c.close())  # type: ignore[misc]
-                connection.thread.stop()
+                await connection.thread.run(connection.close)
+                connection.thread.close()
 
     async def fetch(self, sql: str, *args: object) -> list[sqlite3.Row]:
         """Rows of one statement. Lists go as JSON text."""
         params = [_encode(arg) if type(arg) is list else arg for arg in args]
         if sql.startswith(_READS):
             if not self._clock.is_set and not await self.read(self._clock.load_offset):
-                await self.write(lambda _: None)  # any write settles the clock
+                await self.write(lambda _: None)  # any write sets the clock's offset
             return await self.read(lambda connection: connection.execute(sql, params).fetchall())
         rows: list[sqlite3.Row] = await self._do(
             lambda cancelled: self._in_transaction(lambda c: c.execute(sql, params).fetchall(), cancelled)
@@ -126,16 +113,14 @@ class SqliteDatabase:
         return (await self.fetch(sql, *args))[0][0]
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask the reading connection. Does not need the schema."""
+        """Query the reading connection. Does not need the schema."""
         self._check_open()
         return await self._reader.thread.run(
-            lambda _: self._translate_errors(
-                lambda: self._retry_while_busy(lambda: query(self._reader.for_statement()))
-            )
+            lambda: self._translate_errors(lambda: self._retry_while_busy(lambda: query(self._reader.for_statement())))
         )
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
-        """Run an operation in one transaction of its own."""
+        """Run an operation in its own transaction."""
 
         def work(connection: sqlite3.Connection) -> tuple[T, bool]:
             transaction = Transaction(connection, self._sql, self._clock.now())
@@ -171,7 +156,7 @@ class SqliteDatabase:
         self._waited += time.monotonic() - began
 
     async def _check_if_stuck(self) -> None:
-        """Who has waited for long may wait for what a damaged file hides: it is checked, once."""
+        """A damaged file may hide work: after a long wait without any, it is checked once."""
         if self._waited > CHECK_AFTER_SECONDS and not self._examined:
             self._examined = True
             if (finding := await asyncio.to_thread(find_damage, self.path)) is not None:
@@ -179,7 +164,9 @@ class SqliteDatabase:
 
     async def _do(self, job: Callable[[Callable[[], bool]], T]) -> T:
         self._check_open()
-        return await self._writer.thread.run(lambda cancelled: self._translate_errors(lambda: job(cancelled)))
+        return await self._writer.thread.run_cancellable(
+            lambda cancelled: self._translate_errors(lambda: job(cancelled))
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -191,7 +178,7 @@ class SqliteDatabase:
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_INTERRUPT:
                 raise to_shoal_error(error, self.path) from error
-            raise corrupt_error(self.path, find_damage(self.path) or "a statement does not come to its end") from error
+            raise corrupt_error(self.path, find_damage(self.path) or "a statement does not end") from error
         except sqlite3.Error as error:
             raise to_shoal_error(error, self.path) from error
         except LedgerCorrupt as error:
@@ -216,7 +203,7 @@ class SqliteDatabase:
             if needs_clock and not self._clock.is_set:
                 self._clock.set_offset(connection)
             answer = work(connection)
-            # Nobody would learn of it (a claim, say): better not to have done it.
+            # The caller would never learn the result, such as the items of a claim: undo it.
             connection.execute("rollback" if cancelled() else "commit")
             return answer
         finally:
@@ -240,88 +227,22 @@ class SqliteDatabase:
                     raise busy_error(self.path, self._busy_timeout) from error
                 time.sleep(random.uniform(0.5, 1.5) * max(0.0002, 0.002 - (now - since) / 10))
 
-    def _open(self, connection: _Connection) -> None:
+    def _open(self, connection: SqliteConnection) -> None:
         connection.open()
         for setting in _SETTINGS:
-            # Even these are refused while another process turns a new file into one with a write-ahead log.
+            # These fail too while another process switches a new file to the write-ahead log.
             self._retry_while_busy(lambda setting=setting: connection.sqlite.execute(f"pragma {setting}"))  # type: ignore[misc]
 
     def _open_writer(self) -> None:
         self._open(self._writer)
         connection = self._writer.sqlite
-        if self._retry_while_busy(lambda: _is_foreign(connection)):
-            if self._retry_while_busy(lambda: _has_our_tables(connection)):
+        if self._retry_while_busy(lambda: is_foreign(connection)):
+            if self._retry_while_busy(lambda: has_shoal_tables(connection)):
                 raise corrupt_error(self.path, "the number in its header that says whose it is was changed")
             raise BadLedgerUrl(f"{self.path} is another program's database.", remedy="Choose another file.")
         self._retry_while_busy(lambda: connection.execute("pragma journal_mode = wal").fetchall())
-        for _, text in load_scripts(f"{__package__}.scratch"):
+        for _, text in load_scripts(__package__, "scratch"):
             connection.executescript(text)
-
-
-class _Connection:
-    """A connection that lives in one thread.
-
-    Pages that point to one another in a circle keep a statement going for ever. So the first one that takes long is
-    interrupted if SQLite's check finds that the file is damaged.
-    """
-
-    def __init__(self, path: Path, name: str, clock: SqliteClock) -> None:
-        self.thread = DatabaseThread(name)
-        self._path = path
-        self._clock = clock
-        self._sqlite: sqlite3.Connection | None = None
-        self._check_at = math.inf
-        self._examined = False
-
-    def for_statement(self) -> sqlite3.Connection:
-        """The connection, about to be given something to do."""
-        self._check_at = time.monotonic() + CHECK_AFTER_SECONDS
-        return self.sqlite
-
-    def _should_interrupt(self) -> bool:
-        if self._examined or time.monotonic() < self._check_at:
-            return False
-        self._examined = True
-        return find_damage(self._path) is not None
-
-    @property
-    def sqlite(self) -> sqlite3.Connection:
-        if self._sqlite is None:
-            raise LedgerUnreachable("The ledger is closed.", remedy="Open it again.")
-        return self._sqlite
-
-    def open(self) -> None:
-        connection = sqlite3.connect(
-            self._path,
-            timeout=0,
-            isolation_level=None,
-            detect_types=sqlite3.PARSE_COLNAMES,
-            cached_statements=512,
-        )
-        self._sqlite = connection
-        connection.row_factory = sqlite3.Row
-        connection.create_function("shoal_now", 0, self._clock.now)
-        connection.set_progress_handler(self._should_interrupt, PROGRESS_STEPS)
-
-    def close(self) -> None:
-        if self._sqlite is not None:
-            self._sqlite.close()
-            self._sqlite = None
-
-
-def _is_foreign(connection: sqlite3.Connection) -> bool:
-    """A file with tables that are not ours."""
-    # In this order: another process may make the ledger between the two questions, tables and id at once.
-    if not connection.execute("select exists (select 1 from sqlite_schema)").fetchone()[0]:
-        return False
-    application: int = connection.execute("pragma application_id").fetchone()[0]
-    return application != APPLICATION_ID
-
-
-def _has_our_tables(connection: sqlite3.Connection) -> bool:
-    names = "'run', 'stage', 'item', 'ready', 'waiting', 'delayed', 'lease', 'outcome'"
-    found: int = connection.execute(f"select count(*) from sqlite_schema where name in ({names})").fetchone()[0]
-    return found == 8
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

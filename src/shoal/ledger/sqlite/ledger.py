@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,8 @@ from shoal.ledger.coordination import SqlLocks, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
-from shoal.ledger.sqlite.bulk import SqliteBulk
-from shoal.ledger.sqlite.claims import SqliteClaims
+from shoal.ledger.sqlite.bulk import SqliteBulk, SqliteSteering
+from shoal.ledger.sqlite.claims import SqliteClaims, SqliteWorkers
 from shoal.ledger.sqlite.commits import SqliteCommits
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import no_space_message
@@ -20,14 +21,13 @@ from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
 from shoal.ledger.sqlite.runs import SqliteRuns
 from shoal.ledger.sqlite.schema import SqliteSchema
-from shoal.ledger.sqlite.steering import SqliteSteering
 from shoal.ledger.sqlite.transaction import SqliteClock
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
-from shoal.ledger.sqlite.workers import SqliteWorkers
 from shoal.ledger.upkeep import SqlHealth
 from shoal.model.views import HealthReport
 
 DEFAULT_BUSY_TIMEOUT = 30.0
+_PARAMETER = re.compile(r"\$(\d+)")
 
 
 class SqliteHealth(SqlHealth):
@@ -69,8 +69,9 @@ class SqliteLedger:
 
 @cache
 def named_queries() -> dict[str, str]:
-    """Without the comments before them: Python's sqlite3 tells a write by its first word."""
-    return {name: _without_comments(text) for name, text in load_queries(f"{__package__}.queries").items()}
+    """Without leading comments: Python's sqlite3 recognises a write by its first word."""
+    queries = load_queries(__package__, translate=_to_sqlite)
+    return {name: _without_comments(text) for name, text in queries.items()}
 
 
 async def open_sqlite(
@@ -88,6 +89,14 @@ async def open_sqlite(
         await db.close()
         raise
     return SqliteLedger(db)
+
+
+def _to_sqlite(shared: str) -> str:
+    """A query in PostgreSQL's form for SQLite: tables without a schema, and `?1` instead of `$1`.
+
+    SQLite accepts `$1` as well, but as a name: the numbers would then mean the order of first use.
+    """
+    return _PARAMETER.sub(r"?\1", shared.replace("shoal.", ""))
 
 
 def _without_comments(text: str) -> str:

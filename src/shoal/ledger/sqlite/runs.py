@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.errors import InvalidSetting
+from shoal.ledger.bulk import BaseBulk
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.runs import BaseBulk, BaseRuns, check_change
+from shoal.ledger.runs import BaseRuns, check_change
 from shoal.ledger.sqlite.bulk import truncate_if_only_run
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.transaction import Transaction, json_text, to_datetime

@@ -117,7 +117,7 @@ class Transaction:
     def record_event(
         self, run_no: int | None, actor: str, action: str, subject: str, detail: Mapping[str, Any]
     ) -> None:
-        self.run("note_event", run_no, actor, action, subject, json_text(detail))
+        self.run("insert_event", run_no, actor, action, subject, json_text(detail))
 
 
 def json_text(value: Any) -> str:

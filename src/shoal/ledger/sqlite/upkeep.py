@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from shoal.ledger.runs import BaseBulk
+from shoal.ledger.bulk import BaseBulk
 from shoal.ledger.sqlite.bulk import update_idle_runs
 from shoal.ledger.sqlite.claims import PROMOTE_BATCH, promote_due
 from shoal.ledger.sqlite.database import SqliteDatabase
@@ -139,7 +139,7 @@ def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
 def _tidy(tx: Transaction) -> bool:
     """Delete some of what nobody asks for any more; False when nothing is left of it."""
     tx.run("tidy_locks", tx.now - LOCK_RETENTION_DAYS * 24 * 3_600 * MICRO)
-    tx.run("look_for_places")
+    tx.run("recheck_lane_slots")
     return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
 
 

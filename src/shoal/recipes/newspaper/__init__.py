@@ -1,7 +1,7 @@
-"""A newspaper declared in YAML: listing pages that lead to articles.
+"""A newspaper declared in YAML: listing pages that link to articles.
 
-The listing goes from page to page, each an item of its own that knows how far those before it came, so an interrupted
-run goes on at its page. What the listing finds goes to the stage `article`, which makes the records.
+Each page of the listing is an item whose payload has the progress of the pages before it, so an interrupted run
+continues at its page. The articles of the listing go to the stage `article`, which yields the records.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from shoal.recipes.newspaper.known import KnownArticles
 from shoal.recipes.newspaper.paging import ListingUrls, Paging
 from shoal.recipes.newspaper.settings import NewspaperClient, read_newspaper
 
-# The listing first: what there is to do is known early, and sites move their articles from page to page meanwhile.
+# The listing first: the number of articles is known early, and new articles shift the others between pages.
 LISTING_PRIORITY = -1
-# A page may be slow; what ends an attempt before is the silence of the site.
+# Pages may be slow; a site that sends nothing ends the attempt earlier.
 LISTING_SECONDS = 300.0
 
 
 class NewspaperContext:
-    """What the two stages share: the settings of one newspaper, read and checked. Raises InvalidScraper."""
+    """The checked settings of one newspaper, for both stages. Raises InvalidScraper."""
 
     def __init__(self, header: YamlHeader) -> None:
         self.paper = read_newspaper(header)
@@ -48,12 +48,12 @@ class NewspaperContext:
         return self.listing_urls.page(paging.part, paging.index, paging.newest)
 
     def articles_left(self, paging: Paging) -> int | None:
-        """How many more articles are wanted."""
-        most = self.paper.max_articles
-        return None if most is None else max(0, most - paging.articles)
+        """How many articles remain up to `max_articles`; None without a limit."""
+        limit = self.paper.max_articles
+        return None if limit is None else max(0, limit - paging.articles)
 
     def end_reason(self, paging: Paging, found: ListingPage | None) -> str | None:
-        """Why this series of pages ends here."""
+        """Why this series of pages ends here; None if it continues."""
         total = found.total if found is not None else None
         if total is not None and paging.listed >= total:
             return "the site says that these are all"
@@ -62,23 +62,23 @@ class NewspaperContext:
         return paging.end_reason(self.paper.listing.batch_size)
 
     def limit_reason(self, paging: Paging) -> str | None:
-        """Why nothing more is to be done at all."""
+        """Which limit of the whole listing is reached; None if none is."""
         if self.articles_left(paging) == 0:
             return "max_articles is reached"
         return "max_pages is reached" if self.paper.max_pages and paging.pages >= self.paper.max_pages else None
 
     def next_page(self, paging: Paging, found: ListingPage | None, log: Log) -> Paging | None:
-        """Which page comes after this one; None if none does."""
-        why = self.limit_reason(paging)
-        if why is None:
-            why = self.end_reason(paging, found)
-            if why is None:
+        """The page after this one; None at the end of the listing."""
+        reason = self.limit_reason(paging)
+        if reason is None:
+            reason = self.end_reason(paging, found)
+            if reason is None:
                 return paging.next_page(self.paper.listing.batch_size)
             following = paging.next_part() if paging.part + 1 < len(self.listing_urls.templates) else None
         else:
             following = None
         template = self.listing_urls.templates[paging.part]
-        log.info("the listing ends", why=why, template=template, pages=paging.pages, articles=paging.articles)
+        log.info("the listing ends", why=reason, template=template, pages=paging.pages, articles=paging.articles)
         return following
 
 
@@ -112,15 +112,15 @@ def newspaper(header: YamlHeader) -> Scraper:
 
 def _page_item(listing: AnyStage, context: NewspaperContext, paging: Paging) -> NewItem:
     url = context.page_url(paging)
-    # It may be one of the numbered pages too, and as such it must not count as visited.
+    # The start page may also be one of the numbered pages, which needs a key of its own.
     key = "start" if url == context.listing_urls.start and paging.index == 0 else None
     return listing.item(url, key=key, payload=paging.payload(), priority=LISTING_PRIORITY)
 
 
 def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
-    """A page that failed, by itself: it ends well, or dead where everybody sees it.
+    """A failed page as an item of its own, which ends as done or as dead.
 
-    With `paging` it is the one that ended its series. Whenever it is had after all, perhaps days later, it goes on.
+    With `paging` its failure ended the series; when it succeeds, perhaps days later, the series continues.
     """
     payload = None if paging is None else msgspec.structs.replace(paging, again=True).payload()
     return listing.item(url, key=f"again {url}", payload=payload, priority=LISTING_PRIORITY)
@@ -129,7 +129,7 @@ def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) 
 async def _read_listing_page(
     context: NewspaperContext, scraper: Scraper, item: Item, http: Http, log: Log
 ) -> list[NewItem]:
-    """One page of the listing: its articles, and the page after it."""
+    """The items of one listing page: its articles, and the page after it."""
     listing = scraper.stages["listing"]
     paging = Paging.of(item.payload)
     if paging is None:
@@ -140,13 +140,13 @@ async def _read_listing_page(
     try:
         listed = context.reader.listing(await context.client.get(http, item.url))
     except AttemptEnded as ended:
-        gone = isinstance(ended, Permanent)
-        if isinstance(ended, Throttled) or not (gone or item.tries >= listing.policy.retries):
+        is_permanent = isinstance(ended, Permanent)
+        if isinstance(ended, Throttled) or not (is_permanent or item.tries >= listing.policy.retries):
             raise
-        if paging.again and not gone:
+        if paging.again and not is_permanent:
             raise
-        after = paging.after_failure(item.url if gone else None)
-        if not gone:
+        after = paging.after_failure(item.url if is_permanent else None)
+        if not is_permanent:
             log.warning("a page of the listing failed", why=ended.message)
             ends = after.batch_failed(context.paper.listing.batch_size)
             new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
@@ -166,7 +166,7 @@ async def _read_listing_page(
 
 
 def _nothing_found(listing: AnyStage, paging: Paging) -> Iterator[NewItem]:
-    """A series that ends without one article is a mistake in the file, or a site that is down: both must be seen."""
+    """A series without any article is an error: of the file, or of the site. Raises Permanent for the former."""
     if not paging.missing and not paging.failed:
         raise Permanent("no page of the listing has an article: check selectors.thumbnail, or json_paths of an api")
     return (_retry_page_item(listing, url) for url in paging.missing)

@@ -1,9 +1,4 @@
-"""Reads listing pages and articles with the selectors of the YAML file.
-
-Selectors: one or several, of which the first that finds something counts.
-
-From pages to what they hold: the articles of a listing page, the text of an article.
-"""
+"""Reads listing pages and articles with the selectors of the YAML file; of several selectors the first match counts."""
 
 from __future__ import annotations
 
@@ -30,11 +25,11 @@ _BLOCKS = frozenset({
     "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
 })
 # fmt: on
-_UNREAD = frozenset({"script", "style", "noscript", "template"})
+_SKIPPED = frozenset({"script", "style", "noscript", "template"})
 
 
 def check_selectors(header: YamlHeader, paper: Newspaper) -> None:
-    """Raises InvalidScraper for a selector that cannot be understood."""
+    """Raises InvalidScraper for an invalid selector."""
     from parsel import Selector
 
     empty = Selector(text="<html></html>")
@@ -44,19 +39,19 @@ def check_selectors(header: YamlHeader, paper: Newspaper) -> None:
             for selector in as_tuple(getattr(given, field)):
                 try:
                     empty.css(selector)
-                except Exception as problem:  # the library has errors of several families for this
+                except Exception as problem:  # parsel raises errors of several unrelated classes
                     where = f"selectors.{table}.{field}"
                     message = f"{where} is {selector!r}, which is no CSS selector: {' '.join(str(problem).split())}."
                     raise yaml_error(header, ["selectors", table, field], message) from None
 
 
 def elements(scope: Selector, selectors: OneOrMore) -> list[Selector]:
-    """What the first selector that finds anything finds."""
+    """The elements of the first selector that matches."""
     return next((found for selector in as_tuple(selectors) if (found := scope.css(selector))), [])
 
 
 def texts(scope: Selector, selectors: OneOrMore) -> list[str]:
-    """The texts of the first selector that finds any. Without ::text or ::attr they are all that an element says."""
+    """The texts of the first selector that finds any. Without ::text or ::attr: the whole text of each element."""
     for selector in as_tuple(selectors):
         matches = scope.css(selector)
         values = matches.getall() if _PSEUDO.search(selector) else [text_in(match.root) for match in matches]
@@ -72,39 +67,39 @@ def text(scope: Selector, selectors: OneOrMore) -> str | None:
 
 
 def link(scope: Selector, selectors: OneOrMore) -> str | None:
-    """The same for an address: an element stands for its href."""
+    """The first URL; of an element without ::text or ::attr its href."""
     return text(scope, tuple(each if _PSEUDO.search(each) else f"{each}::attr(href)" for each in as_tuple(selectors)))
 
 
 def text_in(root: Any) -> str:
-    """What a reader sees of an element: a line for each block, nothing of its scripts."""
+    """The visible text of an element: one line for each block, without scripts."""
     lines = "".join(_pieces(root)).split("\n")
     return "\n".join(line for each in lines if (line := " ".join(each.split())))
 
 
 def _pieces(root: Any) -> Iterator[str]:
-    """The texts below an element, with a line break around blocks. Without recursion: pages nest deeper than calls."""
-    left = [(root, False)]
-    while left:
-        node, closing = left.pop()
-        shown = isinstance(node.tag, str) and node.tag not in _UNREAD  # comments have no name
+    """The texts below an element, with line breaks around blocks. Iterative: pages nest deeper than the call stack."""
+    stack = [(root, False)]
+    while stack:
+        node, closing = stack.pop()
+        shown = isinstance(node.tag, str) and node.tag not in _SKIPPED  # comments have no name
         if shown and node.tag in _BLOCKS:
             yield "\n"
         if not closing and shown:
             yield _collapse_spaces(node.text)
-            left.append((node, True))
-            left += [(child, False) for child in reversed(node)]
+            stack.append((node, True))
+            stack += [(child, False) for child in reversed(node)]
         elif node is not root:
             yield _collapse_spaces(node.tail)
 
 
 def _collapse_spaces(text: str | None) -> str:
-    """A line break in the source is only a space to its reader."""
+    """A line break in the source is displayed as a space."""
     return re.sub(r"\s+", " ", text or "")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An article as a listing shows it. `fields` are the further ones of an API."""
+    """An article of a listing. `fields` are the further ones of an API."""
 
     url: str
     title: str | None = None
@@ -117,9 +112,9 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class ListingPage(msgspec.Struct, frozen=True):
-    """The articles of a page, each once, without those that are excluded. `urls` are all that it lists.
+    """The articles of a page, each once, without excluded ones. `urls` are those of all articles.
 
-    `total`: how many the site says there are in all.
+    `total`: the number of all articles that the site reports.
     """
 
     entries: tuple[Entry, ...]
@@ -138,7 +133,7 @@ class Reader:
         self._excluded = [re.compile(pattern) for pattern in as_tuple(paper.listing.exclude)]
 
     def listing(self, page: Page) -> ListingPage:
-        """What the page lists. Raises Permanent if it is not what the file says it is."""
+        """The articles of the page. Raises Permanent if it does not have the form that the file declares."""
         listing = self._paper.listing
         total = None
         if isinstance(listing, ApiListing):
@@ -149,11 +144,11 @@ class Reader:
         else:
             found = self._listed_in_html(page)
         entries = {entry.url: entry for entry in found}
-        wanted = tuple(entry for url, entry in entries.items() if self._is_article(url))
-        return ListingPage(wanted, tuple(entries), total)
+        articles = tuple(entry for url, entry in entries.items() if self._is_article(url))
+        return ListingPage(articles, tuple(entries), total)
 
     def article(self, page: Page, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The record of an article; None if the filter does not keep it. `given` is what the listing said of it."""
+        """The record of an article; None if the filter drops it. `given` is the payload from the listing."""
         selectors = self._paper.selectors.article
         clean = self._cleaner.clean
         body = clean("body", "\n".join(texts(page.selector, selectors.body)))
@@ -198,7 +193,7 @@ class Reader:
         return str(self._cleaner.clean("url", url))
 
     def _day(self, scope: Selector, selectors: OneOrMore) -> str | None:
-        """The first day that any of the selectors finds: a text that is none counts as not found."""
+        """The first day that any of the selectors finds; texts without a day are skipped."""
         found = (each for selector in as_tuple(selectors) for each in texts(scope, selector))
         return next((day for each in found if (day := self._cleaner.day(each))), None)
 
@@ -209,7 +204,7 @@ class Reader:
 
 
 def json_at(value: Any, path: str | None) -> Any:
-    """What stands at `data.items.0.url`; None if there is nothing."""
+    """The value at a path such as `data.items.0.url`; None if there is none."""
     if path is None:
         return None
     for name in path.removeprefix("$").strip(".").split(".") if path.strip("$.") else ():

@@ -1,8 +1,5 @@
-"""Functions that clean a field, dates among them.
-
-The day that a newspaper means: in one of the many ways to write it.
-
-Functions that put a field in order: a few by name, others as `module:function`.
+"""Functions that clean a field, by name or as `module:function`; and the parser of dates in the formats that newspapers
+use.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ FIELDS = ("url", "title", "date", "body", "tags")
 
 
 def read_day(text: str, *, now: dt.datetime, month_first: bool = False) -> dt.date | None:
-    """The day in a text, None if there is none. 3/4/2024 is in April unless `month_first` says otherwise.
+    """The day in a text, None if there is none. 3/4/2024 is in April unless `month_first` is set.
 
-    A date with a time zone is taken as it is written: the paper's own day.
+    A time zone is ignored: the day is the one that is written.
     """
     text = " ".join(text.split())
     if _EPOCH.fullmatch(text):
@@ -56,7 +53,7 @@ def read_day(text: str, *, now: dt.datetime, month_first: bool = False) -> dt.da
         first, second, year = (int(number) for number in found.groups())
         year += 2000 if year < 70 else 1900 if year < 100 else 0
         day, month_number = (second, first) if month_first else (first, second)
-        # 25/12 can only be meant one way.
+        # 25/12 is valid in one order only.
         return _day(year, month_number, day) or _day(year, day, month_number)
     return _relative(text, now)
 
@@ -72,7 +69,7 @@ def _relative(text: str, now: dt.datetime) -> dt.date | None:
         return None
     count = int(found[1]) if found[1].isdigit() else 1
     seconds = _SECONDS.get(found[2].lower()[:3])
-    # "3 months ago" names no day.
+    # "3 months ago" is not an exact day.
     return None if seconds is None or count > 10_000 else (now - dt.timedelta(seconds=count * seconds)).date()
 
 
@@ -94,7 +91,7 @@ def one_line(text: str) -> str:
 def plain_text(text: str) -> str:
     """Without the tags and entities of HTML."""
     without_tags = re.sub(r"<[^<>]*>", "", text)
-    # No character has so long a number, and Python refuses to read very long ones.
+    # No character has so long a number, and Python refuses to parse very long ones.
     return html.unescape(re.sub(r"&#[xX]?[0-9a-fA-F]{10,};?", "\ufffd", without_tags)).strip()
 
 
@@ -107,7 +104,7 @@ def https(url: str) -> str:
 
 
 def day_first(text: str) -> str:
-    """3/4/2024 is the third of April, as it is without this."""
+    """3/4/2024 is the third of April, which is also the default."""
     day = read_day(text, now=_now())
     return day.isoformat() if day else text
 
@@ -127,7 +124,7 @@ def lower_case(tags: list[str]) -> list[str]:
 
 
 def unchanged(value: str) -> str:
-    """Addresses are absolute and days are read anyway; files of older systems say so with these names."""
+    """URLs are absolute and dates are parsed in any case; existing files use these names."""
     return value
 
 
@@ -146,7 +143,7 @@ BUILTIN_FUNCTIONS: Mapping[str, Mapping[str, Function]] = {
 
 
 class FieldCleaner:
-    """The functions that a file names, found and ready. `files` are those that they were loaded from."""
+    """The cleaning functions of a file. `files` are the Python files that they were loaded from."""
 
     def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
         self.files: list[Path] = []
@@ -156,13 +153,13 @@ class FieldCleaner:
         }
 
     def clean(self, field: str, value: Any) -> Any:
-        """The value of a field after all its functions; an empty one is left alone."""
+        """The value of a field after all its functions; an empty one stays unchanged."""
         for function in self._functions[field] if value else ():
             value = function(value)
         return value
 
     def day(self, text: str | None) -> str | None:
-        """The day that a text means, as YYYY-MM-DD."""
+        """The day in a text, as YYYY-MM-DD."""
         cleaned = self.clean("date", text)
         day = read_day(str(cleaned), now=_now()) if cleaned else None
         return day.isoformat() if day else None
@@ -188,8 +185,8 @@ class FieldCleaner:
         known = BUILTIN_FUNCTIONS[field]
         if name in known:
             return known[name]
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}."
         raise yaml_error(
             header,
             ["cleaning", field],

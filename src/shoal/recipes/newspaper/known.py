@@ -1,4 +1,4 @@
-"""The articles that are there already: exports of earlier runs, or the files of an older system."""
+"""Articles that exist already: in exports of earlier runs, or in files of another system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.model.url_key import key_hash, url_key
 from shoal.recipes.newspaper.settings import Newspaper, as_tuple
 
 SUFFIXES = (".csv", ".jsonl", ".txt")
-LONGEST_FIELD = 16 << 20
+MAX_FIELD_BYTES = 16 << 20
 
 
 class _Line(msgspec.Struct):
@@ -25,7 +25,7 @@ class _Line(msgspec.Struct):
 
 
 class KnownArticles:
-    """Read when it is first asked for, and kept. Every process that works on the listing reads it."""
+    """The keys of the known articles, loaded once in every process that reads the listing."""
 
     def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
         self._patterns = as_tuple(paper.known)
@@ -38,13 +38,13 @@ class KnownArticles:
                 raise yaml_error(header, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
 
     async def load(self) -> None:
-        """Raises InvalidScraper when a file cannot be understood."""
+        """Read the files, once. Raises InvalidScraper when one cannot be parsed."""
         async with self._reading:
             if self._keys is None:
                 self._keys = await asyncio.to_thread(self._read) if self._patterns else frozenset()
 
     def has(self, url: str) -> bool:
-        assert self._keys is not None, "it must be ready"
+        assert self._keys is not None, "load() comes first"
         return bool(self._keys) and _key(url) in self._keys
 
     def _read(self) -> frozenset[bytes]:
@@ -71,7 +71,7 @@ def _urls(file: Path) -> Iterator[str]:
 
 
 def _column(file: Path, lines: TextIO) -> Iterator[str]:
-    csv.field_size_limit(LONGEST_FIELD)
+    csv.field_size_limit(MAX_FIELD_BYTES)
     rows = csv.DictReader(lines)
     if "url" not in (rows.fieldnames or ()):
         raise InvalidScraper(f"{file} has no column url.", remedy="Take it out of known.")

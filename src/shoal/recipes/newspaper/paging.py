@@ -1,9 +1,4 @@
-"""The pages of a listing, and when paging stops.
-
-Where the pages of a listing are: for each template a series, page after page.
-
-How far the listing has come, and whether to go on: the rules by which paging stops.
-"""
+"""The URLs of a listing's pages, one series for each template, and the rules by which paging stops."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from shoal.recipes.newspaper.settings import ApiListing, Archive, Listing, Newsp
 
 
 class ListingUrls:
-    """The addresses of a newspaper's listing pages. `newest` is the day on which an archive without an end begins."""
+    """The URLs of a newspaper's listing pages. `newest` is the first day of an archive without an end_date."""
 
     def __init__(self, paper: Newspaper) -> None:
         self._base_url = paper.base_url
@@ -31,7 +26,7 @@ class ListingUrls:
         self.templates = as_tuple(paper.listing.url_template)
 
     def check(self, header: YamlHeader) -> None:
-        """A page is an item, and one that is there already is not taken again: all of them must differ."""
+        """Raises InvalidScraper when pages have the same URL: each page is an item, and items are unique."""
         pages = [
             self._fill_template(part, values) for part in range(len(self.templates)) for values in self._first_two()
         ]
@@ -40,7 +35,7 @@ class ListingUrls:
             raise yaml_error(header, ["listing", "url_template"], message)
 
     def page(self, part: int, index: int, newest: dt.date) -> str | None:
-        """The address of a page of a template's series, counted from 0; None when the series has ended."""
+        """The URL of a page of a template's series, counted from 0; None behind the end of the series."""
         if part == 0 and self.start is not None:
             if index == 0:
                 return self.start
@@ -50,7 +45,7 @@ class ListingUrls:
 
     @cached_property
     def start(self) -> str | None:
-        """The page before the numbered ones, unless it is the first of them."""
+        """The start_url, unless it is the first of the numbered pages."""
         if not isinstance(self._listing, Pagination) or self._listing.start_url is None:
             return None
         start = self._absolute(self._listing.start_url)
@@ -66,7 +61,7 @@ class ListingUrls:
         def value(found: re.Match[str]) -> str:
             if found[1] not in values:
                 return found[0]
-            # Archives write June as 06; `{month:d}` is for those that do not.
+            # Most archives write June as 06; `{month:d}` is for the others.
             width = 2 if found[1] in ("month", "day") and not found[2] else 1
             return f"{values[found[1]]:0{width}d}"
 
@@ -95,7 +90,7 @@ def _values(listing: Listing, index: int, newest: dt.date) -> dict[str, int] | N
 
 
 def _period(listing: Archive, index: int, newest: dt.date) -> dict[str, int] | None:
-    """The day or the month so many back."""
+    """The day or the month `index` steps before the newest; None before start_date."""
     if listing.date_format == "daily":
         if index > (newest - listing.start_date).days:
             return None
@@ -109,13 +104,13 @@ def _period(listing: Archive, index: int, newest: dt.date) -> dict[str, int] | N
 
 
 class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the next page must know of those before it; it travels in the item's payload.
+    """The progress of the listing, stored in the payload of the next page's item.
 
-    `part` and `index` say which page comes next, `pages` and `articles` how much there was so far. Of the series:
-    `listed` articles, and whether there were `ever` any; `missing` are the pages that did not exist since the last one
-    that did. Of the batch: how many pages `batch` had, how many `failed`, whether an article was `fresh`, and `seen`,
-    a digest of what was on each. `before` are those of the batch before. `again`: this page ended the series because it
-    failed with all of its batch; should it be had after all, the series goes on from it.
+    `part` and `index` identify the next page; `pages` and `articles` count those so far. Of the series: `listed`
+    articles, whether it `ever` had any, and `missing`: the pages that did not exist since the last one that did. Of the
+    batch: the number of pages (`batch`), how many `failed`, whether an article was `fresh`, and `seen`, a digest of the
+    articles of each page; `before` are the digests of the previous batch. `again`: the page failed with all of its
+    batch and ended the series; if a retry succeeds, the series continues from it.
     """
 
     newest: dt.date
@@ -135,7 +130,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> Paging | None:
-        """How far it has come; None for a page that is by itself."""
+        """The progress in a payload; None for a page that is not part of a series."""
         return msgspec.convert(payload, cls) if "newest" in payload else None
 
     def payload(self) -> dict[str, Any]:
@@ -143,7 +138,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return built
 
     def after_page(self, urls: Sequence[str], *, taken: int, fresh: bool) -> Paging:
-        """After a page with these articles, of which so many were taken."""
+        """The progress after a page with these articles, of which `taken` were enqueued."""
         return msgspec.structs.replace(
             self._advance(),
             articles=self.articles + taken,
@@ -155,12 +150,12 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def after_failure(self, missing: str | None) -> Paging:
-        """After a page that could not be had; `missing` is its address if it does not exist."""
+        """The progress after a page that failed; `missing` is its URL if it does not exist."""
         pages = self.missing if missing is None else (*self.missing, missing)
         return msgspec.structs.replace(self._advance(), failed=self.failed + 1, missing=pages)
 
     def end_reason(self, batch_size: int) -> str | None:
-        """Why the series ends here, None if it does not. Only a whole batch tells."""
+        """Why the series ends here, None if it does not. Decided only at the end of a batch."""
         if self.batch < batch_size:
             return None
         if self.batch_failed(batch_size):
@@ -189,5 +184,5 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _digest(urls: Sequence[str]) -> str:
-    """What a page lists, whatever the order."""
+    """A digest of the articles of a page, independent of their order."""
     return hashlib.blake2b("\n".join(sorted(urls)).encode(), digest_size=9).hexdigest()

@@ -1,8 +1,5 @@
-"""What a newspaper's YAML file may contain; its headers and login.
-
-What a newspaper's YAML file may say, beside the keys that every declared scraper has.
-
-What goes with the requests: headers, and a login that only the newspaper's own hosts get.
+"""The keys of a newspaper's YAML file, beside those of every declared scraper; and the client that sends its headers,
+and its login to the newspaper's own hosts only.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ Cap = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 class _StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: a key that it does not have is an error."""
+    """A table of the file; unknown keys are errors."""
 
 
 class Pagination(_StrictStruct, frozen=True, tag_field="type", tag="pagination"):
@@ -57,9 +54,9 @@ class Archive(_StrictStruct, frozen=True, tag_field="type", tag="archive"):
 
 
 class JsonPaths(_StrictStruct, frozen=True):
-    """Where things stand in an answer: names with dots between, `$` for the answer itself.
+    """Paths in the response: names with dots between, `$` for the response itself.
 
-    `collection` is the list of articles, `total` how many there are in all; the others are looked for in each article.
+    `collection` is the list of articles, `total` the number of all articles; the others are paths in each article.
     `fields` are further ones for a record_filter.
     """
 
@@ -89,7 +86,7 @@ Listing = Pagination | Archive | ApiListing
 
 
 class Thumbnail(_StrictStruct, frozen=True):
-    """An article on a listing page: `container` selects it, the others look inside."""
+    """An article on a listing page: `container` selects it, the others select inside of it."""
 
     container: OneOrMore
     url: OneOrMore
@@ -98,7 +95,7 @@ class Thumbnail(_StrictStruct, frozen=True):
 
 
 class Article(_StrictStruct, frozen=True):
-    """What is read from an article's own page."""
+    """The fields of an article's own page."""
 
     body: OneOrMore
     title: OneOrMore = ()
@@ -126,7 +123,7 @@ class BasicAuth(_StrictStruct, frozen=True, tag_field="type", tag="basic"):
 
 
 class Cleaning(_StrictStruct, frozen=True):
-    """Functions that change a field, by name or as module:function, and those that say which records to keep."""
+    """Functions that change a field, by name or as module:function; `record_filter` decides which records are kept."""
 
     url: OneOrMore = ()
     title: OneOrMore = ()
@@ -139,9 +136,9 @@ class Cleaning(_StrictStruct, frozen=True):
 class Newspaper(_StrictStruct, frozen=True):
     """A newspaper.
 
-    `rate_limit`: seconds between two requests to a host. `concurrency`: requests to a host under way at once.
-    `retries`, `retry_seconds`: how often a request that failed is made again, and after how long at least. `known`:
-    files with the articles that are there already. `max_pages`, `max_articles`: where to stop at the latest.
+    `rate_limit`: seconds between two requests to a host. `concurrency`: concurrent requests to a host. `retries`,
+    `retry_seconds`: how often a failed request is repeated, and after which time at least. `known`: files with articles
+    that exist already. `max_pages`, `max_articles`: limits of a run.
     """
 
     base_url: str
@@ -167,7 +164,7 @@ def as_tuple(value: OneOrMore | None) -> tuple[str, ...]:
 
 
 def read_newspaper(header: YamlHeader) -> Newspaper:
-    """The file's keys, checked as far as they can be without asking a site. Raises InvalidScraper."""
+    """The checked settings of the file; no request is made. Raises InvalidScraper."""
     paper = convert_settings(header, Newspaper)
     if paper.client == "browser":
         message = "client is browser, but there are no browsers yet: pages are fetched over HTTP."
@@ -193,9 +190,11 @@ def _check_listing(header: YamlHeader, listing: Listing) -> None:
         names = {"offset", "num"} if listing.pagination_type == "offset" else {"page", "num"}
     for template in templates:
         if not names & set(re.findall(r"\{(\w+)(?::d)?\}", template)):
-            wanted = " or ".join(f"{{{name}}}" for name in sorted(names))
-            message = f"listing.url_template is the same for every page: {template!r} has no {wanted}."
-            raise yaml_error(header, ["listing", "url_template"], message, remedy=f"Write {wanted} where it changes.")
+            placeholders = " or ".join(f"{{{name}}}" for name in sorted(names))
+            message = f"listing.url_template is the same for every page: {template!r} has no {placeholders}."
+            raise yaml_error(
+                header, ["listing", "url_template"], message, remedy=f"Write {placeholders} where it changes."
+            )
         if not template.startswith("/"):
             _check_url(header, ["listing", "url_template"], re.sub(r"\{[^}]*\}", "1", template))
     if isinstance(listing, Pagination) and listing.start_url is not None and not listing.start_url.startswith("/"):
@@ -221,6 +220,8 @@ def _check_url(header: YamlHeader, keys: list[str], url: str) -> None:
 
 
 class NewspaperClient:
+    """Fetches pages with the headers and the login of the file."""
+
     def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
         self._headers = paper.headers
         self._retry_seconds = paper.retry_seconds
@@ -228,7 +229,7 @@ class NewspaperClient:
         self._hosts = {host_or_none(url) for url in (paper.base_url, *as_tuple(paper.listing.url_template))} - {None}
 
     async def get(self, http: Http, url: str | None) -> Page:
-        """The page; one that fails is not asked for again before the time that the file asks for."""
+        """The page. A failed request is repeated after `retry_seconds` at the earliest."""
         if url is None:
             raise Permanent("the item has no URL")
         try:

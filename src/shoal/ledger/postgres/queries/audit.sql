@@ -39,24 +39,6 @@ where coalesce(a.n, 0) <> coalesce(t.n, 0)
                   where k.id = coalesce(a.queue, t.queue) and r.state = 'removed')
 limit 20
 
--- name: audit_lanes
--- A lane's figures are what its rows say.
-with rows as (
-    select lane, 1 as taken, 1 as unstarted, 0 as waiting from shoal.ready where lane is not null
-    union all select lane, 1, case when started_at is null then 1 else 0 end, 0 from shoal.lease where lane is not null
-    union all select lane, 1, 1, 0 from shoal.delayed where lane is not null and slotted
-    union all select lane, 0, 0, 1 from shoal.waiting
-),
-actual as (
-    select lane, sum(taken) as taken, sum(unstarted) as unstarted, sum(waiting) as waiting from rows group by lane
-)
-select 'lane ' || l.key || ': says ' || l.taken || '/' || l.unstarted || '/' || l.waiting || ', has '
-       || coalesce(a.taken, 0) || '/' || coalesce(a.unstarted, 0) || '/' || coalesce(a.waiting, 0) as detail
-from shoal.lane l left join actual a on a.lane = l.id
-where (l.taken, l.unstarted, l.waiting)
-      <> (coalesce(a.taken, 0), coalesce(a.unstarted, 0), coalesce(a.waiting, 0))
-limit 20
-
 -- name: audit_visits
 -- A lane's figures for requests from elsewhere are what its visits say.
 select 'lane ' || l.key || ': says ' || l.visiting || '/' || l.wanted || ' visits, has ' || coalesce(v.entered, 0) || '/'
@@ -74,12 +56,4 @@ from shoal.lane l
 where (l.delay_min, l.delay_max)
       <> (greatest(l.own_delay_min, case when l.delay_fixed then 0 else l.floor end)::real,
           greatest(l.own_delay_max, case when l.delay_fixed then 0 else l.floor end)::real)
-limit 20
-
--- name: audit_results
--- Law 2: results belong to items that are done.
-select 'result of ' || r.item || ' which is not done' as detail
-from shoal.result r
-where not exists (select 1 from shoal.outcome o where o.run = r.run and o.item = r.item and o.state = 'done')
-  and not exists (select 1 from shoal.run n where n.no = r.run and n.state = 'removed')
 limit 20

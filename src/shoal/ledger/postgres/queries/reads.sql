@@ -1,16 +1,3 @@
--- name: stats
-select coalesce(sum(q.ready), 0)::bigint as ready, coalesce(sum(q.waiting), 0)::bigint as waiting,
-       coalesce(sum(q.delayed), 0)::bigint as delayed, coalesce(sum(q.leased), 0)::bigint as leased,
-       coalesce(sum(q.done), 0)::bigint as done, coalesce(sum(q.dead), 0)::bigint as dead,
-       coalesce(sum(q.cancelled), 0)::bigint as cancelled, coalesce(sum(q.results), 0)::bigint as results,
-       coalesce(sum(q.duplicates), 0)::bigint as duplicates
-from shoal.queue_depth q where q.run_id = $1 and ($2::text is null or q.stage = $2)
-
--- name: partitions
-select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
-       q.duplicates
-from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
-
 -- name: worker_progress
 with finished as (
     select m.worker, m.done, m.dead from shoal.minute_count m join shoal.queue k on k.id = m.queue
@@ -52,9 +39,6 @@ from ends e
 -- name: item_views
 select * from shoal.item_views($1::int, $2::bigint[])
 
--- name: run_queues
-select k.id, g.name as stage, k.partition from shoal.queue k join shoal.stage g on g.id = k.stage where k.run = $1
-
 -- name: find_items
 select * from shoal.find_items($1::text, $2::int[], $3::bigint, $4::int)
 
@@ -66,9 +50,6 @@ select * from shoal.find_ended($1::int, $2::int[], $3::bigint, $4::int, $5::int,
 
 -- name: find_attempted
 select * from shoal.find_attempted($1::int, $2::bigint, $3::int, $4::int, $5::text, $6::text)
-
--- name: item_by_key
-select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
 
 -- name: attempts
 select a.epoch, w.id as worker, a.claimed_at, a.ended_at, a.seconds, a.outcome, a.error, a.detail
@@ -111,11 +92,6 @@ join shoal.item i on i.run = $1 and i.id = w.item
 join shoal.stage g on g.id = i.stage
 where $5::int is null or i.stage = $5
 order by w.item, w.n limit $6
-
--- name: results_window_end
--- The last row of a full window; none when the window reaches the end.
-select r.item, r.n from shoal.result r
-where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n offset $4::int - 1 limit 1
 
 -- name: result_span
 select (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
@@ -178,12 +154,6 @@ join shoal.lane l on l.id = x.lane
 left join shoal.run r on r.no = l.run
 where l.blocked_until > shoal.clock()
 order by x.items desc, l.id limit 5
-
--- name: run_holders
--- fresh: claimed since the worker's last report, which says what it works on.
-select w.id as worker, count(*) as leased,
-       count(*) filter (where w.reported_at is null or s.claimed_at >= w.reported_at) as fresh
-from shoal.lease s join shoal.worker w on w.no = s.worker where s.run = $1 group by w.no order by leased desc, w.no
 
 -- name: scalings
 -- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.

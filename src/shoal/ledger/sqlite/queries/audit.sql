@@ -43,24 +43,6 @@ where coalesce(a.n, 0) <> coalesce(t.n, 0)
                   where k.id = coalesce(a.queue, t.queue) and r.state = 'removed')
 limit 20
 
--- name: audit_lanes
--- A lane's figures are what its rows say.
-with rows as (
-    select lane, 1 as taken, 1 as unstarted, 0 as waiting from ready where lane is not null
-    union all select lane, 1, case when started_at is null then 1 else 0 end, 0 from lease where lane is not null
-    union all select lane, 1, 1, 0 from delayed where lane is not null and slotted
-    union all select lane, 0, 0, 1 from waiting
-),
-actual as (
-    select lane, sum(taken) as taken, sum(unstarted) as unstarted, sum(waiting) as waiting from rows group by lane
-)
-select 'lane ' || l.key || ': says ' || l.taken || '/' || l.unstarted || '/' || l.waiting || ', has '
-       || coalesce(a.taken, 0) || '/' || coalesce(a.unstarted, 0) || '/' || coalesce(a.waiting, 0) as detail
-from lane l left join actual a on a.lane = l.id
-where (l.taken, l.unstarted, l.waiting)
-      <> (coalesce(a.taken, 0), coalesce(a.unstarted, 0), coalesce(a.waiting, 0))
-limit 20
-
 -- name: audit_visits
 -- A lane's figures for requests from elsewhere are what its visits say.
 select 'lane ' || l.key || ': says ' || l.visiting || '/' || l.wanted || ' visits, has ' || coalesce(v.entered, 0) || '/'
@@ -77,12 +59,4 @@ from lane l
 where (l.delay_min, l.delay_max)
       <> (max(l.own_delay_min, case when l.delay_fixed then 0 else l.floor end),
           max(l.own_delay_max, case when l.delay_fixed then 0 else l.floor end))
-limit 20
-
--- name: audit_results
--- Law 2: results belong to items that are done.
-select 'result of ' || r.item || ' which is not done' as detail
-from result r
-where not exists (select 1 from outcome o where o.item = r.item and o.state = 'done')
-  and not exists (select 1 from run n where n.no = r.run and n.state = 'removed')
 limit 20

@@ -1,13 +1,3 @@
--- name: run_facts
--- Stages in the order they were declared: the first is where items go when nobody says otherwise.
-select r.no, r.key_version, s.name, s.id as stage
-from run r join stage s on s.run = r.no
-where r.id = ?1 and r.state <> 'removed'
-order by s.id
-
--- name: run_id_of
-select r.id from run r where r.no = ?1 and r.state <> 'removed'
-
 -- name: make_queues
 -- Makes what is missing and widens the range of priorities of what is there.
 insert into queue (run, stage, partition, priority_min, priority_max)
@@ -24,9 +14,6 @@ where excluded.priority_min < priority_min or excluded.priority_max > priority_m
 select k.id, k.stage, k.partition, k.priority_min, k.priority_max
 from json_each(?1) j
 cross join queue k on k.stage = j.value and k.partition = json_extract(?2, '$[' || j.key || ']')
-
--- name: run_state
-select r.state from run r where r.no = ?1
 
 -- name: reserve_items
 update counter set value = value + ?1 where name = 'item' returning value

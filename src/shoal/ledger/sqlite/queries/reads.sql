@@ -1,20 +1,7 @@
--- name: stats
-select coalesce(sum(q.ready), 0) as ready, coalesce(sum(q.waiting), 0) as waiting,
-       coalesce(sum(q.delayed), 0) as delayed, coalesce(sum(q.leased), 0) as leased,
-       coalesce(sum(q.done), 0) as done, coalesce(sum(q.dead), 0) as dead,
-       coalesce(sum(q.cancelled), 0) as cancelled, coalesce(sum(q.results), 0) as results,
-       coalesce(sum(q.duplicates), 0) as duplicates
-from queue_depth q where q.run_id = ?1 and (?2 is null or q.stage = ?2)
-
--- name: partitions
-select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
-       q.duplicates
-from queue_depth q where q.run_id = ?1 order by q.stage, q.partition
-
 -- name: worker_progress
 with finished as (
     select m.worker, m.done, m.dead from minute_count m join queue k on k.id = m.queue
-    where k.run = ?1 and m.minute > shoal_now() - 60000000 * ?2
+    where k.run = ?1 and m.minute > clock() - 60000000 * ?2
 ),
 totals as (
     select f.worker, sum(f.done) as done, sum(f.dead) as dead, 0 as leased
@@ -36,7 +23,7 @@ select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead, coale
        max((select r.changed_at from run r where r.no = ?1), coalesce((select v.at from moved v), 0))
            as "quiet_since [moment]"
 from minute_count m
-where m.minute > shoal_now() - 60000000 * ?2 and m.queue in (select k.id from run_queue k)
+where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from run_queue k)
 
 -- name: item_views
 -- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
@@ -68,9 +55,6 @@ left join worker wo on wo.no = o.worker
 left join worker ws on ws.no = s.worker
 left join attempt a on a.item = i.id and a.epoch = (select max(x.epoch) from attempt x where x.item = i.id)
 order by i.id
-
--- name: run_queues
-select k.id, g.name as stage, k.partition from queue k join stage g on g.id = k.stage where k.run = ?1
 
 -- name: find_items
 -- Lists of items: which ids come next, from the place where such items stand; in ascending order. seen_to: only items
@@ -153,9 +137,6 @@ select (select json_group_array(f.item) from (
             then coalesce(max(w.item) filter (where w.item < (select max(x.item) from seen x)), max(w.item)) end as seen_to
 from seen w
 
--- name: item_by_key
-select i.id from item i where i.stage = ?1 and i.key_hash = ?2
-
 -- name: attempts
 select a.epoch, w.id as worker, a.claimed_at as "claimed_at [moment]", a.ended_at as "ended_at [moment]", a.seconds,
        a.outcome, a.error, a.detail
@@ -180,12 +161,12 @@ order by o.item limit ?3
 
 -- name: stale
 select s.item, r.id as run_id, coalesce(i.key, i.url) as name, w.id as claimed_by, s.claimed_at as "started [moment]",
-       (shoal_now() - s.claimed_at) / 6e7 as minutes_ago
+       (clock() - s.claimed_at) / 6e7 as minutes_ago
 from lease s
 join worker w on w.no = s.worker
 join run r on r.no = s.run
 join item i on i.id = s.item
-where s.claimed_at <= shoal_now() - cast(1e6 * ?1 as integer)
+where s.claimed_at <= clock() - cast(1e6 * ?1 as integer)
 order by s.claimed_at limit ?2
 
 -- name: results
@@ -201,11 +182,6 @@ cross join item i on i.id = r.item
 cross join stage g on g.id = i.stage
 where ?5 is null or i.stage = ?5
 order by r.item, r.n limit ?6
-
--- name: results_window_end
--- The last row of a full window; none when the window reaches the end.
-select r.item, r.n from result r
-where r.run = ?1 and (r.item, r.n) > (?2, ?3) order by r.item, r.n limit 1 offset ?4 - 1
 
 -- name: result_span
 select (select min(r.item) from result r where r.run = ?1) as first,
@@ -232,8 +208,8 @@ select count(*) from (
 
 -- name: item_lane
 select l.*, r.id as run_id,
-       max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
-       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+       max(0.0, (l.blocked_until - clock()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
 from item i join lane l on l.id = i.lane left join run r on r.no = l.run
 where i.run = ?1 and i.id = ?2
 
@@ -263,8 +239,8 @@ seen as materialized (
     from point p
 )
 select l.*, r.id as run_id,
-       max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
-       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+       max(0.0, (l.blocked_until - clock()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
 from seen s cross join lane l on l.id = s.lane left join run r on r.no = l.run
 where l.waiting > 0
 order by l.waiting desc, l.id limit 5
@@ -272,7 +248,7 @@ order by l.waiting desc, l.id limit 5
 -- name: delayed_reasons
 -- Counted up to a limit; the first to come due of each kind. An item that keeps its place in a lane waits for what the
 -- lane waits for: the end of a block, its turn in a group, or the distance between two starts.
-select case when x.reason <> 'lane' then x.reason when l.blocked_until > shoal_now() then 'blocked'
+select case when x.reason <> 'lane' then x.reason when l.blocked_until > clock() then 'blocked'
             when l.ordered then 'order' else 'lane' end as kind,
        count(*) as items, min(x.due_at) as "first_due [moment]"
 from (select d.reason, d.due_at, d.lane from queue k cross join delayed d indexed by delayed_queue on d.queue = k.id
@@ -283,28 +259,23 @@ group by kind order by items desc, kind
 -- name: blocked_lanes
 -- Of the items that are delayed: the lanes that are blocked, those with most items first.
 select l.*, r.id as run_id,
-       max(0.0, (l.blocked_until - shoal_now()) / 1e6) as blocked_seconds,
-       max(0.0, (l.next_at - shoal_now()) / 1e6) as next_seconds
+       max(0.0, (l.blocked_until - clock()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
 from (select d.lane, count(*) as items
       from (select y.lane from queue k cross join delayed y indexed by delayed_queue on y.queue = k.id
             where k.run = ?1 limit 10001) d group by d.lane) x
 join lane l on l.id = x.lane
 left join run r on r.no = l.run
-where l.blocked_until > shoal_now()
+where l.blocked_until > clock()
 order by x.items desc, l.id limit 5
-
--- name: run_holders
--- fresh: claimed since the worker's last report, which says what it works on.
-select w.id as worker, count(*) as leased, sum(s.claimed_at >= coalesce(w.reported_at, 0)) as fresh
-from lease s join worker w on w.no = s.worker where s.run = ?1 group by w.no order by leased desc, w.no
 
 -- name: scalings
 -- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
-select x.subject, x.at as "at [moment]", x.detail, (shoal_now() - x.at) / 1e6 as seconds_ago, max(x.id) as newest
+select x.subject, x.at as "at [moment]", x.detail, (clock() - x.at) / 1e6 as seconds_ago, max(x.id) as newest
 from (select e.id, e.action, e.subject, e.at, e.detail from event e
       where e.run = ?1 order by e.id desc limit 200) x
-where x.action = 'scaled' and x.at > shoal_now() - 900000000
+where x.action = 'scaled' and x.at > clock() - 900000000
 group by x.subject order by newest desc limit 3
 
 -- name: run_times
-select r.changed_at as "changed_at [moment]", shoal_now() as "now [moment]" from run r where r.no = ?1
+select r.changed_at as "changed_at [moment]", clock() as "now [moment]" from run r where r.no = ?1

@@ -1,0 +1,211 @@
+"""What `shoal run` prints: its plan (`--dry-run`), how it ended, what to type next; and its exit code."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.cli.render.session import BOLD, Session
+from shoal.cli.scrapers import command_line, ledger_flag
+from shoal.model.run import RunState
+from shoal.observe.formatting import pluralize, printable
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.define.scraper import Scraper
+    from shoal.model.run import Run
+    from shoal.service.begin import RunBusy, RunPlan, UrlSource
+    from shoal.service.run import RunReport
+    from shoal.worker.options import WorkSummary
+
+COUNTED = 100_000
+MAX_FAILURES = 5
+EXIT_INTERRUPTED = 130
+EXIT_TIMED_OUT = 124
+
+
+def print_plan(
+    session: Session,
+    scraper: Scraper,
+    settings: Settings,
+    choice: str,
+    urls: UrlSource | None,
+    *,
+    least: int | None = None,
+) -> None:
+    """Say which run it would be, on which ledger, with how many items to start from. Writes nothing."""
+    plan, seeds = session.wait(_look(scraper, settings, choice, urls))
+    facts = {
+        "scraper": scraper.name,
+        "mode": settings.mode,
+        "ledger": settings.shown()["ledger"],
+        "run": f"{plan.run.id} ({plan.remaining} items left)"
+        if plan is not None and plan.run is not None
+        else "a new one",
+        "starts from": f"{seeds} items" if seeds < COUNTED else f"{COUNTED} items and more",
+        "at once": settings.concurrency if least is None else f"{least} to {settings.concurrency}",
+        "user agent": settings.agent,
+        "robots.txt": "obeyed" if scraper.obeys_robots(settings.robots) else "ignored",
+        "store": settings.store or "none",
+    }
+    if session.json:
+        session.record({**facts, "stages": _stages(scraper)})
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        session.data(f"{name.ljust(width)}  {value}")
+    session.data("")
+    stages = _stages(scraper)
+    session.table([name.upper() for name in stages[0]], [list(stage.values()) for stage in stages])
+
+
+def _stages(scraper: Scraper) -> list[dict[str, object]]:
+    """Each stage with the lane that holds for it: stages that go by host share the strictest policy."""
+    return [
+        {
+            "stage": stage.name,
+            "lane": "host" if stage.by_host else "own",
+            "at once": spec.lane.limit,
+            "delay": _delay(spec.lane.delay_min, spec.lane.delay_max),
+            "timeout": f"{stage.policy.timeout:g} s",
+            "retries": stage.policy.retries,
+            "backoff": f"{stage.policy.backoff_factor:g}^n, at most {stage.policy.backoff_cap:g} s",
+        }
+        for stage, spec in zip(scraper.stages.values(), scraper.run_spec().stages, strict=True)
+    ]
+
+
+def _delay(low: float, high: float) -> str:
+    if high == 0:
+        return "none"
+    return f"{low:.3g} s" if low == high else f"{low:.3g}-{high:.3g} s"
+
+
+async def _look(
+    scraper: Scraper, settings: Settings, choice: str, urls: UrlSource | None
+) -> tuple[RunPlan | None, int]:
+    from shoal.errors import LedgerNotMigrated
+    from shoal.service.begin import RunChoice, plan_run
+    from shoal.wiring import ledger_context, sqlite_path
+
+    plan = None
+    try:
+        async with ledger_context(settings, migrate=False) as ledger:
+            plan = await plan_run(ledger, scraper, RunChoice(choice))
+    except LedgerNotMigrated:
+        if sqlite_path(settings.ledger) is None:
+            raise
+    count = 0
+    async for _ in scraper.seeds():
+        count += 1
+        if count >= COUNTED:
+            return plan, count
+    if urls is not None:
+        async for _ in urls:
+            count += 1
+            if count >= COUNTED:
+                break
+    return plan, count
+
+
+def exit_code(report: RunReport) -> int:
+    """Never 0 for a run that failed, was interrupted or was cancelled."""
+    if report.finished:
+        return 1 if report.too_many_dead else 0
+    if report.run.state is RunState.CANCELLED:
+        return 1
+    return 0 if report.work is None else exit_code_of_worker(report.work)
+
+
+def exit_code_of_worker(summary: WorkSummary) -> int:
+    from shoal.worker.options import StopReason
+
+    match summary.stop_reason:
+        case StopReason.STOPPED | StopReason.ORDERED:
+            return EXIT_INTERRUPTED
+        case StopReason.TIMED_OUT:
+            return EXIT_TIMED_OUT
+        case StopReason.BROKEN:
+            return 1
+        case _:
+            return 0
+
+
+def print_summary(session: Session, report: RunReport, resume_arguments: str | None, *, exported: bool = False) -> None:
+    """The run in a few lines and what to type next; with -q only what is wrong.
+
+    `resume_arguments`: what `shoal run` needs to resume it; None when nothing is to be proposed. `exported`: the
+    records were exported already.
+    """
+    run, counts = report.run, report.counts
+    if session.json:
+        session.record(
+            {
+                "run_id": run.id,
+                "scraper": run.scraper,
+                "state": run.state.value,
+                "mode": report.settings.mode,
+                "counts": {**msgspec.structs.asdict(counts), "remaining": counts.remaining, "total": counts.total},
+                "worker": report.work,
+            }
+        )
+        return
+    if not session.quiet and report.work is not None:
+        _print_figures(session, report, report.work)
+    if report.finished and report.too_many_dead:
+        allowed = report.settings.max_dead
+        session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
+    if resume_arguments is not None:
+        _print_next(session, report, resume_arguments, exported=exported)
+
+
+def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> None:
+    run, counts = report.run, report.counts
+    state = f"unfinished ({work.stop_reason.value})" if run.state is RunState.ACTIVE else run.state.value
+    per_second = work.attempts / work.seconds if work.seconds else 0.0
+    session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
+    session.data(
+        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}; "
+        f"{pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)"
+    )
+    if work.dropped:
+        refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
+        session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
+    for group in report.failures.groups[:MAX_FAILURES]:
+        session.data(f"  {group.items} dead: {group.outcome}, {group.display_text}")
+
+
+def _print_next(session: Session, report: RunReport, resume_arguments: str, *, exported: bool) -> None:
+    run, counts = report.run, report.counts
+    shoal, flag = command_line(), ledger_flag(report.settings)
+    if run.state is RunState.ACTIVE:
+        session.note(f"Go on with: {shoal} run {resume_arguments}{flag}")
+        return
+    commands = []
+    if counts.results and not exported:
+        commands.append(f"export {run.id} -o {shlex.quote(run.scraper)}.jsonl")
+    if counts.results:
+        commands.append(f"results sample {run.id}")
+    if counts.dead:
+        commands += [f"items ls {run.id} --state dead", f"items retry {run.id}"]
+    if commands:
+        session.note("Next:")
+    for command in commands:
+        session.note(f"  {shoal} {command}{flag}")
+
+
+def print_already_ended(session: Session, run: Run) -> None:
+    if session.json:
+        key, state = run.idempotency_key, run.state.value
+        session.record({"run_id": run.id, "scraper": run.scraper, "state": state, "idempotency_key": key})
+    else:
+        session.note(f"Run {run.id} of {run.scraper} was created for this idempotency key and is {run.state.value}.")
+
+
+def print_busy(session: Session, busy: RunBusy) -> None:
+    """For programs: which run is in the way. The error itself is printed as every error is."""
+    if session.json:
+        run_id = busy.run.id if busy.run is not None else None
+        session.record({"status": "busy", "scraper": busy.scraper, "run_id": run_id, "own": busy.own})

@@ -1,0 +1,45 @@
+-- name: cancel_items
+select shoal.cancel_items($1::int, $2::bigint[], $3)
+
+-- name: cancel_open_items
+select * from shoal.cancel_open_items($1::int, $2::text, $3::int, $4::bigint[])
+
+-- name: open_items_left
+-- By the counts, which are exact.
+select coalesce(sum(x.ready + x.waiting + x.delayed + x.leased), 0)::bigint
+from shoal.queue k join (
+    select c.queue, c.ready, c.waiting, c.delayed, c.leased from shoal.queue_count c
+    union all select d.queue, d.ready, d.waiting, d.delayed, d.leased from shoal.count_delta d
+) x on x.queue = k.id
+where k.run = $1
+
+-- name: retry_items
+select shoal.retry_items($1::int, $2::bigint[])
+
+-- name: leases_older_than
+select s.item, s.epoch from shoal.lease s
+where s.claimed_at <= shoal.clock() - make_interval(secs => $1) and ($2::int is null or s.run = $2)
+order by s.item
+
+-- name: settle_lanes
+select shoal.settle_lanes($1::int, $2::int)
+
+-- name: runs_with_lane_work
+select r.no from shoal.run r where r.lane_work is not null and r.state in ('active', 'paused') order by r.no
+
+-- name: idle_changes
+select * from shoal.idle_changes()
+
+-- name: set_idle
+select shoal.set_idle($1::int, $2::boolean)
+
+-- name: half_cancelled_runs
+-- A cancel that was interrupted between two of its steps.
+select r.no from shoal.run r join shoal.remaining_items m on m.run = r.no
+where r.state = 'cancelled' and m.items > 0
+
+-- name: purge
+select shoal.purge($1::int, $2::int, $3::bigint[])
+
+-- name: truncate_if_alone
+select shoal.truncate_if_alone($1::int)

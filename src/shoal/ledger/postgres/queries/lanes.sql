@@ -1,0 +1,32 @@
+-- name: set_lane
+select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
+
+-- name: block_lane
+select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
+
+-- name: slow_lane
+select shoal.slow_lane($1::int, $2, $3::float8, $4)
+
+-- name: lane_clock
+select extract(epoch from shoal.clock())::float8
+
+-- name: reserve
+select * from shoal.reserve($1::int, $2, $3::int, $4::bigint[], $5::int[], $6::int, $7::float8, $8::float8, $9::float8)
+
+-- name: enter
+select * from shoal.enter($1::int, $2::int, $3, $4::bigint)
+
+-- name: leave
+select shoal.leave($1::bigint[])
+
+-- name: close_host
+select shoal.close_host($1::int, $2, $3::float8, $4)
+
+-- name: get_lanes
+-- Seconds, not times: the caller's clock must not be needed to understand them.
+select l.*, r.id as run_id,
+       greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
+       greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
+from shoal.lane l left join shoal.run r on r.no = l.run
+where l.run = $1 and ($2::text is null or l.key = $2) and ($3::text is null or l.key > $3)
+order by l.key limit $4

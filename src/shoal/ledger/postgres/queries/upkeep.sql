@@ -1,0 +1,64 @@
+-- name: tick_due
+select shoal.tick_due($1, $2::float8)
+
+-- name: fold_counts
+select shoal.fold_counts($1::int)
+
+-- name: sweep_step
+select * from shoal.sweep_step($1::int)
+
+-- name: finish_runs
+select shoal.finish_runs()
+
+-- name: tidy
+-- Receipts matter for minutes, per-minute figures for days, locks for a schedule that comes once a year. At most so many
+-- of each at a time; how many there were.
+with old_receipts as (
+    delete from shoal.receipt x where x.ctid = any (array(
+        select y.ctid from shoal.receipt y where y.at < shoal.clock() - interval '1 day' limit $1::int)) returning 1
+),
+old_claims as (
+    delete from shoal.void_claim x where x.ctid = any (array(
+        select y.ctid from shoal.void_claim y where y.at < shoal.clock() - interval '1 day' limit $1)) returning 1
+),
+old_minutes as (
+    delete from shoal.minute_count x where x.ctid = any (array(
+        select y.ctid from shoal.minute_count y where y.minute < shoal.clock() - interval '8 days' limit $1))
+    returning 1
+),
+old_locks as (
+    delete from shoal.lock x where x.ctid = any (array(
+        select y.ctid from shoal.lock y where y.finished_at < shoal.clock() - interval '400 days' limit $1))
+    returning 1
+)
+select greatest((select count(*) from old_receipts), (select count(*) from old_claims),
+                (select count(*) from old_minutes), (select count(*) from old_locks))
+
+-- name: next_due
+-- Only the first of all delayed items are looked at: when none of them is of this scope, nothing of it comes due before
+-- the last of them.
+select extract(epoch from coalesce(
+           min(x.due_at) filter (where x.ours),
+           case when count(*) = $5::int then max(x.due_at) end) - shoal.clock())::float8
+from (
+    select d.due_at, r.state = 'active' and ($1::text is null or r.scraper = $1)
+                     and ($2::text[] is null or r.id = any ($2))
+                     and ($3::text[] is null or s.name = any ($3))
+                     and ($4::text[] is null or k.partition = any ($4)) as ours
+    from (select d.due_at, d.queue from shoal.delayed d order by d.due_at limit $5) d
+    join shoal.queue k on k.id = d.queue
+    join shoal.stage s on s.id = k.stage
+    join shoal.run r on r.no = k.run
+) x
+
+-- name: vitals
+-- S0.20. Sessions count against the limit of the whole server; waits and open transactions matter in this database.
+-- A transaction that autovacuum holds is none of ours to worry about.
+select shoal.clock() as clock,
+       count(*) filter (where a.backend_type = 'client backend')::int as sessions,
+       current_setting('max_connections')::int as most_sessions,
+       (count(*) filter (where a.wait_event_type = 'Lock' and a.datname = current_database()))::int as lock_waits,
+       extract(epoch from max(clock_timestamp() - a.xact_start)
+               filter (where a.datname = current_database() and a.backend_type = 'client backend'
+                         and a.pid <> pg_backend_pid()))::float8 as longest_transaction
+from pg_catalog.pg_stat_activity a

@@ -1,0 +1,53 @@
+-- name: stats
+select cast(coalesce(sum(q.ready), 0) as bigint) as ready, cast(coalesce(sum(q.waiting), 0) as bigint) as waiting,
+       cast(coalesce(sum(q.delayed), 0) as bigint) as delayed, cast(coalesce(sum(q.leased), 0) as bigint) as leased,
+       cast(coalesce(sum(q.done), 0) as bigint) as done, cast(coalesce(sum(q.dead), 0) as bigint) as dead,
+       cast(coalesce(sum(q.cancelled), 0) as bigint) as cancelled,
+       cast(coalesce(sum(q.results), 0) as bigint) as results,
+       cast(coalesce(sum(q.duplicates), 0) as bigint) as duplicates
+from shoal.queue_depth q where q.run_id = $1 and (cast($2 as text) is null or q.stage = $2)
+
+-- name: partitions
+select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
+       q.duplicates
+from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
+
+-- name: item_by_key
+select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
+
+-- name: results_window_end
+-- The last row of a full window; no row when the window reaches the end.
+select r.item, r.n from shoal.result r
+where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit 1 offset cast($4 as int) - 1
+
+-- name: run_holders
+-- fresh: claimed after the worker's last report, so the report does not mention them.
+select w.id as worker, count(*) as leased,
+       count(*) filter (where w.reported_at is null or s.claimed_at >= w.reported_at) as fresh
+from shoal.lease s join shoal.worker w on w.no = s.worker where s.run = $1 group by w.no order by leased desc, w.no
+
+-- name: audit_lanes
+-- The counters of a lane must equal the number of its rows.
+with rows as (
+    select lane, 1 as taken, 1 as unstarted, 0 as waiting from shoal.ready where lane is not null
+    union all select lane, 1, case when started_at is null then 1 else 0 end, 0 from shoal.lease where lane is not null
+    union all select lane, 1, 1, 0 from shoal.delayed where lane is not null and slotted
+    union all select lane, 0, 0, 1 from shoal.waiting
+),
+actual as (
+    select lane, sum(taken) as taken, sum(unstarted) as unstarted, sum(waiting) as waiting from rows group by lane
+)
+select 'lane ' || l.key || ': says ' || l.taken || '/' || l.unstarted || '/' || l.waiting || ', has '
+       || coalesce(a.taken, 0) || '/' || coalesce(a.unstarted, 0) || '/' || coalesce(a.waiting, 0) as detail
+from shoal.lane l left join actual a on a.lane = l.id
+where (l.taken, l.unstarted, l.waiting)
+      <> (coalesce(a.taken, 0), coalesce(a.unstarted, 0), coalesce(a.waiting, 0))
+limit 20
+
+-- name: audit_results
+-- Law 2: only items that are done have results.
+select 'result of ' || r.item || ' which is not done' as detail
+from shoal.result r
+where not exists (select 1 from shoal.outcome o where o.run = r.run and o.item = r.item and o.state = 'done')
+  and not exists (select 1 from shoal.run n where n.no = r.run and n.state = 'removed')
+limit 20

@@ -1,0 +1,331 @@
+-- name: yield_pick_ready
+-- A paused run must not sit on places in lanes that other runs share. These, of one queue: [[priority, id, lane], ...].
+insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
+select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, 1
+from json_each(?2) j
+cross join lane l on l.id = j.value ->> 2
+cross join ready y on y.queue = ?1 and y.priority = j.value ->> 0 and y.item = j.value ->> 1
+where l.run = 0
+
+-- name: yield_pick_delayed
+insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
+select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, 0
+from json_each(?2) j
+cross join lane l on l.id = j.value ->> 2
+cross join delayed d on d.item = j.value ->> 1
+where l.run = 0 and d.slotted and d.queue = ?1
+
+-- name: yield_leave_ready
+delete from ready where (queue, priority, item)
+    in (select g.queue, g.priority, g.item from temp.yielded g where g.was_ready)
+
+-- name: yield_leave_delayed
+delete from delayed where item in (select g.item from temp.yielded g where not g.was_ready)
+
+-- name: yield_waiting
+insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
+select g.lane, ?1, g.priority, g.item, ?2, g.queue, g.epoch, g.tries, g.rescues from temp.yielded g
+
+-- name: yield_lanes
+update lane as l set taken = l.taken - n.n, unstarted = l.unstarted - n.n, waiting = l.waiting + n.n
+from (select g.lane, count(*) as n from temp.yielded g group by g.lane) n
+where l.id = n.lane
+
+-- name: yield_touch
+insert or ignore into temp.touched (lane) select g.lane from temp.yielded g
+
+-- name: yield_counts
+update queue_count as c set waiting = c.waiting + n.n, ready = c.ready - n.ready, delayed = c.delayed - n.n + n.ready
+from (select g.queue, count(*) as n, sum(g.was_ready) as ready from temp.yielded g group by g.queue) n
+where c.queue = n.queue
+
+-- name: yield_end
+delete from temp.yielded
+
+-- name: purge_pick
+-- The items to delete next, [id, ...].
+select json_group_array(i.id) from (
+    select i.id from queue k cross join item i indexed by item_queue on i.queue = k.id where k.run = ?1 limit ?2) i
+
+-- name: purge_results
+delete from result where run = ?1 and item in (select value from json_each(?2))
+
+-- name: purge_attempts
+delete from attempt where item in (select value from json_each(?1))
+
+-- name: purge_outcomes
+delete from outcome where item in (select value from json_each(?1))
+
+-- name: purge_items
+delete from item where id in (select value from json_each(?1))
+
+-- name: forget_counts
+delete from queue_count where queue in (select k.id from queue k where k.run = ?1)
+
+-- name: forget_minutes
+delete from minute_count where queue in (select k.id from queue k where k.run = ?1)
+
+-- name: purge_lanes
+delete from lane where id in (select l.id from lane l where l.run = ?1 limit ?2)
+
+-- name: forget_queues
+delete from queue where run = ?1
+
+-- name: forget_stages
+delete from stage where run = ?1
+
+-- name: forget_notes
+delete from run_note where run = ?1
+
+-- name: forget_run
+delete from run where no = ?1 and state = 'removed'
+
+-- name: empty_item
+delete from item
+
+-- name: empty_ready
+delete from ready
+
+-- name: empty_waiting
+delete from waiting
+
+-- name: empty_delayed
+delete from delayed
+
+-- name: empty_lease
+delete from lease
+
+-- name: empty_outcome
+delete from outcome
+
+-- name: empty_attempt
+delete from attempt
+
+-- name: empty_result
+delete from result
+
+-- name: empty_queue_count
+delete from queue_count
+
+-- name: empty_minute_count
+delete from minute_count
+
+-- name: drop_ready
+-- Items of a run to end as cancelled, [id, ...], wherever they stand: first noted, place by place, then moved.
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
+select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, null, ?3, 1, 1, 'ready'
+from json_each(?2) j
+cross join item i on i.id = j.value and i.run = ?1
+cross join ready y on y.queue = i.queue and y.priority = i.priority and y.item = i.id
+
+-- name: drop_waiting
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
+select w.item, w.lane, w.queue, w.priority, w.epoch, w.tries, w.rescues, null, ?3, 0, 0, 'waiting'
+from json_each(?2) j
+cross join item i on i.id = j.value and i.run = ?1
+cross join waiting w on w.lane = i.lane and w.run = i.run and w.priority = i.priority and w.item = i.id
+
+-- name: drop_delayed
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
+select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, null, ?3, d.slotted, d.slotted, 'delayed'
+from json_each(?2) j cross join delayed d on d.item = j.value and d.run = ?1
+
+-- name: drop_leased
+insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
+                          unstarted, place)
+select s.item, s.lane, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.worker, s.claimed_at, 1,
+       s.started_at is null, 'leased'
+from json_each(?2) j cross join lease s on s.item = j.value and s.run = ?1
+
+-- name: drop_leave_ready
+delete from ready where (queue, priority, item)
+    in (select g.queue, g.priority, g.item from temp.dropped g where g.place = 'ready')
+
+-- name: drop_leave_waiting
+delete from waiting where (lane, run, priority, item)
+    in (select g.lane, ?1, g.priority, g.item from temp.dropped g where g.place = 'waiting')
+
+-- name: drop_leave_delayed
+delete from delayed where item in (select g.item from temp.dropped g where g.place = 'delayed')
+
+-- name: drop_leave_leased
+delete from lease where item in (select g.item from temp.dropped g where g.place = 'leased')
+
+-- name: drop_outcomes
+insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues, state, outcome,
+                     error)
+select g.item, g.claimed_at, ?2, ?1, g.queue, g.epoch, g.worker, 0, g.tries, g.rescues, 'cancelled', 'cancelled', ?3
+from temp.dropped g
+
+-- name: drop_lanes
+update lane as l set taken = l.taken - n.slotted, unstarted = l.unstarted - n.unstarted, waiting = l.waiting - n.waiting
+from (select g.lane, sum(g.slotted) as slotted, sum(g.unstarted) as unstarted, sum(g.place = 'waiting') as waiting
+      from temp.dropped g where g.lane is not null group by g.lane) n
+where l.id = n.lane
+
+-- name: drop_touch
+insert or ignore into temp.touched (lane) select g.lane from temp.dropped g where g.lane is not null
+
+-- name: drop_counts
+update queue_count as c
+set cancelled = c.cancelled + n.n, ready = c.ready - n.ready, waiting = c.waiting - n.waiting,
+    delayed = c.delayed - n.delayed, leased = c.leased - n.leased
+from (
+    select g.queue, count(*) as n, sum(g.place = 'ready') as ready, sum(g.place = 'waiting') as waiting,
+           sum(g.place = 'delayed') as delayed, sum(g.place = 'leased') as leased
+    from temp.dropped g group by g.queue
+) n
+where c.queue = n.queue
+
+-- name: drop_end
+delete from temp.dropped
+
+-- name: some_leased
+-- The next items of a queue that stand in one table, behind a priority and an id: [[priority, id, lane], ...].
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select s.priority, s.item, s.lane from lease s where s.queue = ?1 and s.item > ?3 order by s.item limit ?4) x
+
+-- name: some_delayed
+-- The lane only of those that have a place in it.
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select d.priority, d.item, iif(d.slotted, d.lane, null) as lane from delayed d indexed by delayed_queue
+    where d.queue = ?1 and d.item > ?3 order by d.item limit ?4) x
+
+-- name: some_waiting
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select w.priority, w.item, w.lane from waiting w indexed by waiting_queue
+    where w.queue = ?1 and w.item > ?3 order by w.item limit ?4) x
+
+-- name: some_ready
+select json_group_array(json_array(x.priority, x.item, x.lane)) from (
+    select y.priority, y.item, y.lane from ready y
+    where y.queue = ?1 and (y.priority, y.item) > (?2, ?3) order by y.priority, y.item limit ?4) x
+
+-- name: revive_pick
+-- Another life for dead or cancelled items: tries and rescues start anew, the epoch goes on.
+insert into temp.revived (item, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
+                          error, detail)
+select o.item, i.lane, o.queue, i.priority, o.epoch, o.state, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome,
+       o.error, o.detail
+from json_each(?2) j
+cross join outcome o on o.item = j.value and o.run = ?1 and o.state in ('dead', 'cancelled')
+cross join item i on i.id = o.item
+
+-- name: revive_leave
+delete from outcome where item in (select v.item from temp.revived v)
+
+-- name: revive_history
+-- Their end becomes an ordinary attempt. An item cancelled before anybody claimed it has none to keep.
+insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
+select v.item, v.epoch, v.claimed_at, v.ended_at, ?1, v.worker, v.seconds, v.outcome, v.error, v.detail
+from temp.revived v where v.epoch > 0
+on conflict (item, epoch) do nothing
+
+-- name: revive_ready
+insert into ready (queue, priority, item, since, epoch, tries, rescues)
+select v.queue, v.priority, v.item, ?1, v.epoch, 0, 0 from temp.revived v where v.lane is null
+
+-- name: revive_waiting
+insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
+select v.lane, ?1, v.priority, v.item, ?2, v.queue, v.epoch, 0, 0 from temp.revived v where v.lane is not null
+
+-- name: revive_lanes
+update lane as l set waiting = l.waiting + n.n
+from (select v.lane, count(*) as n from temp.revived v where v.lane is not null group by v.lane) n
+where l.id = n.lane
+
+-- name: revive_touch
+insert or ignore into temp.touched (lane) select v.lane from temp.revived v where v.lane is not null
+
+-- name: revive_counts
+update queue_count as c
+set dead = c.dead - n.dead, cancelled = c.cancelled - n.n + n.dead, ready = c.ready + n.n - n.laned,
+    waiting = c.waiting + n.laned
+from (select v.queue, count(*) as n, sum(v.state = 'dead') as dead, count(v.lane) as laned
+      from temp.revived v group by v.queue) n
+where c.queue = n.queue
+
+-- name: revive_end
+delete from temp.revived
+
+-- name: queues_of_run
+select k.id from queue k where k.run = ?1 order by k.id
+
+-- name: idle_changes
+-- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items.
+with live as materialized (select w.scope from worker w where w.state = 'live'),
+judged as materialized (
+    select r.no, r.idle, exists (select 1 from live) and not exists (
+        select 1 from live v
+        where coalesce(v.scope ->> '$.scraper', r.scraper) = r.scraper
+          and (json_array_length(v.scope, '$.run_ids') = 0
+               or exists (select 1 from json_each(v.scope, '$.run_ids') j where j.value = r.id))) as now_idle
+    from run r where r.state = 'active'
+)
+select j.no, j.now_idle from judged j where j.idle <> j.now_idle
+
+-- name: set_idle
+update run set idle = ?2, lane_work = iif(?2, 'give', 'ask'), lane_place = null where no = ?1
+
+-- name: set_lane_work
+update run set lane_work = ?2, lane_place = ?3 where no = ?1
+
+-- name: lane_work
+-- What is to be done to a run's lanes, how far that is, and whether another run that is worked on waits for lanes.
+select r.lane_work, r.lane_place, exists (
+    select 1 from run o indexed by run_active
+    cross join queue k on k.run = o.no
+    cross join queue_count c on c.queue = k.id
+    where o.state = 'active' and not o.idle and o.no <> r.no and c.waiting > 0) as others_wait
+from run r where r.no = ?1 and r.state in ('active', 'paused')
+
+-- name: runs_with_lane_work
+-- Those that have something to do now.
+select r.no from run r indexed by run_lane_work
+where r.lane_work is not null and r.state in ('active', 'paused') and (r.lane_work = 'ask' or exists (
+    select 1 from run o indexed by run_active
+    cross join queue k on k.run = o.no
+    cross join queue_count c on c.queue = k.id
+    where o.state = 'active' and not o.idle and o.no <> r.no and c.waiting > 0))
+order by r.no
+
+-- name: lanes_to_ask
+-- The lanes behind this id, as many as let out about as many of the run's items as a step may move: [last id, [id, ...]].
+with looked_at as materialized (
+    select o.id, o.run, o.allowance from lane_room o where o.id > ?2 order by o.id limit ?3
+),
+asked as materialized (
+    select x.id, x.n, sum(x.n) over (order by x.id) as sum
+    from (select o.id, min(o.allowance, l.waiting) as n from looked_at o cross join lane l on l.id = o.id
+          where o.allowance > 0 and o.run in (0, ?1)
+            and exists (select 1 from waiting w where w.lane = o.id and w.run = ?1)) x
+)
+select json_array(
+    coalesce((select min(a.id) from asked a where a.sum >= ?3), (select max(o.id) from looked_at o)),
+    (select json_group_array(a.id) from asked a where a.sum - a.n < ?3))
+
+-- name: wake_run
+-- A retried item brings its run back to life.
+update run set state = 'active', finished_at = null, changed_at = ?2
+where no = ?1 and state in ('finished', 'cancelled')
+returning id
+
+-- name: half_cancelled_runs
+-- A cancel that was interrupted between two of its steps.
+select r.no from run r
+where r.state = 'cancelled'
+  and exists (select 1 from queue k join queue_count c on c.queue = k.id
+              where k.run = r.no and c.ready + c.waiting + c.delayed + c.leased > 0)
+
+-- name: open_items_left
+select coalesce(sum(c.ready + c.waiting + c.delayed + c.leased), 0)
+from queue k join queue_count c on c.queue = k.id where k.run = ?1
+
+-- name: other_runs
+select exists (select 1 from run r where r.no <> ?1)
+
+-- name: reset_lanes
+update lane set taken = 0, unstarted = 0, waiting = 0 where taken <> 0 or waiting <> 0

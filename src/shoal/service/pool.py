@@ -1,0 +1,340 @@
+"""Prepares a pool: checks everything, makes the run with its items, and plans which worker gets which partitions.
+
+`pool_run.run_pool` starts the workers of a prepared pool; a caller may ask the operator in between. `preview_pool`
+makes the same plan and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from shoal.autoscale.rules import Bounds
+from shoal.config import Settings
+from shoal.define.scraper import Scraper
+from shoal.errors import InvalidSetting, LedgerNotMigrated, NotFound, ShoalError, UsageError
+from shoal.feeds.url_file import UrlFile
+from shoal.fleet.autoscale import (
+    AUTO,
+    set_desired_size,
+)
+from shoal.fleet.partitions import PartitionAssignment
+from shoal.fleet.plan import (
+    PartitionAssigner,
+    PlannedWorker,
+    Workload,
+    plan_workers,
+    read_workload,
+)
+from shoal.ledger.protocols import Entry, Ledger
+from shoal.model.item import NewItem
+from shoal.model.run import Run
+from shoal.notify.delivery import check_addresses
+from shoal.observe.doctor import Check
+from shoal.observe.formatting import pluralize
+from shoal.observe.logs import Logs, open_logs
+from shoal.service.begin import (
+    FillProgress,
+    RunChoice,
+    RunPlan,
+    check_has_start_items,
+    check_list_is_complete,
+    fill_run,
+    open_run,
+    plan_run,
+    remove_empty,
+)
+from shoal.service.events import CheckFinished, Host
+from shoal.service.run import report_paused, report_refused
+from shoal.service.work import free_local_ledger
+from shoal.wiring import ledger_context, sqlite_path
+from shoal.worker.hooks import call_start_hooks
+from shoal.worker.single_lock import hold_file_lock
+
+BY = "shoal pool"
+MAX_COUNTED = 100_000
+
+
+class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run, and with how many workers.
+
+    `target`: the scraper as `shoal worker` finds it. `choice`, `run_id`: which run. `urls`: items besides those of the
+    scraper. `workers`: how many; None leaves it to the assignment file, the setting `workers`, or the number of cores.
+    `bounds`: the pool chooses within them. `assign`: the assignment file. `partitions`: those to assign, none for all.
+    `only`: workers take nothing but their own partitions. `first`: start only so many workers of the plan.
+    `overrides`: settings that flags gave; workers get them as variables. `reload`: reads the settings again.
+    """
+
+    target: str
+    logs: Path
+    choice: RunChoice = RunChoice.AUTO
+    run_id: str | None = None
+    urls: UrlFile | None = None
+    workers: int | None = None
+    bounds: Bounds | None = None
+    assign: Path | None = None
+    partitions: tuple[str, ...] = ()
+    only: bool = False
+    first: int | None = None
+    stagger: tuple[float, float] = (2.0, 5.0)
+    max_restarts: int = 5
+    overrides: Mapping[str, str | None] = {}
+    reload: Callable[[], Settings] | None = None
+
+
+class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which worker gets what. `run`: None when it would be a new one. `only`: workers keep to their own partitions."""
+
+    run: Run | None
+    workload: Workload
+    assignment: PartitionAssignment
+    only: bool
+    bounds: Bounds | None = None
+
+    @property
+    def workers(self) -> list[PlannedWorker]:
+        return plan_workers(self.workload, self.assignment, only=self.only)
+
+
+class PreparedPool(msgspec.Struct, frozen=True, kw_only=True):
+    """A run with its items, and the plan for it. `is_new`: the run was made for this pool."""
+
+    scraper: Scraper
+    settings: Settings
+    request: PoolRequest
+    ledger: Ledger
+    run: Run
+    is_new: bool
+    plan: PoolPlan
+    assigner: PartitionAssigner
+
+    async def discard(self) -> None:
+        """Remove a run that was made for this pool; one that was there before stays as it is."""
+        if self.is_new:
+            await self.ledger.runs.remove(self.run.id, by=BY)
+
+
+@contextmanager
+def run_check(name: str, host: Host) -> Iterator[Callable[[str], None]]:
+    """Emit `CheckFinished` at the end of the block; what its function was given is the text.
+
+    A ShoalError is emitted as a failed check, and raised.
+    """
+    texts: list[str] = []
+    try:
+        yield texts.append
+    except ShoalError as error:
+        host.on_event(CheckFinished(check=Check(name=name, ok=False, text=error.message, fix=error.remedy)))
+        raise
+    host.on_event(CheckFinished(check=Check(name=name, ok=True, text=" ".join(texts))))
+
+
+async def preview_pool(scraper: Scraper, settings: Settings, request: PoolRequest, host: Host) -> PoolPlan:
+    """The checks and the plan; the ledger is not changed."""
+    await _check_alerts(settings, host)
+    run: Run | None = None
+    with run_check("ledger", host) as passed:
+        try:
+            async with ledger_context(settings, migrate=False) as ledger:
+                run = (await _choose_run(ledger, scraper, request)).run
+                workload = Workload(waiting={}) if run is None else await read_workload(ledger, run.id)
+            passed("answers, its schema is this version's")
+        except LedgerNotMigrated:
+            if sqlite_path(settings.ledger) is None:
+                raise
+            passed("will be created")
+    with run_check("run", host) as passed:
+        if run is None:
+            check_has_start_items(scraper, request.urls, RunPlan(run=None))
+            workload = await _count_start_items(scraper, request.urls)
+        _check_has_items(workload, run.id if run else "to be made")
+        passed("a new one" if run is None else _describe_run(run, workload))
+
+    async def read() -> Workload:
+        return workload
+
+    return await _make_plan(_assigner(scraper, settings, request, read), run, workload, request, host)
+
+
+@asynccontextmanager
+async def prepare_pool(
+    scraper: Scraper, settings: Settings, request: PoolRequest, host: Host
+) -> AsyncIterator[PreparedPool]:
+    """Check everything, create or resume the run with its items, and plan; nothing is started.
+
+    The ledger stays open, and a SQLite ledger locked for this scraper, until the block ends. Every check is a
+    `CheckFinished` event; the first that fails raises its error.
+    """
+    await _check_alerts(settings, host)
+    async with AsyncExitStack() as held:
+        with run_check("ledger", host) as passed:
+            ledger = await held.enter_async_context(ledger_context(settings, on_waiting=host.notice))
+            passed("answers, its schema is this version's")
+        with run_check("logs", host) as passed:
+            _make_folder(request.logs)
+            passed(str(request.logs))
+        with run_check("run", host) as passed:
+            if (file := sqlite_path(settings.ledger)) is not None:
+                held.enter_context(hold_file_lock(scraper.name, file))
+            run, is_new = await _open_run_with_items(ledger, scraper, settings, request, host)
+            workload = await read_workload(ledger, run.id)
+            _check_has_items(workload, run.id)
+            passed(_describe_run(run, workload))
+        assigner = _assigner(scraper, settings, request, partial(read_workload, ledger, run.id))
+        plan = await _make_plan(assigner, run, workload, request, host)
+        yield PreparedPool(
+            scraper=scraper,
+            settings=settings,
+            request=request,
+            ledger=ledger,
+            run=run,
+            is_new=is_new,
+            plan=plan,
+            assigner=assigner,
+        )
+
+
+async def scale_pools(settings: Settings, scraper: str, workers: int | None, *, by: str) -> int:
+    """Ask the running pools of a scraper for so many workers; None lets pools with bounds choose again.
+
+    Returns how many workers of the scraper are running. Raises NotFound when there are none, so no pool.
+    """
+    async with ledger_context(settings, migrate=False) as ledger:
+        present = sum(worker.alive and worker.scope.scraper == scraper for worker in await ledger.workers.list())
+        if not present:
+            raise NotFound(
+                f"No worker of {scraper} is running, so there is no pool to scale.",
+                remedy="Start one with `shoal pool`.",
+            )
+        await set_desired_size(ledger, scraper, AUTO if workers is None else workers, by=by)
+        return present
+
+
+async def _check_alerts(settings: Settings, host: Host) -> None:
+    if settings.notify:
+        with run_check("alerts", host) as passed:
+            await check_addresses(settings)
+            passed(f"go to {settings.notify}")
+
+
+async def _choose_run(ledger: Ledger, scraper: Scraper, request: PoolRequest) -> RunPlan:
+    if request.run_id is None:
+        return await plan_run(ledger, scraper, request.choice)
+    run = await ledger.runs.get(request.run_id)
+    if run.scraper != scraper.name:
+        raise UsageError(f"The run {run.id} belongs to {run.scraper}, not to {scraper.name}.")
+    return RunPlan(run=run, remaining=(await ledger.reads.stats(run.id)).remaining)
+
+
+async def _open_run_with_items(
+    ledger: Ledger, scraper: Scraper, settings: Settings, request: PoolRequest, host: Host
+) -> tuple[Run, bool]:
+    """The run, and whether it was made for this pool."""
+    plan = await _choose_run(ledger, scraper, request)
+    if request.run_id is None:
+        check_has_start_items(scraper, request.urls, plan)
+        await check_list_is_complete(ledger, plan, request.urls)
+    run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
+    report_paused(plan, host.on_event)
+    await free_local_ledger(settings, ledger, run, host, by=BY)
+    if request.run_id is None:
+        logs = open_pool_logs(scraper, settings, request)
+        try:
+            await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+        finally:
+            logs.close()
+        await _fill(ledger, scraper, plan, run, request.urls, host)
+    return run, plan.run is None
+
+
+async def _fill(ledger: Ledger, scraper: Scraper, plan: RunPlan, run: Run, urls: UrlFile | None, host: Host) -> None:
+    progress = FillProgress()
+    try:
+        await fill_run(ledger, run, scraper, urls, progress, by=BY)
+    except UsageError:
+        await remove_empty(ledger, plan, run, progress, by=BY)
+        raise
+    finally:
+        report_refused(urls, progress, host.on_event)
+
+
+async def _make_plan(
+    assigner: PartitionAssigner, run: Run | None, workload: Workload, request: PoolRequest, host: Host
+) -> PoolPlan:
+    with run_check("partitions", host) as passed:
+        assignment = await assigner.assign()
+        if request.only and not any(assignment):
+            raise UsageError("The items of the run have no partitions.", remedy="Leave --only out.")
+        partitions = sum(1 for name in workload.waiting if name)
+        passed(f"{pluralize(partitions, 'partition')}, {pluralize(len(assignment), 'worker')}")
+        if assigner.unknown:
+            passed(f"(no items of {', '.join(assigner.unknown)} in the run)")
+    # A test of a run without partitions takes any item.
+    only = request.only or (request.first is not None and any(assignment))
+    return PoolPlan(run=run, workload=workload, assignment=assignment, only=only, bounds=request.bounds)
+
+
+def _assigner(
+    scraper: Scraper, settings: Settings, request: PoolRequest, read: Callable[[], Awaitable[Workload]]
+) -> PartitionAssigner:
+    def configured() -> int:
+        """How many workers the settings ask for now; one per core when they do not say."""
+        if request.reload is None:
+            return settings.workers or _cores()
+        return request.reload().for_scraper(scraper.name, mode=scraper.mode).workers or _cores()
+
+    return PartitionAssigner(
+        read,
+        assignment=request.assign,
+        workers=request.workers if request.bounds is None else request.bounds.least,
+        configured=configured,
+        partitions=request.partitions,
+        first=request.first,
+    )
+
+
+async def _count_start_items(scraper: Scraper, urls: UrlFile | None) -> Workload:
+    """What a new run would begin with; at most MAX_COUNTED items of each source are counted."""
+    waiting: Counter[str] = Counter()
+    sources: list[AsyncIterable[Entry]] = [scraper.seeds(), *([urls] if urls is not None else [])]
+    for source in sources:
+        async for entry in source:
+            waiting[entry.partition if isinstance(entry, NewItem) else ""] += 1
+            if waiting.total() >= MAX_COUNTED:
+                break
+    return Workload(waiting=waiting, total=waiting.total())
+
+
+def _check_has_items(workload: Workload, run_id: str) -> None:
+    if not workload.total:
+        raise UsageError(f"The run {run_id} has no items.", remedy="Give it some: start(...), or --urls-file.")
+
+
+def _describe_run(run: Run, workload: Workload) -> str:
+    return f"{run.id}, {workload.done} of {pluralize(workload.total, 'item')} done"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting(
+            f"The folder {folder} cannot be made: {error.strerror}.", remedy="Choose another with --log-dir."
+        ) from None
+
+
+def open_pool_logs(scraper: Scraper, settings: Settings, request: PoolRequest) -> Logs:
+    file = request.logs / f"{scraper.name}_pool.log"
+    return open_logs(
+        format=settings.log_format, level=settings.log_level, file=file, stream=None, secrets=settings.secrets()
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

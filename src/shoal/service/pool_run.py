@@ -1,0 +1,210 @@
+"""Runs the workers of a prepared pool until the run has ended, nothing is left for them, or they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+
+import msgspec
+
+from shoal.autoscale.machine import Machine
+from shoal.autoscale.rules import LoadLimits
+from shoal.autoscale.scaler import Autoscaler
+from shoal.config.settings import ENV_PREFIX
+from shoal.errors import LedgerError, NotFound, ShoalError
+from shoal.fleet.autoscale import (
+    AUTO,
+    DELAYS,
+    UNIT,
+    PoolAutoscaler,
+    read_desired_size,
+    watch_desired_size,
+)
+from shoal.fleet.plan import (
+    PartitionTotals,
+    read_partition_totals,
+)
+from shoal.fleet.pool import Pool, PoolOptions
+from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState, WorkerLauncher, WorkerTotals
+from shoal.fleet.process import EXIT_SECONDS, child_environment, stop_on_signals
+from shoal.ledger.protocols import Ledger
+from shoal.model.log import Log
+from shoal.model.run import Run, RunState
+from shoal.service.events import Host
+from shoal.service.pool import PreparedPool, open_pool_logs
+from shoal.service.run import RunReport, make_report
+from shoal.service.work import alerts, progress_events, run_beside
+from shoal.worker.hooks import call_finish_hooks
+from shoal.worker.options import StopReason, WorkSummary
+
+FOLLOW_SECONDS = 0.5
+LAST_PROGRESS_SECONDS = 1.0
+PARTITION_POLL_SECONDS = 1.0
+
+
+class PoolWorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker did, in all its processes, and how it ended."""
+
+    worker: int
+    done: int
+    dead: int
+    restarts: int
+    end: str
+
+
+class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pool ended. `partitions`: totals of its partitions, if it takes no others. `stopped`: on request.
+
+    `failed_workers`: how many were given up.
+    """
+
+    run: RunReport
+    work: WorkSummary
+    workers: tuple[PoolWorkerReport, ...]
+    partitions: PartitionTotals | None
+    stopped: bool
+    failed_workers: int
+
+
+async def run_pool(prepared: PreparedPool, host: Host) -> PoolReport:
+    """Run the workers until the run has ended, nothing is left for them, or they are stopped."""
+    ledger, run, settings, scraper = prepared.ledger, prepared.run, prepared.settings, prepared.scraper
+    began = time.monotonic()
+    pool_workers = PoolWorkers(ledger, run.id, since=(await ledger.health.check()).clock)
+    logs = open_pool_logs(scraper, settings, prepared.request)
+    log = logs.log.bind(run=run.id)
+    try:
+        log.info("pool started", workers=len(prepared.plan.assignment))
+        pool = _build_pool(prepared, pool_workers, log, host)
+        async with alerts(settings, logs.log) as alert_thread:
+            await _supervise(prepared, pool, _build_autoscaler(prepared, pool, pool_workers, log), host)
+            if not pool.stopping:
+                await ledger.upkeep.run_once()
+                await alert_thread.close((run.id,))
+        await ledger.upkeep.run_once()
+        await call_finish_hooks(scraper, ledger, run.id, log)
+        totals = await pool_workers.count_by_worker([(slot.number, pid) for slot in pool.slots for pid in slot.pids])
+        log.info("pool stopped", workers={str(number): msgspec.to_builtins(each) for number, each in totals.items()})
+    finally:
+        logs.close()
+    return await _make_report(prepared, pool, totals, time.monotonic() - began)
+
+
+def _build_pool(prepared: PreparedPool, pool_workers: PoolWorkers, log: Log, host: Host) -> Pool:
+    request, settings, only = prepared.request, prepared.settings, prepared.plan.only
+    # The pool delivers alerts itself: it runs from before the first worker until after the last.
+    environment = {**child_environment(request.overrides, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
+    launcher = WorkerLauncher(
+        *(request.target, prepared.run.id, environment, request.logs, prepared.scraper.name),
+        stop_timeout=settings.drain + EXIT_SECONDS,
+        only=only,
+    )
+    options = PoolOptions(stagger=request.stagger, max_restarts=request.max_restarts, only=only)
+    return Pool(launcher, pool_workers, prepared.assigner.assign, options, log=log, print_line=host.notice)
+
+
+def _build_autoscaler(prepared: PreparedPool, pool: Pool, pool_workers: PoolWorkers, log: Log) -> PoolAutoscaler | None:
+    settings, bounds = prepared.settings, prepared.request.bounds
+    if bounds is None:
+        return None
+    limits = LoadLimits(cpu=settings.max_cpu / 100, memory=settings.max_memory / 100)
+    scaler = Autoscaler(bounds, DELAYS, limits, what=UNIT, log=log, machine=Machine())
+    return PoolAutoscaler(
+        prepared.ledger, prepared.run, pool, pool_workers, scaler, items_per_worker=settings.concurrency
+    )
+
+
+async def _supervise(prepared: PreparedPool, pool: Pool, autoscaler: PoolAutoscaler | None, host: Host) -> None:
+    """Run the pool while progress, desired size, autoscaler and own partitions are watched."""
+    ledger, run = prepared.ledger, prepared.run
+
+    async def apply_desired_size(workers: int) -> None:
+        if autoscaler is not None:
+            await autoscaler.apply_desired_size(workers)
+        elif workers != AUTO:
+            await pool.scale(workers)
+
+    seen, _ = await read_desired_size(ledger, run.scraper)
+    host.stop.attach(pool.stop, pool.stop)
+    signals = stop_on_signals(host.stop.request, host.notice, _reloading(pool, host))
+    others = [asyncio.create_task(watch_desired_size(ledger, run.scraper, apply_desired_size, seen))]
+    if autoscaler is not None:
+        others.append(asyncio.create_task(autoscaler.run()))
+    if prepared.plan.only:
+        others.append(asyncio.create_task(_finish_with_partitions(ledger, run, pool)))
+    try:
+        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS) as following:
+            following.add_done_callback(lambda task: None if task.cancelled() else pool.stop_starting())
+            with signals if host.handles_signals else nullcontext():
+                await run_beside(pool.run(prepared.plan.assignment), following, *others)
+            await asyncio.wait((following,), timeout=LAST_PROGRESS_SECONDS)
+    finally:
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _finish_with_partitions(ledger: Ledger, run: Run, pool: Pool) -> None:
+    """Stop a pool that takes only its own partitions when these are done, though the run may not be.
+
+    While other items of the run are being worked on, they may still yield items of these partitions.
+    """
+    while True:
+        await asyncio.sleep(PARTITION_POLL_SECONDS)
+        with suppress(LedgerError, NotFound):  # an outage, or a run that was removed, is reported elsewhere
+            totals = await read_partition_totals(ledger, run.id, pool.assignment)
+            if not totals.remaining and not totals.busy and (await ledger.runs.get(run.id)).sealed:
+                pool.finish()
+                return
+
+
+def _reloading(pool: Pool, host: Host) -> Callable[[], None]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        try:
+            await pool.reload()
+        except ShoalError as error:
+            host.notice(f"Nothing was changed: {error.message} {error.remedy}")
+
+    def start() -> None:
+        task = asyncio.create_task(reload())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return start
+
+
+async def _make_report(
+    prepared: PreparedPool, pool: Pool, totals: Mapping[int, WorkerTotals], seconds: float
+) -> PoolReport:
+    ledger = prepared.ledger
+    work = WorkSummary(
+        stop_reason=StopReason.STOPPED if pool.stopping else StopReason.ORDERED,
+        attempts=sum(each.done + each.dead for each in totals.values()),
+        seconds=seconds,
+    )
+    run = await ledger.runs.get(prepared.run.id)
+    own = await read_partition_totals(ledger, run.id, pool.assignment) if prepared.plan.only else None
+    if run.state is RunState.FINISHED or (own is not None and not own.remaining and not pool.stopping):
+        work.stop_reason = StopReason.NOTHING_LEFT
+    failed = (SlotState.GAVE_UP, SlotState.HANDLER_FAILING)
+    return PoolReport(
+        run=await make_report(ledger, prepared.settings, run.id, work=work, resumed=not prepared.is_new),
+        work=work,
+        workers=tuple(_worker_reports(pool.slots, totals)),
+        partitions=own,
+        stopped=pool.stopping,
+        failed_workers=sum(slot.state in failed for slot in pool.slots),
+    )
+
+
+def _worker_reports(slots: list[PoolSlot], totals: Mapping[int, WorkerTotals]) -> Iterator[PoolWorkerReport]:
+    """One per number: a slot that was given up and started again counts together, with its last state."""
+    last = {slot.number: slot for slot in slots}
+    for number, slot in last.items():
+        total = totals.get(number, WorkerTotals())
+        restarts = sum(each.restarts for each in slots if each.number == number)
+        yield PoolWorkerReport(worker=number, done=total.done, dead=total.dead, restarts=restarts, end=slot.state.value)

@@ -1,0 +1,149 @@
+"""JSON records of what the service returns. The command line (`--json`) and the REST API write the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shoal.model.redaction import without_secret_settings
+
+if TYPE_CHECKING:
+    from shoal.model.run import Run
+    from shoal.model.views import Counts, WaitReason
+    from shoal.notify.watch import RaisedAlert
+    from shoal.observe.meter import Reading
+    from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
+    from shoal.service.status import RunStatus, RunStatusDetail
+
+STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
+OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
+
+Record = dict[str, Any]
+
+
+def state_counts(counts: Counts) -> dict[str, int]:
+    """Items per state, in the order of an item's life."""
+    return {state: getattr(counts, state) for state in STATES}
+
+
+def run_record(run: Run, counts: Counts) -> Record:
+    return {
+        "run": run.id,
+        "scraper": run.scraper,
+        "state": run.state,
+        "sealed": run.sealed,
+        "created_at": run.created_at,
+        "finished_at": run.finished_at,
+        "total": counts.total,
+        **state_counts(counts),
+        "results": counts.results,
+        "duplicates": counts.duplicates,
+    }
+
+
+def run_detail_record(detail: RunDetail) -> Record:
+    """A run with what it was made from, its settings without secrets, and its events."""
+    run = detail.run
+    return {
+        **run_record(run, detail.counts),
+        "stages": run.stages,
+        "max_attempts": run.max_attempts,
+        "max_rescues": run.max_rescues,
+        "code_version": run.code_version,
+        "settings": without_secret_settings(run.settings),
+        "events": detail.events,
+    }
+
+
+def counts_record(summary: RunSummary, stage: str | None = None) -> Record:
+    """Items per state: in the words of the older systems, then in Shoal's."""
+    counts = summary.counts
+    return {
+        "scraper": summary.run.scraper,
+        "run": summary.run.id,
+        "stage": stage,
+        **{word: getattr(counts, word) for word in OLDER_STATES},
+        **state_counts(counts),
+        "results": counts.results,
+        "duplicates": counts.duplicates,
+    }
+
+
+def reading_record(reading: Reading) -> Record:
+    low, high = reading.eta or (None, None)
+    return {
+        **run_record(reading.snapshot.run, reading.snapshot.counts),
+        "share": round(reading.share, 4),
+        "rate_per_minute": None if reading.rate is None else round(reading.rate, 2),
+        "ok": None if reading.ok is None else round(reading.ok, 4),
+        "eta_seconds": None if low is None or high is None else [round(low, 1), round(high, 1)],
+        "growing": reading.growing,
+        "waiting_for": reading.waiting_for,
+        "waiting_because": reading.bottleneck.text,
+    }
+
+
+def status_record(status: RunStatus) -> Record:
+    return {**reading_record(status.reading), "alerts": status.conditions}
+
+
+def status_detail_record(detail: RunStatusDetail) -> Record:
+    snapshot = detail.reading.snapshot
+    return {
+        **reading_record(detail.reading),
+        "alerts": detail.conditions,
+        "gates": snapshot.gates,
+        "partitions": snapshot.partitions,
+        "workers": [
+            {**msgspec.to_builtins(progress), "state": detail.worker_state(progress.worker)}
+            for progress in detail.workers
+        ],
+        "failures": detail.failures,
+        "versions": detail.skew.versions,
+        "codes": detail.skew.codes,
+    }
+
+
+def item_detail_record(detail: ItemDetail) -> Record:
+    return {
+        **msgspec.to_builtins(detail.item),
+        "attempts": detail.attempts,
+        "why": reason_records(detail.reasons),
+    }
+
+
+def reason_records(reasons: Iterable[WaitReason]) -> list[Record]:
+    return [
+        {"code": reason.code, "text": reason.text, "since": reason.since, "until": reason.until, "items": reason.items}
+        for reason in reasons
+    ]
+
+
+def worker_record(status: WorkerStatus) -> Record:
+    return {**msgspec.to_builtins(status.worker), "alive": status.worker.alive}
+
+
+def figures_record(figures: RunFigures) -> Record:
+    return {
+        **run_record(figures.run, figures.counts),
+        "minutes": figures.minutes,
+        "per_minute": figures.per_minute,
+        "ok_percent": figures.ok_percent,
+        "deaths": figures.deaths,
+        "deaths_complete": figures.deaths_complete,
+    }
+
+
+def alert_record(raised: RaisedAlert) -> Record:
+    alert = raised.alert
+    return {
+        "at": raised.at,
+        "kind": alert.kind,
+        "run": alert.run,
+        "scraper": alert.scraper,
+        "title": alert.title,
+        "body": alert.body,
+        "told": raised.delivery,
+    }

@@ -1,0 +1,117 @@
+"""State that the parts of a worker share. It is created first and holds no reference to any part."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from shoal.model.item import ClaimedItem, Lease
+from shoal.worker.options import StopReason
+
+
+class WorkerEvents:
+    """Events that wake the parts of a worker.
+
+    `items_wanted`: slots want more items. `work_changed`: something was committed or started, so a claim may find work.
+    `stopping`: no more claims. `stop_immediately`: running attempts are not waited for.
+    """
+
+    def __init__(self) -> None:
+        self.items_wanted = asyncio.Event()
+        self.work_changed = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.stop_immediately = asyncio.Event()
+        self.stop_reason: StopReason | None = None
+
+    def wake_all(self) -> None:
+        """Wake every part that waits for work."""
+        self.items_wanted.set()
+        self.work_changed.set()
+
+    def stop(self, reason: StopReason) -> None:
+        """Order the worker to stop. The first reason is kept."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            self.stopping.set()
+            self.wake_all()
+
+
+class WorkerIdentity:
+    """The worker as the ledger knows it.
+
+    `id`: its id; it changes when the ledger declared the worker dead and it registers again. `lost`: the ledger
+    declared this id dead. The heartbeat thread reads `id` and calls `record_beat`; everything else is for the loop.
+    """
+
+    def __init__(self, events: WorkerEvents) -> None:
+        self.events = events
+        self.id = ""
+        self.lost = False
+        self._beat_at = boottime_seconds()
+
+    def register_as(self, worker: str) -> None:
+        """Continue under an id that the ledger has registered just now."""
+        self.id = worker
+        self.lost = False
+        self._beat_at = boottime_seconds()
+
+    def mark_lost(self, worker: str) -> None:
+        """The ledger no longer knows this id. A report about an earlier id is ignored."""
+        if worker == self.id:
+            self.lost = True
+            self.events.wake_all()
+
+    def record_beat(self, worker: str, at: float) -> None:
+        """The ledger accepted a heartbeat of this id; `at` is by `boottime_seconds`."""
+        if worker == self.id:
+            self._beat_at = at
+
+    @property
+    def seconds_since_beat(self) -> float:
+        """Seconds since the last accepted heartbeat, including time that the machine was suspended."""
+        return boottime_seconds() - self._beat_at
+
+
+class LeaseBuffer:
+    """The leases of a worker, and the claimed items that wait for a slot.
+
+    `leases`: every lease from its claim until it is committed or returned. `low_water`: with this many items or fewer
+    in the buffer, slots ask for more. A lost lease may come back as another lease of the same item while the old
+    attempt still runs, so nothing here goes by the item alone.
+    """
+
+    def __init__(self) -> None:
+        self.leases: set[Lease] = set()
+        self.low_water = 0
+        self._buffer: asyncio.Queue[tuple[ClaimedItem, float]] = asyncio.Queue()
+
+    @property
+    def buffered(self) -> int:
+        return self._buffer.qsize()
+
+    def add_claimed(self, claimed: Sequence[ClaimedItem]) -> None:
+        now = time.monotonic()
+        for item in claimed:
+            self.leases.add(item.lease)
+            self._buffer.put_nowait((item, now))
+
+    async def next(self) -> tuple[ClaimedItem, float]:
+        """Wait for an item; returns it with the time of its claim."""
+        return await self._buffer.get()
+
+    def drop(self, leases: Iterable[Lease]) -> None:
+        """Forget leases that were committed, returned or lost."""
+        self.leases.difference_update(leases)
+
+    def pop_unstarted(self, *, keep: int = 0) -> list[Lease]:
+        """Remove all items but the first `keep` from the buffer. The caller returns their leases to the ledger."""
+        buffered = [self._buffer.get_nowait() for _ in range(self._buffer.qsize())]
+        for entry in buffered[:keep]:
+            self._buffer.put_nowait(entry)
+        return [claimed.lease for claimed, _ in buffered[keep:]]
+
+
+def boottime_seconds() -> float:
+    """Seconds on a clock that advances while the machine is suspended, where the system has one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
