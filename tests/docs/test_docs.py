@@ -181,7 +181,7 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
-    assert arguments | {"stage", "start", "on_start", "on_finish", "run"} == scraper
+    assert arguments | {"stage", "provide", "start", "on_start", "on_finish", "run"} == scraper
     assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
