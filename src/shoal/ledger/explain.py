@@ -110,7 +110,7 @@ def why_item(facts: ItemContext) -> list[WaitReason]:
         reasons.append(
             WaitReason(
                 code="lane_rank",
-                text=f"{_ranked(facts.ahead)} of its run wait before it in the lane.",
+                text=f"{_ranked(facts.ahead)} of its run are before it in the lane.",
                 items=facts.ahead,
             )
         )
@@ -119,7 +119,7 @@ def why_item(facts: ItemContext) -> list[WaitReason]:
         reasons.append(
             WaitReason(
                 code="queue_rank",
-                text=f"{_ranked(facts.ahead)} stand before it in its queue.",
+                text=f"{_ranked(facts.ahead)} are before it in its queue.",
                 since=item.since,
                 items=facts.ahead,
             )
@@ -176,7 +176,7 @@ _REASONS = {
     "retry": "waiting for their next try",
     "throttled": "the site asked to wait",
     "not_before": "not before a set time",
-    "lane": "keeping the distance their lane asks for",
+    "lane": "waiting for the delay of their lane",
     "blocked": "rate limited by their site",
     "order": "in the pause after the one before them in their group",
 }
@@ -237,7 +237,7 @@ def _warning(worker: WorkerView) -> str:
     if left > worker.lease_seconds / 2:
         return ""
     last = f"The last heartbeat of {worker.id} was {_seconds(worker.silent_seconds)} ago"
-    return f" {last}; in {_seconds(left)} it is taken for dead."
+    return f" {last}; in {_seconds(left)} it is declared dead."
 
 
 def _holder_reasons(run: Run, holders: Sequence[LeaseHolder], workers: Sequence[WorkerView]) -> list[WaitReason]:
@@ -296,10 +296,10 @@ def _delayed_reason(item: ItemView, reason: str | None, lane: LaneView | None, n
         case "order":
             text = f"It is the next of its group {item.lane}, and the pause after the one before it is not over."
         case _:
-            text = f"It keeps the distance that the lane {lane.key if lane else item.lane} asks for."
+            text = f"It waits for the delay of the lane {lane.key if lane else item.lane}."
     if item.due_at is not None and item.due_at <= now:
         # Workers promote delayed items: without a worker they stay delayed.
-        text = f"Its time has come, and it waits for a worker to take it. {text}"
+        text = f"It is due and waits for a worker. {text}"
         return WaitReason(code=f"delayed_{reason}", text=text, since=item.due_at)
     return WaitReason(code=f"delayed_{reason}", text=text, since=item.since, until=item.due_at)
 
@@ -323,7 +323,7 @@ def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> li
     if lane.waiting and (item is None or item.state is ItemState.WAITING):
         policy = lane.policy
         if policy.ordered:
-            text = f"The group {lane.key} runs one at a time, in order: the one before has not ended."
+            text = f"The group {lane.key} runs one at a time, in order: the item before it has not ended."
             reasons.append(WaitReason(code="lane_order", text=text, items=waiting))
         elif lane.taken + lane.visiting >= policy.limit:
             text = f"The lane {lane.key} is full: {lane.taken + lane.visiting} of {policy.limit} places are taken."

@@ -504,7 +504,7 @@ class ReadsConformance:
         assert (gate.code, gate.until, gate.text[-17:]) == ("delayed_not_before", None, "the first is due.")
         gate = (await harness.ledger.reads.why_item(run.id, item))[0]
         assert gate.until is None
-        assert gate.text.startswith("Its time has come, and it waits for a worker")
+        assert gate.text.startswith("It is due and waits for a worker")
 
     async def test_why_says_how_it_scaled(self, harness: LedgerHarness) -> None:  # S2.20
         """The newest of each pool or worker, three of them at most, and only what is recent."""
