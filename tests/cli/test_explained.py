@@ -66,7 +66,7 @@ def test_a_worker_says_which_run_it_serves_and_why_nothing_happens(project: Proj
     project.write(HANGS.replace("600 if", "0 if"))
     project.shoal("enqueue", "shop.py")
     old = project.run().id
-    assert f"Run {old} is unfinished and was paused" in project.shoal("run", "shop.py", "--fresh").stderr
+    assert f"Run {old} of shop is unfinished and was paused" in project.shoal("run", "shop.py", "--fresh").stderr
     worker = project.start("worker", "shop.py")
     worker.wait_until_it_says(f"Working on run {old} (paused) of shop; Ctrl-C stops.")
     worker.wait_until_it_says(

@@ -54,7 +54,7 @@ def run(
     least: Least = None,
     most: Most = None,
     sequential: Annotated[bool, typer.Option("--sequential", help="One at a time, for debugging.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many items; go on later.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many items; continue later.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.1, help="Stop after so many seconds, exit 124.")] = None,
     store: Annotated[str | None, typer.Option(help="Keep pages in this folder; ask only for changed ones.")] = None,
     from_store: Annotated[bool, typer.Option("--from-store", help="Parse kept pages again, fetch nothing.")] = False,

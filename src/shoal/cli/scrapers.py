@@ -26,8 +26,8 @@ Target = Annotated[
 UrlsFile = Annotated[
     str | None, typer.Option("--urls-file", metavar="FILE", help="URLs to enqueue, one a line; - reads stdin.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run, finished or not.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new run; an unfinished one is set aside.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the last run, finished or not.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new run; an unfinished one is paused.")]
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-j", min=1, max=10_000, help="Items worked on at once.")
 ]

@@ -27,15 +27,15 @@ def worker(
     run_id: Annotated[str | None, typer.Option(help="Only this run; otherwise all runs of the scraper.")] = None,
     stage: Annotated[list[str], typer.Option(help="Only this stage; may be repeated.")] = [],  # noqa: B006
     partition: Annotated[list[str], typer.Option(help="This partition first; may be repeated.")] = [],  # noqa: B006
-    only: Annotated[bool, typer.Option("--only", help="Nothing but the partitions given, ever.")] = False,
+    only: Annotated[bool, typer.Option("--only", help="Only the partitions given.")] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, max=10_000, help="Items per claim, at most.")] = None,
     concurrency: Concurrency = None,
     least: Least = None,
     most: Most = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Leave after so many items.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.1, help="Leave after so many seconds, exit 124.")] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Leave as soon as nothing is claimable.")] = False,
-    forever: Annotated[bool, typer.Option("--forever", help="Stay when nothing is left, for runs to come.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Exit after so many items.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.1, help="End after so many seconds, exit 124.")] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Exit as soon as nothing is claimable.")] = False,
+    forever: Annotated[bool, typer.Option("--forever", help="Wait for future runs when nothing is left.")] = False,
 ) -> None:
     """Work on a scraper's runs until nothing is left. Join and leave at any time.
 

@@ -64,7 +64,7 @@ _OUTPUT_OPTIONS: dict[str, Any] = {
     "json": Annotated[bool, typer.Option("--json", help="Write JSON, one value a line.")],
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="No notes, only data and errors.")],
     "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of errors.")],
-    "no_input": Annotated[bool, typer.Option("--no-input", help="Never ask; what would need a yes is refused.")],
+    "no_input": Annotated[bool, typer.Option("--no-input", help="Never ask; what needs a confirmation is refused.")],
 }
 
 
