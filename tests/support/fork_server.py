@@ -44,7 +44,7 @@ del sys.path[1]
 fork_server.main()
 """
 # What no command imports, or few and slowly.
-_NOT_IMPORTED = ("shoal.testing", "shoal.recipes.files", "shoal.notify.apprise_process", _CHILD_MODULE)
+_NOT_IMPORTED = ("shoal.testing", "shoal.notify.apprise_process", _CHILD_MODULE)
 
 
 class Process(Protocol):
@@ -391,6 +391,8 @@ def import_everything() -> None:
 
     package = Path(shoal.__file__).parent
     for file in sorted(package.rglob("*.py")):
+        if not (file.parent / "__init__.py").exists():
+            continue  # a file for users to copy
         name = ".".join(("shoal", *file.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
         if not name.startswith(_NOT_IMPORTED) and not name.endswith("__main__"):
             import_module(name)
