@@ -88,7 +88,9 @@ def start(
 
 
 def _can_fork(environment: Mapping[str, str]) -> bool:
-    return hasattr(os, "pidfd_open") and not any(name.startswith(EXEC_VARIABLES) for name in environment)
+    """Shoal reads PYTHONUNBUFFERED itself, in whatever way it was started."""
+    names = environment.keys() - {"PYTHONUNBUFFERED"}
+    return hasattr(os, "pidfd_open") and not any(name.startswith(EXEC_VARIABLES) for name in names)
 
 
 def prepare(entry: tuple[str, ...] = ()) -> None:
