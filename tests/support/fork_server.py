@@ -73,7 +73,7 @@ def start(
 
     `entry` is a command that runs the one behind it on another node. `fresh` starts a new interpreter, by exec.
     """
-    if fresh or not hasattr(os, "pidfd_open") or any(name.startswith(EXEC_VARIABLES) for name in environment):
+    if fresh or not _can_fork(environment):
         return subprocess.Popen(
             [*at(entry, folder), *COMMAND, *arguments],
             cwd=folder,
@@ -85,6 +85,12 @@ def start(
         )
     prepare(entry)
     return _servers[entry].start(arguments, folder, environment, (stdin, stdout, stderr))
+
+
+def _can_fork(environment: Mapping[str, str]) -> bool:
+    """Shoal reads PYTHONUNBUFFERED itself, in whatever way it was started."""
+    names = environment.keys() - {"PYTHONUNBUFFERED"}
+    return hasattr(os, "pidfd_open") and not any(name.startswith(EXEC_VARIABLES) for name in names)
 
 
 def prepare(entry: tuple[str, ...] = ()) -> None:
@@ -226,7 +232,10 @@ def _request(
     request = json.dumps([module, list(arguments), str(folder), dict(environment)]).encode()
     with theirs, open(os.devnull, "rb") as nothing:
         given = [nothing.fileno() if stream == subprocess.DEVNULL else stream for stream in streams]
-        socket.send_fds(requests, [request], [theirs.fileno(), *given])
+        try:
+            socket.send_fds(requests, [request], [theirs.fileno(), *given])
+        except BrokenPipeError:
+            raise RuntimeError("the fork server has ended; what it printed says why") from None
     pid, fds, _, _ = socket.recv_fds(ours, 64, 1)
     if not fds:
         raise RuntimeError("the fork server could not start the command")
@@ -342,12 +351,11 @@ class _Children:
         self._exec = asyncio.create_subprocess_exec
 
     async def start(self, program: str, *arguments: str, **options: Any) -> Any:
-        if (program, *arguments[:2]) != (sys.executable, "-m", _CHILD_MODULE):
+        environment = options.get("env") or os.environ
+        if (program, *arguments[:2]) != (sys.executable, "-m", _CHILD_MODULE) or not _can_fork(environment):
             return await self._exec(program, *arguments, **options)
         streams = [options[name] if isinstance(options[name], int) else options[name].fileno() for name in _STREAMS]
-        return _Child(
-            _request(self._server, _CHILD_MODULE, arguments[2:], os.getcwd(), options["env"] or os.environ, streams)
-        )
+        return _Child(_request(self._server, _CHILD_MODULE, arguments[2:], os.getcwd(), environment, streams))
 
 
 class _Child:
@@ -385,6 +393,8 @@ def import_everything() -> None:
 
     package = Path(shoal.__file__).parent
     for file in sorted(package.rglob("*.py")):
+        if not (file.parent / "__init__.py").exists():
+            continue  # a file for users to copy
         name = ".".join(("shoal", *file.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
         if not name.startswith(_NOT_IMPORTED) and not name.endswith("__main__"):
             import_module(name)
