@@ -8,27 +8,27 @@ ShoalError
 │   ├── InvalidScraper         the author's code cannot be loaded, or asks for what Shoal cannot give
 │   ├── UnknownStage           the run has no such stage
 │   └── WrongState             the run is finished, cancelled ...: the operation makes no sense now
-├── NotAllowed                 somebody else has it: a run that another process works on
+├── NotAllowed                 another process holds it, such as a run in single mode
 ├── NotFound                   no such run, item, lane, worker
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
-│   ├── Permanent              the page is gone or never was: dead at once
-│   ├── Transient              it may work next time: tried again later
-│   ├── Throttled              the site asks to wait: nobody visits it until then, nothing is charged
-│   └── Blocked                the site refuses us: tried again later, with another identity where there is one
+│   ├── Permanent              there is nothing to fetch: dead at once
+│   ├── Transient              may succeed later: retried
+│   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
+│   └── Blocked                the site refuses us: retried, with another identity where there is one
 ├── OutputFailed               standard output cannot be written
-├── StoreFailed                the folder of kept pages refuses: this machine's fault, not the page's
+├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
-    ├── BadLedgerUrl           the address cannot be understood
-    ├── LedgerUnreachable      nobody answers there, or the password is wrong
-    │   └── LedgerUnavailable         nobody answers at the moment; it may be a restart
+    ├── BadLedgerUrl           the address is not valid
+    ├── LedgerUnreachable      there is no answer, or the password is wrong
+    │   └── LedgerUnavailable  there is no answer now; the server may be restarting
     ├── LedgerNotMigrated      the schema is missing or older than this code
     ├── LedgerTooNew           the schema is newer than this code
     ├── LedgerReadOnly         the file or the server refuses writes
     ├── LedgerFull             no space left
-    └── LedgerCorrupt          what is stored cannot be read, or breaks a rule: the disk, or something else, damaged it
+    └── LedgerCorrupt          stored data cannot be read or violates a rule: it was damaged
 
-Each carries a remedy: one sentence saying what to do next. `exit_code` is what the command line returns.
+Each has a remedy, one sentence that says what to do next. `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any
 
 
 class ShoalError(Exception):
-    """Something went wrong in a way that Shoal understands."""
+    """Base of all errors that Shoal raises."""
 
     remedy = "Run the command again with -v and report what it printed."
     exit_code = 70
@@ -107,10 +107,9 @@ class StoreFailed(ShoalError):
 
 
 class AttemptEnded(ShoalError):
-    """What an author raises to say how an attempt ended, and what the fetcher raises for a bad answer.
+    """How an attempt ended: raised by authors, and by the fetcher for a bad response.
 
-    `retry_after`: not before so many seconds, for those that are tried again. `detail`: what Shoal's own stages keep
-    with the attempt.
+    `retry_after`: the minimum delay of a retry, in seconds. `detail`: what Shoal's own stages store with the attempt.
     """
 
     remedy = ""
@@ -125,17 +124,17 @@ class AttemptEnded(ShoalError):
 
 
 class Permanent(AttemptEnded):
-    """There is nothing to get here, now or later."""
+    """There is nothing to fetch, now or later."""
 
 
 class Transient(AttemptEnded):
-    """It did not work this time."""
+    """The attempt failed and may succeed later."""
 
 
 class Throttled(AttemptEnded):
-    """The site asks to wait; `retry_after` says how many seconds, if it did.
+    """The site asks to wait; `retry_after` is how many seconds, if it said so.
 
-    `host`: which one, where it may be another than the item's own.
+    `host`: the host that asked, if it may differ from the item's own.
     """
 
     def __init__(self, message: str = "", *, retry_after: float | None = None, host: str | None = None) -> None:
@@ -144,7 +143,7 @@ class Throttled(AttemptEnded):
 
 
 class Blocked(AttemptEnded):
-    """The site took us for what it does not want: a 403, a captcha, an empty page."""
+    """The site refuses us: a 403, a captcha, an empty page."""
 
 
 class LedgerError(ShoalError):
@@ -165,7 +164,7 @@ class LedgerUnreachable(LedgerError):
 
 
 class LedgerUnavailable(LedgerUnreachable):
-    """Nobody answers at the moment, as while a server restarts; it may be there again soon."""
+    """There is no answer now, such as while a server restarts."""
 
 
 class LedgerNotMigrated(LedgerError):

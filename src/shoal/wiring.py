@@ -1,4 +1,4 @@
-"""The only module that picks concrete backends. Each is imported when it is asked for, not before."""
+"""The only module that chooses concrete backends. Each is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
 
-# A server that accepts the connection and then says nothing is given at least this long.
+# The minimum time for a server that accepts the connection but does not answer.
 MIN_CONNECT_SECONDS = 1.0
 MIN_CONNECT_BACKOFF, MAX_CONNECT_BACKOFF = 0.1, 1.0
 
@@ -36,9 +36,9 @@ OnWaiting = Callable[[str], None]
 
 
 async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting: OnWaiting | None = None) -> Ledger:
-    """Connect without looking at the schema. With `create=False` a SQLite file must be there already.
+    """Connect without checking the schema. With `create=False` a SQLite file must exist.
 
-    With `on_waiting` a server that is away is waited for, as long as `patience` says; it is told so, once.
+    With `on_waiting` the connection is retried for up to `patience` seconds; it is called once with a message.
     """
     path = sqlite_path(settings.ledger)
     if path is None:
@@ -59,7 +59,7 @@ async def open_ledger(
     """A ledger that is ready for work. `on_waiting` as for `connect_ledger`.
 
     A SQLite ledger is created and migrated on first use; a PostgreSQL one, which others may be working on, must have
-    been migrated by `shoal db migrate`. `migrate` overrules that for both. With `migrate=False` a SQLite file must
+    been migrated by `shoal db migrate`. `migrate` overrides this for both. With `migrate=False` a SQLite file must
     exist. Raises LedgerNotMigrated or LedgerTooNew when the schema is not this code's.
     """
     if migrate is None:
@@ -79,7 +79,7 @@ async def open_ledger(
 async def ledger_context(
     settings: Settings, *, migrate: bool | None = None, on_waiting: OnWaiting | None = None
 ) -> AsyncIterator[Ledger]:
-    """`open_ledger` for the length of a block."""
+    """`open_ledger` as a context manager."""
     ledger = await open_ledger(settings, migrate=migrate, on_waiting=on_waiting)
     try:
         yield ledger
@@ -97,7 +97,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
-    """What gets pages: from the network, through the store if there is one, or from the store alone."""
+    """The fetcher: from the network, with the page store if there is one, or from the page store only."""
     store = None
     if settings.store:
         from shoal.fetch.store import FileStore
@@ -125,7 +125,7 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
 
 
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
-    """Attempts without a ledger, for a single try: robots.txt is obeyed, nobody else needs to be spared."""
+    """Attempts without a ledger, for a single try: robots.txt is obeyed, lanes are not used."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempt import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
@@ -137,7 +137,7 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
-    """A worker's options as the settings say, with what was chosen for this one."""
+    """A worker's options from the settings and from `chosen`."""
     from shoal import __version__
     from shoal.autoscale.rules import LoadLimits
     from shoal.worker.options import WorkerOptions
@@ -192,7 +192,7 @@ def build_worker(
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
     )
-    # A beat that gets no answer is tried again on another connection before the lease has ended.
+    # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(
         settings,
         pool_size=1,
@@ -213,7 +213,7 @@ def build_worker(
 
 
 def build_alert_thread(settings: Settings, log: Log) -> AlertThread:
-    """The watch over a ledger's runs. It opens the ledger for itself, in its own thread, when it is its turn."""
+    """The alert thread, which watches a ledger's runs. It opens the ledger itself, in its own thread."""
     from shoal.notify.alert_thread import AlertThread
 
     alone = msgspec.structs.replace(settings, pool_size=1)
@@ -227,8 +227,7 @@ def sqlite_path(ledger: str) -> Path | None:
 
 
 def find_ledger_damage(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt | None:
-    """The error that says what is wrong with a SQLite ledger's file; None when nothing is found in so many seconds, or
-    it is no file."""
+    """The damage of a SQLite file as an error; None when none is found in so many seconds, or for PostgreSQL."""
     path = sqlite_path(ledger)
     if path is None or not path.exists():
         return None

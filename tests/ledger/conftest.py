@@ -28,6 +28,6 @@ def place(request: pytest.FixtureRequest, sqlite_path: Path) -> Path | str:
 
 @pytest.fixture
 async def either_harness(place: Path | str) -> AsyncIterator[LedgerHarness]:
-    """A lab on both backends, one after the other."""
+    """A harness on both backends, one after the other."""
     async with sqlite_harness(place) if isinstance(place, Path) else postgres_harness(place) as harness:
         yield harness

@@ -42,7 +42,7 @@ def says_what_to_do(error: ShoalError) -> None:
     "url",
     ["postgresql://127.0.0.1:1/none", "postgresql://postgres:wrong@127.0.0.1:1/none", "postgresql://[::1]:1/none"],
 )
-async def test_nobody_answers(url: str) -> None:
+async def test_an_unreachable_server(url: str) -> None:
     with pytest.raises(LedgerUnreachable) as caught:
         await open_postgres(url, patience=0.5)
     says_what_to_do(caught.value)
@@ -96,7 +96,7 @@ async def test_a_user_without_rights(postgres_url: str) -> None:
     await ledger.close()
 
 
-async def test_a_server_that_stays_away_is_given_up_after_the_patience(postgres_url: str) -> None:
+async def test_an_unreachable_server_raises_after_the_patience(postgres_url: str) -> None:
     ledger = await open_postgres(postgres_url, patience=0.6)
     database = postgres_url.rsplit("/", 1)[1].split("?", maxsplit=1)[0]
     admin = await asyncpg.connect(postgres_url.rsplit("/", 1)[0] + "/postgres")

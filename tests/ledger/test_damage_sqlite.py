@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import LedgerCorrupt
+from shoal.ledger.sqlite import connection as connection_module
 from shoal.ledger.sqlite import database as database_module
 from shoal.ledger.sqlite.integrity import find_damage
 from shoal.ledger.sqlite.ledger import SqliteLedger, open_sqlite
@@ -107,7 +108,7 @@ async def test_what_cannot_be_read_is_damage(sqlite_path: Path, statement: str) 
     assert caught.value.exit_code == 3
 
 
-async def test_a_header_that_no_longer_says_whose_file_it_is(sqlite_path: Path) -> None:
+async def test_a_file_with_a_damaged_application_id(sqlite_path: Path) -> None:
     async with filled(sqlite_path):
         pass
     change(sqlite_path, "pragma application_id = 1")
@@ -124,11 +125,11 @@ def lose_a_page(path: Path) -> None:
         file.write(bytes(PAGE))
 
 
-async def test_a_statement_that_goes_on_for_ever_in_a_damaged_file_is_ended(
+async def test_an_endless_statement_in_a_damaged_file_is_interrupted(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "CHECK_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(database_module, "PROGRESS_STEPS", 1_000)
+    monkeypatch.setattr(connection_module, "CHECK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(connection_module, "PROGRESS_STEPS", 1_000)
     endless = "with recursive n(x) as (select 1 union all select x + 1 from n limit 300000) select count(*) from n"
     async with filled(sqlite_path) as (ledger, _):
         assert await ledger.db.value(endless) == 300_000, "a sound file may take as long as it likes"
@@ -141,9 +142,7 @@ async def test_a_statement_that_goes_on_for_ever_in_a_damaged_file_is_ended(
         await ledger.close()
 
 
-async def test_who_waits_for_long_looks_whether_the_file_is_damaged(
-    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_wait_checks_the_file_for_damage(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "CHECK_AFTER_SECONDS", 0.0)
     async with filled(sqlite_path) as (ledger, _):
         await wait(ledger)

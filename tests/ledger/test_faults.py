@@ -55,7 +55,7 @@ async def work_until_finished(ledger: Ledger, run_id: str, name: str, rng: rando
         try:
             claimed = await ledger.claims.claim(name, scope, 4)
         except InjectedFault:
-            # The claim may have taken items that nobody told us about.
+            # The claim may have leased items whose answer was lost.
             await retry_on_fault(lambda: ledger.claims.reconcile(name, []))
             continue
         if claimed:
@@ -126,7 +126,7 @@ class BrokenWire:
             self.injected[f"late {type(error).__name__}"] += 1
 
 
-async def test_a_claim_asked_for_again_says_who_must_report_a_start(postgres_url: str) -> None:
+async def test_a_recalled_claim_says_which_items_are_paced(postgres_url: str) -> None:
     ledger = await open_postgres(postgres_url)
     spaced = LanePolicy(limit=2, delay_min=10, delay_max=10)
     run = await ledger.runs.create(RunSpec(scraper="faults", stages=(StageSpec("page", lane=spaced),)))
@@ -148,7 +148,7 @@ async def test_a_claim_asked_for_again_says_who_must_report_a_start(postgres_url
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_lost_and_late_answers_are_hidden_from_callers(postgres_url: str, seed: int) -> None:
-    """No InjectedFault here: the PostgreSQL ledger itself asks again, and nobody above notices."""
+    """No InjectedFault here: the PostgreSQL ledger itself retries, and callers do not notice."""
     ledger = await open_postgres(postgres_url)
     run = await ledger.runs.create(SPEC)
     wire = BrokenWire(ledger, rate=0.3, seed=seed)

@@ -24,13 +24,13 @@ def harness(either_harness: LedgerHarness) -> LedgerHarness:
 
 
 async def set_state(harness: LedgerHarness, run_no: int, state: str) -> None:
-    """The first of an order's two steps; whoever gave it dies before the second."""
+    """The first of two steps; the caller dies before the second."""
     assert isinstance(harness.ledger, SqliteLedger | PostgresLedger)
     table = "run" if isinstance(harness.ledger, SqliteLedger) else "shoal.run"
     await harness.ledger.db.fetch(f"update {table} set state = '{state}' where no = {run_no}")
 
 
-async def test_a_cancel_cut_short(harness: LedgerHarness) -> None:
+async def test_an_interrupted_cancel_is_completed(harness: LedgerHarness) -> None:
     run = await harness.run()
     await harness.put(run, "a", "b", lane="host")
     worker = await harness.worker(lease_seconds=3600)
@@ -44,7 +44,7 @@ async def test_a_cancel_cut_short(harness: LedgerHarness) -> None:
     await harness.check()
 
 
-async def test_a_removal_cut_short(harness: LedgerHarness) -> None:
+async def test_an_interrupted_removal_is_completed(harness: LedgerHarness) -> None:
     doomed, kept = await harness.run(), await harness.run()
     for run in (doomed, kept):
         await harness.put(run, "a", "b", "c")
@@ -61,7 +61,7 @@ async def test_a_removal_cut_short(harness: LedgerHarness) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-async def test_a_pause_cut_short(harness: LedgerHarness) -> None:
+async def test_an_interrupted_pause_is_completed(harness: LedgerHarness) -> None:
     """The paused run must not keep its place in a lane that another run waits for. (One transaction on SQLite.)"""
     first, second = await harness.run(), await harness.run()
     await harness.put(first, "a", lane="host")
@@ -74,7 +74,7 @@ async def test_a_pause_cut_short(harness: LedgerHarness) -> None:
     await harness.check()
 
 
-async def test_a_late_clean_up_leaves_a_resumed_run_alone(harness: LedgerHarness) -> None:
+async def test_a_late_cancel_step_does_not_change_a_resumed_run(harness: LedgerHarness) -> None:
     run = await harness.run()
     await harness.ledger.runs.cancel(run.id)
     await harness.ledger.runs.resume(run.id)
@@ -90,7 +90,7 @@ async def test_a_late_clean_up_leaves_a_resumed_run_alone(harness: LedgerHarness
     assert await harness.state(run, "new") == "ready"
 
 
-async def test_a_removed_run_cannot_be_brought_back_item_by_item(harness: LedgerHarness) -> None:
+async def test_items_of_a_removed_run_cannot_be_retried(harness: LedgerHarness) -> None:
     doomed, kept = await harness.run(), await harness.run()
     await harness.put(doomed, "a", lane="host")
     await harness.put(kept, "b", lane="host")
@@ -105,7 +105,7 @@ async def test_a_removed_run_cannot_be_brought_back_item_by_item(harness: Ledger
     await harness.check()
 
 
-async def test_two_purges_at_once_leave_nothing_behind(harness: LedgerHarness) -> None:
+async def test_two_concurrent_purges_delete_everything(harness: LedgerHarness) -> None:
     doomed, _ = await harness.run(), await harness.run()
     await harness.put(doomed, *(f"k{n}" for n in range(10)))
     worker = await harness.worker(lease_seconds=3600)
@@ -130,7 +130,7 @@ async def test_two_purges_at_once_leave_nothing_behind(harness: LedgerHarness) -
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-async def test_a_clock_set_back_does_not_give_the_dead_a_longer_life(harness: LedgerHarness) -> None:
+async def test_a_clock_set_back_does_not_make_a_dead_worker_look_alive(harness: LedgerHarness) -> None:
     """The clock of a SQLite ledger does not follow the wall clock."""
     run = await harness.run()
     await harness.put(run, "a")
@@ -144,7 +144,7 @@ async def test_a_clock_set_back_does_not_give_the_dead_a_longer_life(harness: Le
     assert await harness.claim_keys(live) == ["a"]
 
 
-async def test_lanes_that_were_not_asked_are_found_step_by_step(
+async def test_the_lane_sweep_finds_untouched_lanes_in_steps(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round that runs out of time leaves the rest to the next, of whatever process."""
@@ -164,7 +164,7 @@ async def test_lanes_that_were_not_asked_are_found_step_by_step(
     await harness.advance_clock(6)
     found = []
     for ledger in (harness.ledger, await harness.open_again(), harness.ledger):
-        # Another process goes on at its turn, the same one at once.
+        # Another process continues when the task is due, the same one at once.
         await harness.advance_clock(6)
         await ledger.upkeep.run_once()
         found.append(len(await harness.claim(worker)))
@@ -173,8 +173,8 @@ async def test_lanes_that_were_not_asked_are_found_step_by_step(
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-async def test_nobody_is_lost_because_the_file_was_locked(harness: LedgerHarness) -> None:
-    """While somebody holds the write lock no heartbeat gets through; when it is free, heartbeats come first."""
+async def test_no_worker_is_lost_because_the_file_was_locked(harness: LedgerHarness) -> None:
+    """While another process holds the write lock no heartbeat succeeds; when it is free, heartbeats come first."""
     run = await harness.run()
     await harness.put(run, "a")
     silent = await harness.worker(lease_seconds=30)

@@ -42,8 +42,10 @@ async def test_a_claimer_does_not_wait_for_a_lane(harness: LedgerHarness, person
         assert await asyncio.wait_for(harness.claim_keys(worker), 5) == ["a"]
 
 
-async def test_nor_for_a_lane_that_keeps_a_distance(harness: LedgerHarness, person: asyncpg.Connection) -> None:
-    """Whoever holds the lane may be reserving a start: the claimer reserves its own afterwards, at a distance."""
+async def test_a_claimer_does_not_wait_for_a_lane_with_a_delay(
+    harness: LedgerHarness, person: asyncpg.Connection
+) -> None:
+    """The transaction that locks the lane may reserve a start: the claimer reserves its own later, with the delay."""
     run = await harness.run(lane=LanePolicy(limit=2, delay_min=10, delay_max=10))
     await harness.put(run, "a", "b", lane="host")
     worker = await harness.worker()
@@ -90,7 +92,7 @@ async def test_a_snapshot_left_open_does_not_stop_the_work(harness: LedgerHarnes
     await harness.check()
 
 
-async def test_due_items_of_other_lanes_do_not_wait_for_a_lane_that_somebody_holds(
+async def test_due_items_do_not_wait_for_a_locked_lane_of_others(
     harness: LedgerHarness, person: asyncpg.Connection
 ) -> None:
     """Neither a claim nor the upkeep is held up; the item of that lane comes when it is free."""
@@ -110,7 +112,7 @@ async def test_due_items_of_other_lanes_do_not_wait_for_a_lane_that_somebody_hol
 
 
 async def test_a_heartbeat_does_not_wait_for_a_claim(harness: LedgerHarness, person: asyncpg.Connection) -> None:
-    """A claim that is held up by somebody's lock keeps its worker alive, and stopping that worker waits for it."""
+    """A claim that waits for a lock keeps its worker alive, and stopping that worker waits for the claim."""
     run = await harness.run()
     await harness.put(run, "a")
     worker = await harness.worker()

@@ -1,4 +1,4 @@
-"""Law 6 on PostgreSQL: claim and commit touch rows in proportion to the batch, whatever stands around.
+"""Law 6 on PostgreSQL: claim and commit read rows in proportion to the batch, whatever else is stored.
 
 The work is inside functions, so two witnesses are asked: EXPLAIN (ANALYZE, BUFFERS) of the call counts every page that
 the statements inside touched, and the server's own per-transaction statistics count the rows read by sequential scans.
@@ -115,7 +115,7 @@ async def bench(ledger: PostgresLedger, postgres_url: str) -> AsyncIterator[Benc
     await connection.close()
 
 
-async def test_cost_does_not_grow_with_what_stands_around(ledger: PostgresLedger, bench: Bench) -> None:  # S1.6
+async def test_cost_does_not_grow_with_other_rows(ledger: PostgresLedger, bench: Bench) -> None:  # S1.6
     queue = await bench.queue()
     await fill_ready(ledger, queue, 2_000)
     await settle(ledger)
@@ -166,9 +166,7 @@ async def test_fifty_one_partitions_cost_as_much_as_one(ledger: PostgresLedger, 
     assert rare < single + 51 * 12, (single, rare)
 
 
-async def test_looking_at_the_heads_of_queues_reads_no_more_than_the_heads(
-    ledger: PostgresLedger, bench: Bench
-) -> None:
+async def test_the_look_ahead_reads_only_the_first_items(ledger: PostgresLedger, bench: Bench) -> None:
     queues = [await bench.queue(f"state-{n}") for n in range(51)]
     await ledger.db.fetch("analyze shoal.ready")  # what the planner remembers is a table of 51 rows
     await fill_ready(ledger, queues[0], 100_000)
@@ -204,7 +202,7 @@ async def test_a_page_of_results_costs_the_same_however_many_there_are(
     assert big < 20 * BATCH
 
 
-async def test_a_start_costs_the_same_whatever_stands_around(ledger: PostgresLedger, bench: Bench) -> None:
+async def test_a_start_costs_the_same_whatever_else_is_stored(ledger: PostgresLedger, bench: Bench) -> None:
     await ledger.lanes.set_delay_floor("host", 10, "robots.txt")
     turn = "select shoal.reserve(0, 'host', 0, '{}', '{}', 1, 86400, 0.02, 0)"
     small = min([(await bench.probe.pages(turn))[0] for _ in range(4)])
@@ -232,7 +230,7 @@ MANY = 8_000
 STEP = 500
 
 
-async def test_moves_and_lists_of_many_do_not_depend_on_statistics(ledger: PostgresLedger, bench: Bench) -> None:
+async def test_bulk_changes_and_lists_do_not_depend_on_statistics(ledger: PostgresLedger, bench: Bench) -> None:
     """Small runs come and go, the tables are analysed, many items are enqueued: no plan may read them all for a few.
 
     The functions have been called before, so that a plan made for small tables would be at hand.
@@ -297,11 +295,11 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
     others = [row[0] for row in await db.fetch("select no from shoal.run where no <> $1 and state = 'active'", run.no)]
     await db.fetch("update shoal.run set idle = true where no = any ($1)", others)
     await state("paused")
-    await cost("pause alone", sql["settle_lanes"], run.no, STEP)
+    await cost("pause alone", sql["apply_lane_work"], run.no, STEP)
     await db.fetch("update shoal.run set idle = false where no = any ($1)", others)
-    await cost("pause beside others", sql["settle_lanes"], run.no, STEP)
+    await cost("pause beside others", sql["apply_lane_work"], run.no, STEP)
     await state("active")
-    await cost("resume", sql["settle_lanes"], run.no, STEP)
+    await cost("resume", sql["apply_lane_work"], run.no, STEP)
     await state("cancelled")
     for begin in (None, [2, queues[0], -(2**31), 0], [3, queues[0], -(2**31), 0], [4, queues[0], -(2**31), 0]):
         await cost(f"cancel {begin and begin[0]}", sql["cancel_open_items"], run.no, "why", STEP, begin)

@@ -124,7 +124,7 @@ def test_a_changed_function_needs_a_new_migration() -> None:
     )
 
 
-async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19, S1.20
+async def test_the_views_show_the_state_of_a_run(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19, S1.20
     await ledger.schema.migrate()
     run = await ledger.runs.create(RunSpec(scraper="shop", stages=(StageSpec("page", lane=LanePolicy(limit=1)),)))
     urls = [f"https://example.com/{n}" for n in range(4)]
@@ -158,7 +158,7 @@ async def test_the_views_tell_people_what_is_going_on(ledger: Ledger, place: Pat
     assert third.url == urls[2]
 
 
-async def test_the_views_tell_runs_and_stages_apart(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19
+async def test_the_views_distinguish_runs_and_stages(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19
     """One worker on two runs with two stages each: every view says which of them a row is about."""
     await ledger.schema.migrate()
     await ledger.workers.register(WorkerSpec(id="w", node="node", pid=1))

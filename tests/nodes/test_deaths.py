@@ -41,9 +41,9 @@ def test_a_worker_freezes_and_wakes_up(fleet: Fleet, recovered: Recovered) -> No
         pages = pages_of(site, PAGES)
         team = start_workers(fleet, fleet.enqueue(pages), lease=LEASE)
         until_seen(site, lambda visits: answered(visits_from(visits, sleeper.address)) >= SLOTS, "the sleeper")
+        (name,) = [worker.id for worker in workers(fleet) if worker.node == sleeper.name]
         team[0].tell(signal.SIGSTOP)
         stopped_at = time.monotonic()
-        (name,) = [worker.id for worker in workers(fleet) if worker.node == sleeper.name]
         held = held_by(fleet, name)
         moved_at = until_visited(site, held, stopped_at)
         what = f"a worker freezes: its items run elsewhere (lease {LEASE:g} s)"

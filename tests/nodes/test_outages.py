@@ -38,6 +38,8 @@ def test_a_node_is_cut_off_and_comes_back(fleet: Fleet, recovered: Recovered) ->
     fleet.write(SHOP)
     with fleet.lab.site(pages=CUT_PAGES, delay=0.1) as site:
         pages = pages_of(site, CUT_PAGES)
+        for node in fleet.nodes:  # until the second node is at work, however late its worker starts
+            (node.folder / "hold").touch()
         team = start_workers(fleet, fleet.enqueue(pages), lease=LEASE)
         again = set[str]().union(*(cut_off_and_mend(fleet, site, recovered) for _ in range(ROUNDS)))
         assert [worker.wait(PATIENCE) for worker in team] == [0, 0, 0]
@@ -53,12 +55,14 @@ def cut_off_and_mend(fleet: Fleet, site: Site, recovered: Recovered) -> set[str]
     stray, folder = fleet.lab.nodes[1], fleet.nodes[1].folder
     (folder / "hold").touch()
     until(lambda: list(folder.glob("held-*")), lambda held: len(held) == SLOTS, "not all of its slots hold something")
+    for node in (fleet.nodes[0], fleet.nodes[2]):
+        (node.folder / "hold").unlink(missing_ok=True)
+    (name,) = [worker.id for worker in workers(fleet) if worker.node == stray.name]
     stray.cut_off()
     cut_at = time.monotonic()
     # What it holds is finished now, and its commits are on their way.
     for file in (folder / "hold", *folder.glob("held-*")):
         file.unlink()
-    (name,) = [worker.id for worker in workers(fleet) if worker.node == stray.name]
     held = held_by(fleet, name)
     moved_at = until_visited(site, held, cut_at)
     what = f"a node is cut off: its items run elsewhere (lease {LEASE:g} s)"

@@ -83,9 +83,14 @@ def start(
             stderr=stderr,
             start_new_session=True,
         )
+    prepare(entry)
+    return _servers[entry].start(arguments, folder, environment, (stdin, stdout, stderr))
+
+
+def prepare(entry: tuple[str, ...] = ()) -> None:
+    """Start the server of a node, unless it runs. It needs a second or so; commands wait for it."""
     if entry not in _servers:
         _servers[entry] = ForkServer(entry)
-    return _servers[entry].start(arguments, folder, environment, (stdin, stdout, stderr))
 
 
 def at(entry: tuple[str, ...], folder: Path) -> tuple[str, ...]:

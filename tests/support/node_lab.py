@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from tests.support import fork_server
 from tests.support.account import Account
 from tests.support.nodes import Node, Switch
 from tests.support.pgbouncer import PgBouncer
@@ -37,6 +38,8 @@ class Lab:
             self.bouncer = stack.enter_context(PgBouncer(self.postgres, host=host))
             self._site = switch.node("site")
             self.nodes = [switch.node(f"node{number}") for number in range(1, WORKING_NODES + 1)]
+            for node in self.nodes:
+                fork_server.prepare(node.entry_with_disks)
             self._template = unique_name()
             self.postgres.create_database(self._template)
             address = self.postgres.url(self._template)

@@ -1,1 +1,1 @@
-"""The ledger: the database that holds runs, items, leases, lanes and results. See protocols.py for what it can do."""
+"""The ledger: the database of runs, items, leases, lanes and results. protocols.py has its interface."""

@@ -94,7 +94,7 @@ class BaseBulk(ABC):
 
     async def resume_unfinished(self, has_time: HasTime) -> None:
         """Continue changes whose callers have died."""
-        for row in await self._queryable.fetch(self._sql["half_cancelled_runs"]):
+        for row in await self._queryable.fetch(self._sql["unfinished_cancels"]):
             await self.cancel_open_items(row["no"], "The run was cancelled.", has_time=has_time)
         for row in await self._queryable.fetch(self._sql["runs_with_lane_work"]):
             while await self._apply_lane_work(row["no"]) and has_time():

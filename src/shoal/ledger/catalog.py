@@ -1,4 +1,4 @@
-"""What rarely changes and is looked up often: runs, their stages and queues, workers."""
+"""A cache of what rarely changes and is needed often: runs, their stages and queues, workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CachedRun(msgspec.Struct, frozen=True):
 
 
 class CachedQueue(msgspec.Struct, frozen=True):
-    """A queue, and the range of priorities that the ledger expects in it."""
+    """A queue and the range of priorities that the ledger has stored for it."""
 
     id: int
     priority_min: int
@@ -36,7 +36,7 @@ class CachedQueue(msgspec.Struct, frozen=True):
         return self.priority_min <= low and high <= self.priority_max
 
     def widened(self, low: int, high: int) -> tuple[int, int]:
-        """A range for these as well. It grows in powers of two: a queue is widened a few times, not with every item."""
+        """A range that includes these too. It grows in powers of two, so that a queue is widened a few times only."""
         return (
             self.priority_min if self.priority_min <= low else _next_power_of_two(low),
             self.priority_max if high <= self.priority_max else _next_power_of_two(high),
@@ -55,7 +55,7 @@ class Catalog:
     async def run(self, run_id: str) -> CachedRun:
         known = self._runs.get(run_id)
         if known is None:
-            rows = await self._db.fetch(self._sql["run_facts"], run_id)
+            rows = await self._db.fetch(self._sql["run_stages"], run_id)
             if not rows:
                 raise NotFound(f"There is no run {run_id!r}.")
             check_key_version(rows[0]["key_version"])
@@ -73,7 +73,7 @@ class Catalog:
         return await self.run(self._ids[no])
 
     def check_run(self, run_id: str, no: int) -> None:
-        """Forget a run that was removed if another one has its id now, as may happen within a second."""
+        """Drop a removed run from the cache if a newer run has its id, which can happen within a second."""
         known = self._runs.get(run_id)
         if known is not None and known.no != no:
             self.forget_run(run_id)
@@ -86,7 +86,7 @@ class Catalog:
             self._queues = {key: queue for key, queue in self._queues.items() if key[0] not in stages}
 
     async def queues(self, wanted: Mapping[tuple[int, str], tuple[int, int]]) -> dict[tuple[int, str], int]:
-        """Queue ids of (stage, partition) pairs for items of these priorities (least, greatest), made if need be."""
+        """Queue ids of (stage, partition) pairs for items of these priorities (min, max), created if needed."""
         missing: dict[tuple[int, str], tuple[int, int]] = {}
         for pair, span in wanted.items():
             known = self._queues.get(pair)

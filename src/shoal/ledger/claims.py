@@ -20,13 +20,13 @@ QUEUES_PER_CLAIM = 64
 REFRESH_SECONDS = 1.0
 RESCAN_SECONDS = 2.0
 PROMOTE_SECONDS = 0.1
-# Before a claim from queues with different priorities, so many items of each queue are looked at, at least.
+# Before a claim from queues with different priorities, at least so many items of each queue are read.
 MIN_LOOK_AHEAD = 4
 FROM_START = (-(1 << 31), 0)
 
 
 class ClaimRow(msgspec.Struct, gc=False):
-    """One row as a backend claims it. A deferred row was not leased: its lane does not let it start now."""
+    """One row as a backend claims it. A deferred row was not leased, because its lane does not allow a start now."""
 
     item: int
     epoch: int
@@ -44,7 +44,7 @@ class ClaimRow(msgspec.Struct, gc=False):
 
 
 class QueueCache:
-    """What one worker remembers of the queues between two claims."""
+    """The queues that one worker knows, with keyset hints, kept between two claims."""
 
     def __init__(self, scope: Scope) -> None:
         self._own = frozenset(scope.partitions)
@@ -61,7 +61,7 @@ class QueueCache:
 
     def next_round(self, now: float) -> list[QueueGroup]:
         if now - self._rescanned_at > RESCAN_SECONDS:
-            # Rows that became ready late, or of higher priority, stand behind the hints.
+            # Rows that became ready late, or with a higher priority, are before the hints.
             self.forget_hints(now)
         groups = order_queues(self._rows.values(), self._own, self._turn, steal=self._steal)
         self._turn += 1
@@ -77,7 +77,7 @@ class QueueCache:
         return had_any
 
     def invalidate(self, now: float) -> None:
-        """The queues known had less than asked for: look for others next time."""
+        """The known queues had too few items: read the list of queues again next time."""
         self.forget_hints(now)
         self.refreshed_at = float("-inf")
 
@@ -88,7 +88,7 @@ class QueueCache:
                 self._hints[row.queue] = place
 
     def update_head(self, queue: QueueRow, left: Sequence[int]) -> None:
-        """`left`: priorities of what a claim leaves at the head of a queue."""
+        """`left`: priorities of the first items that a claim leaves in a queue."""
         self._rows[queue.id] = msgspec.structs.replace(queue, head=left[0] if left else queue.priority_max)
 
     def drop(self, rows: Sequence[QueueRow]) -> None:
@@ -117,7 +117,7 @@ class QueueCache:
 
 
 class BaseClaims(ABC):
-    """Fair between runs and stages, own partitions first, cheap when there is plenty and exact when there is little."""
+    """Claims that are fair between runs and stages, with own partitions first; cheap when many items are ready."""
 
     def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
         self._queryable = queryable
@@ -129,20 +129,20 @@ class BaseClaims(ABC):
     async def _take(
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], most: Sequence[int], limit: int
     ) -> list[ClaimRow]:
-        """Claim from these queues, in this order, in one transaction: at most so many of each, and `limit` in all.
+        """Claim from these queues, in this order, in one transaction: at most `most` of each, and `limit` in total.
 
-        `after` is where the last claim ended in each.
+        `after` is the position of the last claim in each.
         """
 
     @abstractmethod
     async def _first_priorities(
         self, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], depth: int
     ) -> list[list[int]]:
-        """The priorities of the first items of each queue, at most `depth` of each, without taking them."""
+        """The priorities of the first items of each queue, at most `depth` of each, without claiming them."""
 
     @abstractmethod
     async def _promote_due(self) -> int:
-        """Move what has come due; returns how many items moved."""
+        """Move items that are due; returns how many."""
 
     async def claim(self, worker: str, scope: Scope, limit: int) -> list[ClaimedItem]:
         if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
@@ -168,10 +168,10 @@ class BaseClaims(ABC):
                     cache.invalidate(now)
                 return claimed
             if rows or cache.forget_hints(now):
-                continue  # all were deferred, or something may stand behind the hints
+                continue  # all were deferred, or there may be rows before the hints
             cache.drop(queues)
             if not queues:
-                # Once: a claim does not move all that others have come due.
+                # Once: a claim does not promote all due items of others.
                 if fresh and (promoted or not await self._promote(now)):
                     return []
                 promoted = fresh
@@ -181,9 +181,9 @@ class BaseClaims(ABC):
     async def _take_by_priority(
         self, worker: str, cache: QueueCache, groups: Sequence[QueueGroup], limit: int
     ) -> list[ClaimRow]:
-        """The rows in the order in which they should start."""
+        """Claim rows, and sort them into the order in which they should start."""
         if not any(group.merged for group in groups):
-            # The usual case: one priority, or one queue. The claim itself needs no look ahead.
+            # The usual case, one priority or one queue, needs no look-ahead.
             queues = [queue for group in groups for queue in group.queues]
             return await self._take(worker, queues, cache.after(queues), [limit] * len(queues), limit)
         queues, most = await self._shares(cache, groups, limit)
@@ -196,7 +196,7 @@ class BaseClaims(ABC):
     async def _shares(
         self, cache: QueueCache, groups: Sequence[QueueGroup], limit: int
     ) -> tuple[list[QueueRow], list[int]]:
-        """How many items to take from which queues."""
+        """How many items to claim from which queues."""
         queues: list[QueueRow] = []
         most: list[int] = []
         left = limit
@@ -213,31 +213,31 @@ class BaseClaims(ABC):
         return queues, most
 
     async def _merged_shares(self, cache: QueueCache, queues: Sequence[QueueRow], limit: int) -> list[int]:
-        """Look at the heads of all queues; deeper into those of which more may have to be taken."""
+        """Read the first items of all queues, and more of the queues that may have to give more."""
         depth = min(limit, MIN_LOOK_AHEAD + 2 * limit // len(queues))
         found = await self._first_priorities(queues, cache.after(queues), depth)
         heads = QueueHeads(found, [len(seen) >= depth for seen in found])
         rounds = 0
         while sum(shares := heads.quotas(limit)) < limit and (bound := heads.bound()) is not None:
-            # First those that set the bound, as a rule the one queue that has the smallest priorities; then all.
+            # First the queues that set the bound, usually the one with the smallest priorities; then all.
             deeper = [n for n, more in enumerate(heads.more) if more and (rounds or heads.priorities[n][-1] == bound)]
             rows = [queues[n] for n in deeper]
             rounds += 1
             for n, seen in zip(deeper, await self._first_priorities(rows, cache.after(rows), limit), strict=True):
-                # After `limit` of one queue nobody asks for more of it.
+                # More than `limit` items of one queue are never needed.
                 heads.priorities[n], heads.more[n] = seen, False
         for queue, seen, more, share in zip(queues, heads.priorities, heads.more, shares, strict=True):
             cache.update_head(queue, seen[share:] or (seen[-1:] if more else []))
         return shares
 
     def _invalidate_caches(self, worker: str) -> None:
-        """Items went back into the queues: the next claim starts from their heads."""
+        """Items were returned to the queues: the next claim starts from their beginning."""
         for (owner, _), cache in self._caches.items():
             if owner == worker:
                 cache.invalidate(time.monotonic())
 
     def forget(self, worker: str) -> None:
-        """The worker is gone; so is what was remembered for it."""
+        """Drop the cached queues of a worker."""
         for known in [cache for cache in self._caches if cache[0] == worker]:
             del self._caches[known]
 

@@ -1,7 +1,7 @@
-"""Why something is not running: the gates an item or a run stands before, in the order it meets them.
+"""Why something is not running: the reasons why an item or a run waits, in the order in which they apply.
 
-Everything that explains a run goes by these gates: `why`, `status`, `watch`, the progress line, alerts. They compare
-heartbeats with leases on the ledger's clock, so a worker that was killed is no worker, whatever its row says.
+`why`, `status`, `watch`, the progress line and alerts all use these reasons. They compare heartbeats with leases on the
+ledger's clock, so a killed worker does not count, whatever the state in its row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.model.views import ItemView, PartitionProgress, WaitReason, sum_count
 from shoal.model.worker import WorkerState, WorkerView
 
 RANK_LIMIT = 10_000
-# A worker's clock and the ledger's may differ by so much over one attempt.
+# How much a worker's clock and the ledger's may differ during one attempt.
 SLACK_SECONDS = 1.0
 _SITE_ANSWER = re.compile(r"\d{3}\b|.* answered \d{3}\b|Retry-After\b")
 _RETURNED_BY = "when any worker of this ledger or `shoal release` runs"
@@ -33,7 +33,7 @@ class DelayedGroup(msgspec.Struct, frozen=True):
 
 
 class LeaseHolder(msgspec.Struct, frozen=True):
-    """A worker and how many items of the run it has leased, and how many of them since its last report."""
+    """A worker, how many items of the run it has leased, and how many of them since its last report (`fresh`)."""
 
     worker: str
     leased: int
@@ -54,7 +54,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
-    """`now` is the ledger's time. `full`: that the ledger has no space left, in a sentence."""
+    """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None."""
 
     run: Run
     run_changed_at: dt.datetime
@@ -68,7 +68,7 @@ class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
-    """`now` is the ledger's time. `full`: that the ledger has no space left, in a sentence."""
+    """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None."""
 
     run: Run
     run_changed_at: dt.datetime
@@ -83,7 +83,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def heartbeat_problem(worker: WorkerView) -> str | None:
-    """What is wrong with the heartbeat of a worker that is registered as present; None when it is fresh."""
+    """What is wrong with the heartbeat of a registered worker; None when it is fresh."""
     if worker.alive or worker.state not in (WorkerState.LIVE, WorkerState.DRAINING):
         return None
     text = f"no heartbeat for {_seconds(worker.silent_seconds)} (its lease is {worker.lease_seconds:g} s)"
@@ -98,25 +98,25 @@ def why_item(facts: ItemContext) -> list[WaitReason]:
     if item.state in FINAL_STATES:
         text = f"It is {item.state.value}" + (f": {item.error}" if item.error else "") + "."
         return [WaitReason(code=item.state.value, text=text, since=item.since)]
-    gates = [*_run_reasons(facts.run, facts.run_changed_at), *_ledger_full_reasons(facts.full, facts.workers)]
+    reasons = [*_run_reasons(facts.run, facts.run_changed_at), *_ledger_full_reasons(facts.full, facts.workers)]
     if item.state is ItemState.LEASED:
-        gates.append(_leased_reason(item, facts.workers, facts.now))
-        return gates
+        reasons.append(_leased_reason(item, facts.workers, facts.now))
+        return reasons
     if item.state is ItemState.DELAYED:
-        gates.append(_delayed_reason(item, facts.delay_reason, facts.lane, facts.now))
+        reasons.append(_delayed_reason(item, facts.delay_reason, facts.lane, facts.now))
     if facts.lane is not None and item.state is not ItemState.READY:
-        gates.extend(_lane_reasons(facts.lane, item, facts.now))
+        reasons.extend(_lane_reasons(facts.lane, item, facts.now))
     if item.state is ItemState.WAITING:
-        gates.append(
+        reasons.append(
             WaitReason(
                 code="lane_rank",
                 text=f"{_ranked(facts.ahead)} of its run wait before it in the lane.",
                 items=facts.ahead,
             )
         )
-    gates.extend(_worker_reasons(facts.run, item.stage, item.partition, facts.workers, facts.now))
+    reasons.extend(_worker_reasons(facts.run, item.stage, item.partition, facts.workers, facts.now))
     if item.state is ItemState.READY:
-        gates.append(
+        reasons.append(
             WaitReason(
                 code="queue_rank",
                 text=f"{_ranked(facts.ahead)} stand before it in its queue.",
@@ -124,17 +124,17 @@ def why_item(facts: ItemContext) -> list[WaitReason]:
                 items=facts.ahead,
             )
         )
-    return gates
+    return reasons
 
 
 def why_run(facts: RunContext) -> list[WaitReason]:
-    """What the run waits for, the most important first, and why there are as many workers as there are."""
+    """What the run waits for, the most important first, and the last decisions of the autoscaler."""
     run, counts = facts.run, sum_counts(part.counts for part in facts.partitions)
-    gates = _run_reasons(run, facts.run_changed_at)
+    reasons = _run_reasons(run, facts.run_changed_at)
     if run.state in (RunState.FINISHED, RunState.CANCELLED):
-        return gates
+        return reasons
     if counts.remaining == 0:
-        gates.append(
+        reasons.append(
             WaitReason(code="nothing_left", text="Nothing is left to do.")
             if run.sealed
             else WaitReason(
@@ -143,8 +143,8 @@ def why_run(facts: RunContext) -> list[WaitReason]:
                 "If the enqueue was interrupted, run it again; duplicates are dropped.",
             )
         )
-        return gates
-    gates.extend(_ledger_full_reasons(facts.full, facts.workers))
+        return reasons
+    reasons.extend(_ledger_full_reasons(facts.full, facts.workers))
     alive = {worker.id for worker in facts.workers if worker.alive}
     any_lost = any(holder.worker not in alive for holder in facts.holders)
     open_stages = {part.stage for part in facts.partitions if part.counts.pending or (any_lost and part.counts.leased)}
@@ -152,22 +152,24 @@ def why_run(facts: RunContext) -> list[WaitReason]:
         stage for stage in run.stages if stage in open_stages and not _eligible_workers(run, stage, facts.workers)
     ]
     if unserved:
-        # Nobody takes anything of the run, or of some of its stages only.
+        # No worker serves the run, or some of its stages.
         code = "no_worker" if len(unserved) == len(open_stages) else "no_worker_for_stage"
         since = _last_served(run, unserved, facts.workers, facts.now)
-        gates.append(WaitReason(code=code, text=_no_worker(run, unserved), since=since))
-    gates.extend(_holder_reasons(run, facts.holders, facts.workers))
+        reasons.append(WaitReason(code=code, text=_no_worker(run, unserved), since=since))
+    reasons.extend(_holder_reasons(run, facts.holders, facts.workers))
     if counts.ready:
-        waiting = "ready" if "no_worker" in {gate.code for gate in gates} else "ready and waiting for a free worker"
-        gates.append(WaitReason(code="ready", text=f"{_items(counts.ready)} {waiting}.", items=counts.ready))
+        waiting = (
+            "ready" if "no_worker" in {reason.code for reason in reasons} else "ready and waiting for a free worker"
+        )
+        reasons.append(WaitReason(code="ready", text=f"{_items(counts.ready)} {waiting}.", items=counts.ready))
     if counts.waiting:
         text = f"{_items(counts.waiting)} waiting for their lanes."
-        gates.append(WaitReason(code="waiting", text=text, items=counts.waiting))
+        reasons.append(WaitReason(code="waiting", text=text, items=counts.waiting))
     for lane in facts.lanes:
-        gates.extend(_lane_reasons(lane, None, facts.now))
-    gates.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
-    gates.extend(_scaling_reason(scaling) for scaling in facts.scalings)
-    return gates
+        reasons.extend(_lane_reasons(lane, None, facts.now))
+    reasons.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
+    reasons.extend(_scaling_reason(scaling) for scaling in facts.scalings)
+    return reasons
 
 
 _REASONS = {
@@ -193,7 +195,7 @@ def _run_reasons(run: Run, changed_at: dt.datetime) -> list[WaitReason]:
 
 
 def _ledger_full_reasons(full: str | None, workers: Iterable[WorkerView]) -> list[WaitReason]:
-    """A ledger that cannot be written: seen from here, or told by a worker whose heartbeat still got through."""
+    """A ledger that cannot be written: detected by this process, or reported by a worker whose heartbeat succeeded."""
     for worker in workers:
         if full is None and worker.alive and worker.report is not None and worker.report.trouble:
             full = f"{worker.id} cannot store anything: {worker.report.trouble}"
@@ -203,7 +205,7 @@ def _ledger_full_reasons(full: str | None, workers: Iterable[WorkerView]) -> lis
 
 
 def _leased_reason(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime) -> WaitReason:
-    """Who holds the item, and whether it has begun, as far as the holder has said."""
+    """Which worker holds the item, and whether it has started it, according to its last report."""
     worker = next((worker for worker in workers if worker.id == item.worker), None)
     if worker is None:
         text = f"Claimed by {item.worker}, which is gone; it returns {_RETURNED_BY}."
@@ -230,7 +232,7 @@ def _leased_reason(item: ItemView, workers: Iterable[WorkerView], now: dt.dateti
 
 
 def _warning(worker: WorkerView) -> str:
-    """A heartbeat that is late, though not too late."""
+    """A warning when a heartbeat is late but the lease has not expired."""
     left = worker.lease_seconds - worker.silent_seconds
     if left > worker.lease_seconds / 2:
         return ""
@@ -239,11 +241,11 @@ def _warning(worker: WorkerView) -> str:
 
 
 def _holder_reasons(run: Run, holders: Sequence[LeaseHolder], workers: Sequence[WorkerView]) -> list[WaitReason]:
-    """What is leased: by the living, with what they say of it, and by the dead."""
+    """Leased items of live workers, with their reports, and of dead ones."""
     alive = {worker.id: worker for worker in workers if worker.alive}
     held = [(holder, alive[holder.worker]) for holder in holders if holder.worker in alive]
     lost = [holder for holder in holders if holder.worker not in alive]
-    gates = []
+    reasons = []
     if lost:
         items = sum(holder.leased for holder in lost)
         silent = {worker.id: worker.silent_seconds for worker in workers}
@@ -251,18 +253,18 @@ def _holder_reasons(run: Run, holders: Sequence[LeaseHolder], workers: Sequence[
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         return_ = "It returns" if items == 1 else "They return"
         text = f"{_items(items)} held by a dead worker: {lost[0].worker} ({since}){more}. {return_} {_RETURNED_BY}."
-        gates.append(WaitReason(code="held_by_dead", text=text, items=items))
+        reasons.append(WaitReason(code="held_by_dead", text=text, items=items))
     if held:
         leased = sum(holder.leased for holder, _ in held)
         late = next((warning for _, worker in held if (warning := _warning(worker))), "")
-        gates.append(WaitReason(code="leased", text=_leased_text(run, leased, held) + late, items=leased))
-    return gates
+        reasons.append(WaitReason(code="leased", text=_leased_text(run, leased, held) + late, items=leased))
+    return reasons
 
 
 def _leased_text(run: Run, leased: int, held: Sequence[tuple[LeaseHolder, WorkerView]]) -> str:
     reports = [worker.report for _, worker in held if worker.report is not None]
     running = min(leased, sum(report.running.get(run.no, 0) for report in reports))
-    # What a worker says is as old as its heartbeat, and what waits to be stored is not told by run.
+    # A report is as old as the heartbeat, and does not count unstored items by run.
     mixed = any(report.unstored for report in reports) and any(h.leased != worker.leased for h, worker in held)
     if len(reports) < len(held) or mixed or any(holder.fresh for holder, _ in held):
         text = f"{_items(leased)} claimed by workers"
@@ -296,7 +298,7 @@ def _delayed_reason(item: ItemView, reason: str | None, lane: LaneView | None, n
         case _:
             text = f"It keeps the distance that the lane {lane.key if lane else item.lane} asks for."
     if item.due_at is not None and item.due_at <= now:
-        # Delayed items are moved on by workers: without one they stay where they are.
+        # Workers promote delayed items: without a worker they stay delayed.
         text = f"Its time has come, and it waits for a worker to take it. {text}"
         return WaitReason(code=f"delayed_{reason}", text=text, since=item.due_at)
     return WaitReason(code=f"delayed_{reason}", text=text, since=item.since, until=item.due_at)
@@ -310,31 +312,31 @@ def _delayed_group_reason(group: DelayedGroup, now: dt.datetime) -> WaitReason:
 
 
 def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list[WaitReason]:
-    gates = []
+    reasons = []
     waiting = lane.waiting or None
     if lane.paused:
         of_run = f" --run {lane.run_id}" if lane.run_id is not None else ""
         text = f"The lane {lane.key} is paused; `shoal lanes resume {shlex.quote(lane.key)}{of_run}` lets it go on."
-        gates.append(WaitReason(code="lane_paused", text=text, items=waiting))
+        reasons.append(WaitReason(code="lane_paused", text=text, items=waiting))
     if lane.blocked_seconds > 0:
-        gates.append(_blocked_reason(lane, now))
+        reasons.append(_blocked_reason(lane, now))
     if lane.waiting and (item is None or item.state is ItemState.WAITING):
         policy = lane.policy
         if policy.ordered:
             text = f"The group {lane.key} runs one at a time, in order: the one before has not ended."
-            gates.append(WaitReason(code="lane_order", text=text, items=waiting))
+            reasons.append(WaitReason(code="lane_order", text=text, items=waiting))
         elif lane.taken + lane.visiting >= policy.limit:
             text = f"The lane {lane.key} is full: {lane.taken + lane.visiting} of {policy.limit} places are taken."
             if lane.visiting:
                 text += f" {lane.visiting} by requests that redirects or handlers sent there."
-            gates.append(WaitReason(code="lane_limit", text=text, items=waiting))
+            reasons.append(WaitReason(code="lane_limit", text=text, items=waiting))
         elif policy.delay_max > 0:
             text = f"The lane {lane.key} starts one item every {_range(policy.delay_min, policy.delay_max)} s"
             text += f", the next in {lane.next_seconds:.1f} s." if lane.next_seconds > 0 else "."
             if 0 < lane.floor <= policy.delay_min and lane.floor_why:
                 text += f" At least {lane.floor:g} s: {lane.floor_why}."
-            gates.append(WaitReason(code="lane_delay", text=text, items=waiting))
-    return gates
+            reasons.append(WaitReason(code="lane_delay", text=text, items=waiting))
+    return reasons
 
 
 def _blocked_reason(lane: LaneView, now: dt.datetime) -> WaitReason:
@@ -389,7 +391,7 @@ def _eligible_workers(run: Run, stage: str, workers: Iterable[WorkerView]) -> li
 def _last_served(
     run: Run, stages: Sequence[str], workers: Iterable[WorkerView], now: dt.datetime
 ) -> dt.datetime | None:
-    """The last heartbeat of those who would serve the stages and are dead; None when there are none."""
+    """The last heartbeat of dead workers that would serve the stages; None when there are none."""
     silent = [
         worker.silent_seconds
         for worker in workers

@@ -1,4 +1,4 @@
-"""In which order a claim visits the queues. Pure, so that fairness and priority can be tested without a database."""
+"""The order in which a claim reads the queues. Pure functions, so that fairness is tested without a database."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _T = TypeVar("_T")
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """A queue that has something to claim.
+    """A queue with ready items.
 
-    `priority_min` and `priority_max` bound the priorities of everything it ever got; `head` is the priority of its
-    first item, as far as is known.
+    `priority_min` and `priority_max` are bounds for all items it ever had; `head` is the last known priority of its
+    first item.
     """
 
     id: int
@@ -31,9 +31,9 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class QueueGroup(msgspec.Struct, frozen=True):
-    """Queues that a claim empties before it looks at the next group.
+    """Queues that a claim empties before it reads the next group.
 
-    `merged`: their items are taken by priority over all of them; otherwise queue by queue.
+    `merged`: items are claimed by priority over all queues of the group; otherwise queue by queue.
     """
 
     queues: list[QueueRow]
@@ -41,10 +41,10 @@ class QueueGroup(msgspec.Struct, frozen=True):
 
 
 def order_queues(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, steal: bool = True) -> list[QueueGroup]:
-    """Own partitions before others; within each, another (run, stage) goes first at every turn.
+    """Own partitions before others; within each, the first (run, stage) changes with every turn.
 
-    A claim empties the first group before it looks at the second, so going first is what counts. A run whose queues
-    have different priorities is one group, wherever its first stage stands: turns must not break its priorities.
+    A claim empties the first group before it reads the second. A run whose queues have different priorities is one
+    group, at the position of its first stage, so that turns do not break its priorities.
     """
     rows = list(queues)
     if not own:
@@ -55,7 +55,7 @@ def order_queues(queues: Iterable[QueueRow], own: frozenset[str], turn: int, *, 
 
 
 def limit_queues(groups: Iterable[QueueGroup], most: int) -> list[QueueGroup]:
-    """The groups cut to so many queues in all."""
+    """The first groups, with at most so many queues in total."""
     kept: list[QueueGroup] = []
     for group in groups:
         if most <= 0:
@@ -66,19 +66,19 @@ def limit_queues(groups: Iterable[QueueGroup], most: int) -> list[QueueGroup]:
 
 
 class QueueHeads(msgspec.Struct):
-    """The priorities of the first items of some queues, in order. `more`: whether a queue has further ones."""
+    """The priorities of the first items of some queues, in order. `more`: whether a queue has further items."""
 
     priorities: list[list[int]]
     more: list[bool]
 
     def bound(self) -> int | None:
-        """Beyond this priority nothing may be taken, because a queue may have more of it than were looked at."""
+        """The last priority that is safe to claim: a queue may have more items of it than were read."""
         return min((seen[-1] for seen, more in zip(self.priorities, self.more, strict=True) if more), default=None)
 
     def quotas(self, limit: int) -> list[int]:
-        """How many items to take from the head of each queue to get the smallest priorities over all of them.
+        """How many items to claim from each queue to get the smallest priorities over all of them.
 
-        Equal priorities go to the queue that comes first. The sum is below `limit` when fewer are within the bound.
+        For equal priorities the first queue wins. The sum is below `limit` when fewer items are within the bound.
         """
         bound = self.bound()
         taken = [0] * len(self.priorities)
@@ -97,13 +97,13 @@ def _grouped(rows: list[QueueRow], turn: int) -> list[QueueGroup]:
     if not by_stage:
         return []
     ordered = _rotate([by_stage[key] for key in sorted(by_stage)], turn)
-    # Within a stage the partitions take turns too, one step each time the stage comes first.
+    # Within a stage the partitions take turns too, one step each time the stage is first.
     rounds = turn // len(ordered)
     stages = [_rotate(sorted(stage, key=lambda row: row.id), rounds) for stage in ordered]
     mixed = _mixed_runs(rows)
     if not mixed:
         return [QueueGroup(stage) for stage in stages]
-    # The stages of a mixed run move up to the first of them.
+    # The stages of a mixed run move to the position of the first of them.
     first: dict[int, int] = {}
     places = [first.setdefault(stage[0].run_no, n) if stage[0].run_no in mixed else n for n, stage in enumerate(stages)]
     stages = [stages[n] for n in sorted(range(len(stages)), key=places.__getitem__)]
@@ -118,7 +118,7 @@ def _grouped(rows: list[QueueRow], turn: int) -> list[QueueGroup]:
 
 
 def _mixed_runs(rows: Iterable[QueueRow]) -> set[int]:
-    """Runs of which not all queues have one and the same priority."""
+    """Runs whose queues do not all have one and the same priority."""
     one: dict[int, int] = {}
     return {
         row.run_no

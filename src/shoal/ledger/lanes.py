@@ -38,10 +38,10 @@ class BaseLanes(ABC):
     async def _reserve(self, run_no: int, key: str, worker_no: int, request: StartRequest) -> ReservedStarts: ...
 
     @abstractmethod
-    async def _request_slot(self, worker_no: int, stage: int, key: str, visit: int) -> HostSlotReply: ...
+    async def _request_slot(self, worker_no: int, stage: int, key: str, slot: int) -> HostSlotReply: ...
 
     @abstractmethod
-    async def _release_slots(self, visits: Sequence[int]) -> None: ...
+    async def _release_slots(self, slots: Sequence[int]) -> None: ...
 
     @abstractmethod
     async def _block_host(self, stage: int, key: str, seconds: float, why: str) -> None: ...
@@ -82,7 +82,7 @@ class BaseLanes(ABC):
         return await self.get(key, run_id=run_id)
 
     async def clock(self) -> float:
-        return float(await self._queryable.value(self._sql["lane_clock"]))
+        return float(await self._queryable.value(self._sql["clock_seconds"]))
 
     async def reserve(
         self, worker: str, key: str, request: StartRequest, *, run_id: str | None = None
@@ -91,14 +91,14 @@ class BaseLanes(ABC):
         worker_no = await self._catalog.worker_no(worker)
         return await self._reserve(await self._run_no(run_id), key, worker_no, request.checked())
 
-    async def request_slot(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> HostSlotReply:
+    async def request_slot(self, worker: str, key: str, slot: int, *, run_id: str, stage: str) -> HostSlotReply:
         _check_change(key, None, None)
         worker_no = await self._catalog.worker_no(worker)
-        return await self._request_slot(worker_no, (await self._catalog.run(run_id)).stage_id(stage), key, visit)
+        return await self._request_slot(worker_no, (await self._catalog.run(run_id)).stage_id(stage), key, slot)
 
-    async def release_slots(self, visits: Sequence[int]) -> None:
-        if visits:
-            await self._release_slots(visits)
+    async def release_slots(self, slots: Sequence[int]) -> None:
+        if slots:
+            await self._release_slots(slots)
 
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
         _check_change(key, None, (0.0, seconds))

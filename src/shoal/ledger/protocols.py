@@ -1,6 +1,6 @@
-"""What a ledger can do, by role. Both backends implement these; callers ask for the roles they need.
+"""The interface of a ledger, by role. Both backends implement all roles; callers depend on those they need.
 
-All calls are safe to make again after an error: they either took effect once or not at all.
+Every call may be repeated after an error: it took effect once or not at all.
 """
 
 from __future__ import annotations
@@ -39,91 +39,91 @@ from shoal.model.worker import ALL_WORK, HeartbeatReply, Scope, WorkerReport, Wo
 ALL_ITEMS = ItemFilter()
 Entry = str | bytes | NewItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
-# Hears how many items a move of many has done with so far.
+# Called with the number of items that a bulk change has processed so far.
 OnProgress = Callable[[int], object]
 
 
 class Runs(Protocol):
     async def create(self, spec: RunSpec) -> Run:
-        """A new, unsealed, active run. Its id is the ledger's time, with a suffix when that is taken.
+        """Create an active, unsealed run. Its id is the ledger's time, with a suffix when that id exists.
 
-        With an idempotency key for which a run was made already (and not removed), that one is returned as it is.
+        If a run with this idempotency key exists and was not removed, it is returned unchanged.
         """
 
     async def by_idempotency_key(self, idempotency_key: str) -> Run | None:
-        """The run that was made for an idempotency key."""
+        """The run with this idempotency key."""
 
     async def get(self, run_id: str) -> Run: ...
 
     async def latest(self, scraper: str) -> Run | None:
-        """The scraper's newest run that was not removed: what `resume` goes on with."""
+        """The scraper's newest run that was not removed: the one that `resume` continues."""
 
     async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> CursorPage[Run]:
         """Newest first."""
 
     async def seal(self, run_id: str, *, by: str = "") -> None:
-        """No more items come from outside: the run finishes when nothing remains."""
+        """No more items will be enqueued from outside: the run finishes when no open items remain."""
 
     async def pause(self, run_id: str, *, by: str = "") -> None:
-        """Claims stop at once; what is leased may end; places in lanes that others wait for are given up."""
+        """Stop claims at once. Leased items may end; slots in lanes that other runs wait for are released."""
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
-        """Active again, from paused, finished or cancelled. The id stays.
+        """Make a paused, finished or cancelled run active again. The id stays.
 
-        A run that had ended takes items again and must be sealed again to finish.
+        A run that had ended accepts items again and must be sealed again to finish.
         """
 
     async def cancel(self, run_id: str, *, by: str = "", on_progress: OnProgress = int) -> int:
         """End every open item as cancelled, leased ones too. Returns how many.
 
-        The run is cancelled at once, its items in small steps. When the caller dies meanwhile, any worker's upkeep, or
-        the same call again, goes on.
+        The run is cancelled at once, its items in small steps. If the caller dies meanwhile, any worker's upkeep, or
+        the same call again, continues.
         """
 
     async def remove(self, run_id: str, *, by: str = "", on_progress: OnProgress = int) -> None:
-        """Forget the run and all that belongs to it. Hidden at once, deleted in small steps, gone on with likewise."""
+        """Delete the run and its data. It is hidden at once and deleted in small steps, continued as for `cancel`."""
 
     async def put_note(self, run_id: str, name: str, value: Mapping[str, Any]) -> None:
-        """Keep something with the run under a name; what stood there is replaced. It goes when the run is removed."""
+        """Store a value with the run under a name, replacing an earlier one. It is deleted with the run."""
 
     async def get_note(self, run_id: str, name: str) -> dict[str, Any] | None: ...
 
     async def acquire_once(self, run_id: str, name: str) -> bool:
-        """True for the first caller who asks for this name, False for everybody after."""
+        """True for the first call with this name, False for all later ones."""
 
     async def record_event(
         self, run_id: str, action: str, subject: str, detail: Mapping[str, Any], *, by: str = ""
     ) -> None:
-        """Leave an event with the run: what happened to whom, for people who ask later."""
+        """Store an event of the run."""
 
 
 class Intake(Protocol):
     async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
-        """Store items in constant memory, duplicates and invalid ones counted. `stage` defaults to the first.
+        """Store items in constant memory; count duplicates and invalid ones. `stage` defaults to the first.
 
-        What the report counts as enqueued is durable. After an error part of the entries may be stored:
-        hand them in again, duplicates are dropped.
+        Items counted as enqueued are durable. After an error some entries may be stored: enqueue them again,
+        duplicates are dropped.
         """
 
 
 class Claims(Protocol):
     async def claim(self, worker: str, scope: Scope, limit: int) -> list[ClaimedItem]:
-        """Up to `limit` leases. An empty list means: nothing is claimable now."""
+        """Up to `limit` leases. An empty list means that nothing is claimable now."""
 
     async def mark_started(self, worker: str, leases: Sequence[Lease]) -> set[int]:
-        """Say that these items are started. Returns the items whose lease was lost.
+        """Mark items as started. Returns the items whose lease was lost.
 
-        Call it before running an item that has been rescued (it tells poison from bystanders). Items that are `paced`
-        reserve their start instead (`Lanes.reserve`). Others need no call.
+        Needed before an item that has been rescued is run, so that only items that ran count as causes of a crash.
+        Items that are `paced` reserve their start instead (`Lanes.reserve`). Others need no call.
         """
 
     async def return_leases(self, worker: str, leases: Sequence[Lease]) -> int:
-        """Return what was not started, or not finished. Nothing is charged."""
+        """Return items that were not started or not finished. No attempt is charged."""
 
     async def reconcile(self, worker: str, known: Sequence[Lease]) -> int:
-        """Give back what the ledger has leased to this worker beyond what it knows of.
+        """Return leases of this worker that it does not know.
 
-        Call it after a claim that was cancelled or failed: it may have taken items nobody heard of.
+        Call it after a claim that was cancelled or failed: the ledger may have leased items whose answer was lost.
         """
 
 
@@ -136,26 +136,26 @@ class Workers(Protocol):
     async def register(self, spec: WorkerSpec) -> None: ...
 
     async def heartbeat(self, worker: str, report: WorkerReport | None = None) -> HeartbeatReply:
-        """Sign of life, with what the worker says about itself; None leaves what it said before.
+        """Record a heartbeat, with a report; None keeps the last report.
 
-        Raises WorkerLost when the worker was declared dead meanwhile.
+        Raises WorkerLost when the worker was declared dead.
         """
 
     async def drain(self, worker: str, *, by: str = "") -> None:
-        """Tell a worker, at its next heartbeat, to finish what it has and leave."""
+        """Ask a worker, with the reply to its next heartbeat, to finish its items and stop."""
 
     async def stop(self, worker: str) -> int:
-        """The worker leaves; what it still holds goes back. Returns how many leases that were."""
+        """Stop a worker and return its leases. Returns how many."""
 
     async def mark_dead(self, worker: str) -> UpkeepReport:
-        """Somebody saw this worker die: rescue its items now instead of after its lease."""
+        """The caller knows that this worker is dead: rescue its items now instead of after its lease."""
 
     async def list(self, *, present: bool = True) -> list[WorkerView]: ...
 
 
 class Lanes(Protocol):
     async def clock(self) -> float:
-        """The ledger's clock, in seconds. Quick, so that a worker knows how its own clock differs."""
+        """The ledger's clock, in seconds. Fast, so that a worker can compare it with its own clock."""
 
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView: ...
 
@@ -174,40 +174,40 @@ class Lanes(Protocol):
         paused: bool | None = None,
         by: str = "",
     ) -> LaneView:
-        """Change a lane, or make a shared one. What is set here outranks what stages declare."""
+        """Change a lane; a shared lane is created if needed. These values override what stages declare."""
 
     async def block(self, key: str, seconds: float, why: str, *, run_id: str | None = None, by: str = "") -> LaneView:
-        """Nothing of the lane starts for so long; 0 lifts a block."""
+        """No item of the lane starts for so many seconds; 0 lifts a block."""
 
     async def reserve(
         self, worker: str, key: str, request: StartRequest, *, run_id: str | None = None
     ) -> ReservedStarts:
-        """The next starts of a lane, for requests of this worker; sleep until each and send.
+        """Reserve the next starts of a lane for requests of this worker, which sleeps until each.
 
-        Every request on a lane with a delay needs one, the first of an item too. A lane that does not exist or has no
-        delay costs no wait, except for what is left of a block. A start that is not used delays the others, one that
-        could not be used in time has lapsed: ask again.
+        Every request on a lane with a delay needs one, including the first of an item. For a lane that does not exist
+        or has no delay the wait is 0, or the rest of a block. An unused start delays other workers; a start that was
+        missed has expired and must be reserved again.
         """
 
-    async def request_slot(self, worker: str, key: str, visit: int, *, run_id: str, stage: str) -> HostSlotReply:
-        """A request to a host that its item's own lane does not speak for asks for a place in the host's lane.
+    async def request_slot(self, worker: str, key: str, slot: int, *, run_id: str, stage: str) -> HostSlotReply:
+        """Request a slot in the lane of a host other than the lane of the item that sends the request.
 
-        `visit` is a number of the caller's choice, by which it may ask again while it waits, and leaves. A lane that is
-        not there is made with the policy of the stage. Visits and the lane's items share one limit; visits go first,
-        because they hold a place elsewhere already. They are given up with their worker, as leases are.
+        `slot` is an id chosen by the caller, for repeating the request while it waits and for releasing the slot. A
+        missing lane is created with the policy of the stage. Slots and the lane's items share one limit; slots come
+        first, because their items already hold a slot of another lane. Slots of a dead worker are released.
         """
 
-    async def release_slots(self, visits: Sequence[int]) -> None:
-        """These visits are over, or no longer wanted."""
+    async def release_slots(self, slots: Sequence[int]) -> None:
+        """Release slots, or withdraw requests for them."""
 
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
-        """A host asked to wait: nothing goes there for so long, nor for less than was asked before."""
+        """A host asked to wait: no request for so many seconds; an existing longer block stays."""
 
     async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
-        """From now on the lane's delay is at least so many seconds (robots.txt's crawl-delay); 0 lifts it.
+        """Set the minimum delay of a lane in seconds (robots.txt's crawl-delay); 0 removes it.
 
-        A floor under what stages declare; what an operator set outranks it. Makes a shared lane if there is none.
-        Saying the same again is cheap.
+        It raises the delay that stages declare, not one that an operator set. A shared lane is created if needed.
+        Repeating the call is cheap.
         """
 
 
@@ -220,37 +220,37 @@ class StoredSettings(Protocol):
 
 
 class Locks(Protocol):
-    """Things that one of many processes is to do, once: taken for a while, kept as long as it takes, finished.
+    """Named locks for work that one of many processes does once: acquired for a time, renewed, completed.
 
-    `by` names the taker and must be its own. Whoever dies loses its lock when its time is up.
+    `by` identifies the owner and must be unique. A lock whose owner dies expires.
     """
 
     async def acquire(self, name: str, by: str, seconds: float) -> bool:
-        """True: it is yours for so long. False: it is finished, or somebody else's whose time is not up."""
+        """True: the caller owns the lock for so many seconds. False: it is completed, or another owner's."""
 
     async def renew(self, name: str, by: str, seconds: float) -> bool:
-        """Yours for so long from now on. False: it no longer is."""
+        """Extend the lock to so many seconds from now. False: the caller no longer owns it."""
 
     async def complete(self, name: str, by: str, value: Mapping[str, Any] | None = None) -> bool:
-        """Done, with what came of it; nobody can take it any more. False: it was no longer yours."""
+        """Complete the lock with a result; it cannot be acquired again. False: the caller no longer owned it."""
 
     async def release(self, name: str, by: str) -> bool:
-        """Give it up: anybody may take it at once. False: it was no longer yours."""
+        """Release the lock at once. False: the caller no longer owned it."""
 
     async def get(self, name: str) -> LockView | None: ...
 
     async def list(self, prefix: str, *, limit: int = 50) -> list[LockView]:
-        """Those whose names begin so, the last name first."""
+        """Locks whose names have this prefix, in descending order."""
 
 
 class Steering(Protocol):
     async def release(self, *, older_than: float, run_id: str | None = None, by: str = "") -> int:
-        """Take away leases claimed more than so many seconds ago; their holders can no longer commit."""
+        """End leases claimed more than so many seconds ago; their workers can no longer commit."""
 
     async def retry(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
-        """Another life for dead (or cancelled) items, in small steps; `limit` tries a few first."""
+        """Make dead (or cancelled) items ready again, in small steps; `limit` for a trial of a few."""
 
     async def cancel(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
@@ -264,10 +264,10 @@ class Reads(Protocol):
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
-        """Leased now, done and dead in the last minutes, per worker, most done first."""
+        """Per worker: leased now, done and dead in the last minutes; most done first."""
 
     async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
-        """What ended in the last minutes, the current one included, and since when nothing has."""
+        """What ended in the last minutes, including the current one, and when something last ended."""
 
     async def items(
         self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50
@@ -305,21 +305,21 @@ class Reads(Protocol):
 
 class Upkeep(Protocol):
     async def run_once(self) -> UpkeepReport:
-        """What any worker does now and then: wake the due, reap the dead, fold counts, finish runs. Cheap to overdo.
+        """Periodic work of every worker: promote due items, reap dead workers, fold counts, finish runs. Cheap to call.
 
-        Done in short transactions, for about a second at most; what is left then is done by the next round, of anybody.
+        It takes about a second at most, in short transactions; the next round of any worker continues.
         """
 
     async def next_due(self, scope: Scope = ALL_WORK) -> float | None:
-        """Seconds until a delayed item of this scope may come due; None when none is delayed. It may be too few."""
+        """Seconds until a delayed item of this scope may be due, or less; None when none is delayed."""
 
     async def wait(self, seconds: float) -> None:
         """Sleep until there may be work, at most so long. Only a hint: it may return early or late."""
 
     async def audit(self, *, content: bool = False) -> list[Finding]:
-        """Check every rule the tables must keep. Reads everything: for tests and `shoal db check --deep`.
+        """Check every rule that the tables must keep. Reads everything: for tests and `shoal db check --deep`.
 
-        `content`: where the database does not do so by itself, check also that what is stored is whole and readable.
+        `content`: also check that stored values are complete and readable, where the database does not do so itself.
         """
 
 
@@ -328,7 +328,7 @@ class Schema(Protocol):
         """The schema's version; None when there is none."""
 
     async def migrate(self) -> tuple[int, int]:
-        """Bring the schema to this code's version. Returns the versions before and after."""
+        """Migrate the schema to this code's version. Returns the versions before and after."""
 
     async def require_current(self) -> None:
         """Raise LedgerNotMigrated or LedgerTooNew unless schema and code have the same version."""
@@ -339,15 +339,15 @@ class Health(Protocol):
         """The ledger's clock and the state of its server, for `shoal doctor`."""
 
     def set_warning_handler(self, warn: Callable[[str], object]) -> None:
-        """Say what the ledger notices by itself while it is used, such as that its server has no connection left."""
+        """Set the function for warnings, such as that the database server has no connection left."""
 
 
 @runtime_checkable
 class Backup(Protocol):
-    """A ledger that copies itself. A database server has its own tools for that."""
+    """A ledger that can copy itself. A database server has its own tools for that."""
 
     async def back_up(self, target: Path, progress: Callable[[int, int], None]) -> None:
-        """A consistent copy in a new file while others work on. `progress` hears of pages left and pages in all."""
+        """Write a consistent copy to a new file while others work. `progress` gets pages left and pages in total."""
 
 
 class Ledger(Protocol):

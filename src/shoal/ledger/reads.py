@@ -1,4 +1,4 @@
-"""Reads, on either ledger: the queries differ, their names and columns do not. Each touches few rows."""
+"""Reads on both ledgers: the queries have the same names and columns. Each reads few rows."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from shoal.model.views import (
 )
 
 SCAN_WINDOW = 1_000
-# So many items are looked at for one page when there is no index for what is asked; some tens of milliseconds.
+# So many items are read for one page when no index answers the filter; some tens of milliseconds.
 MAX_SCANNED = 50_000
-_ENDED_BADLY = {ItemState.DEAD, ItemState.CANCELLED}
+_RETRYABLE = {ItemState.DEAD, ItemState.CANCELLED}
 
 
 class SqlReads:
@@ -57,7 +57,7 @@ class SqlReads:
         *,
         full: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`full` says, in a sentence, that the ledger has no space left, where that can be seen from here."""
+        """`full` returns a sentence when the ledger has no space left, where this process can detect that."""
         self._db = db
         self._sql = queries
         self._catalog = catalog
@@ -140,9 +140,9 @@ class SqlReads:
         if stage_id is None:
             return CursorPage(rows, None)
         ends = await self._db.fetch(self._sql["results_window_end"], run.no, item, n, window)
-        # Records may have come in between the two queries: never go back behind what this page holds.
-        places = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
-        return CursorPage(rows, "{}.{}".format(*max(places)) if ends else None)
+        # Records may have been added between the two queries: the cursor must not be before the last row of this page.
+        ends_at = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
+        return CursorPage(rows, "{}.{}".format(*max(ends_at)) if ends else None)
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         run = await self._catalog.run(run_id)
@@ -202,7 +202,7 @@ class SqlReads:
         )
 
     async def _find(self, run_no: int, which: ItemFilter, after: int, most: int) -> tuple[list[int], int | None]:
-        """The next items that may match, from the places where they stand, and up to which id all were looked at."""
+        """The next items that may match, and the id up to which all were read (None: to the end)."""
         if which.ids:
             return sorted(id for id in set(which.ids) if id > after), None
         queues = [
@@ -217,15 +217,15 @@ class SqlReads:
         async def add(query: str, *args: object) -> None:
             row = await self._db.row(self._sql[query], *args)
             ids = array_from(row["ids"])
-            # A full list says nothing of what comes after it.
+            # After the last id of a full list nothing is known.
             found.append((ids, ids[-1] if len(ids) == most else row["seen_to"]))
 
-        async def look(query: str, looked_at: int, *args: object) -> None:
-            """The same for places where many may not match: mostly the first ones do."""
+        async def add_scanned(query: str, window_at: int, *args: object) -> None:
+            """For tables where many rows may not match: first a small window, which is enough as a rule."""
             begin = len(found)
             for window in (max(most, SCAN_WINDOW), MAX_SCANNED):
                 del found[begin:]
-                await add(query, *args[:looked_at], window, *args[looked_at:])
+                await add(query, *args[:window_at], window, *args[window_at:])
                 if len(found[begin][0]) == most or found[begin][1] is None:
                     return
 
@@ -236,12 +236,12 @@ class SqlReads:
             for state in set(states) - set(FINAL_STATES):
                 await add("find_items", state.value, queues, after, most)
         elif set(states) - set(FINAL_STATES):
-            await look("find_attempted", 3, run_no, after, most, which.outcome, which.error)
+            await add_scanned("find_attempted", 3, run_no, after, most, which.outcome, which.error)
         if ItemState.DONE in states and which.error is None and which.outcome in (None, OutcomeClass.DONE):
-            await look("find_done", 4, run_no, some, after, most)
-        for state in _ENDED_BADLY.intersection(states):
-            await look("find_ended", 4, run_no, some, after, most, state.value, which.outcome, which.error)
-        # What one place has behind the end of another's list would come out of order.
+            await add_scanned("find_done", 4, run_no, some, after, most)
+        for state in _RETRYABLE.intersection(states):
+            await add_scanned("find_ended", 4, run_no, some, after, most, state.value, which.outcome, which.error)
+        # Ids beyond the end of another table's list would be out of order.
         seen_to = min((end for _, end in found if end is not None), default=None)
         ids = sorted(id for ids, _ in found for id in ids if seen_to is None or id <= seen_to)
         return (ids[:most], ids[most - 1]) if len(ids) > most else (ids, seen_to)

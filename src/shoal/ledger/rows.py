@@ -95,7 +95,7 @@ def lane_from(row: Row) -> LaneView:
         set_by_operator=bool(row["by_operator"]),
         floor=row["floor"],
         floor_why=row["floor_why"],
-        visiting=row["visiting"],
+        visiting=row["slots_granted"],
     )
 
 
@@ -155,9 +155,9 @@ def event_from(row: Row) -> AuditEvent:
 def lock_from(row: Row) -> LockView:
     return LockView(
         name=row["name"],
-        taken_by=row["taken_by"],
-        taken_at=row["taken_at"],
-        until=row["until"],
+        taken_by=row["owner"],
+        taken_at=row["acquired_at"],
+        until=row["expires_at"],
         finished_at=row["finished_at"],
         value=msgspec.json.decode(row["value"]),
     )

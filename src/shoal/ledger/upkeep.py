@@ -1,9 +1,4 @@
-"""Maintenance and health on both ledgers.
-
-Upkeep: what is the same on both ledgers. Tending is the backends' own.
-
-How the ledger itself is doing, on either backend: one query that both name alike.
-"""
+"""Upkeep and health on both ledgers; the rounds of upkeep are implemented by the backends."""
 
 from __future__ import annotations
 
@@ -15,28 +10,28 @@ from shoal.ledger.rows import Queryable
 from shoal.model.views import Finding, HealthReport
 from shoal.model.worker import ALL_WORK, Scope
 
-# A round of upkeep begins no further step after so long.
+# A round of upkeep starts no further step after so many seconds.
 ROUND_SECONDS = 1.0
 DUE_SCAN_LIMIT = 200
 
 
 class UpkeepRound:
-    """One round of upkeep. `left`: pieces that it could not finish in its time, or that the round before could not."""
+    """The time of one round of upkeep. `left`: tasks that it could not finish; the next round continues them."""
 
     def __init__(self, left_before: frozenset[str]) -> None:
         self._ends_at = time.monotonic() + ROUND_SECONDS
         self._left_before = left_before
         self.left: frozenset[str] = frozenset()
 
-    def was_unfinished(self, piece: str) -> bool:
-        """Whether the round before left this piece unfinished."""
-        return piece in self._left_before
+    def was_unfinished(self, task: str) -> bool:
+        """Whether the round before left this task unfinished."""
+        return task in self._left_before
 
-    def has_time_for(self, piece: str) -> bool:
-        """Whether this piece, which has more to do, may begin another step; if not, the next round goes on with it."""
+    def has_time_for(self, task: str) -> bool:
+        """Whether this task, which has more to do, may start another step; if not, the next round continues it."""
         if time.monotonic() < self._ends_at:
             return True
-        self.left |= {piece}
+        self.left |= {task}
         return False
 
 
@@ -59,7 +54,7 @@ class BaseUpkeep:
         return None if seconds is None else max(0.0, seconds)
 
     async def audit(self, *, content: bool = False) -> list[Finding]:
-        """Every query named audit_ finds what must not be. A server checks by itself whether its content is whole."""
+        """Run every query named audit_*. A database server checks its content itself."""
         found: list[Finding] = []
         for name in sorted(self._sql):
             if name.startswith("audit_"):
@@ -76,7 +71,7 @@ class SqlHealth:
         self._sql = queries
 
     def set_warning_handler(self, warn: Callable[[str], object]) -> None:
-        """A ledger that notices nothing by itself has nothing to say."""
+        """Only PostgreSQL has warnings."""
 
     async def check(self) -> HealthReport:
-        return HealthReport(**dict(await self._queryable.row(self._sql["vitals"])))
+        return HealthReport(**dict(await self._queryable.row(self._sql["health"])))

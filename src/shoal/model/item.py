@@ -1,4 +1,4 @@
-"""Items: the unit of work, before and during its life in the ledger."""
+"""Items, the unit of work: new, prepared and claimed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FINAL_STATES = (ItemState.DONE, ItemState.DEAD, ItemState.CANCELLED)
 
 
 class NewItem(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody asks the ledger to keep. Give a `url`, a `key`, or both.
+    """An item to enqueue, with a `url`, a `key`, or both.
 
-    `key` decides what counts as a duplicate within run and stage; without one it is the URL's key.
-    `priority`: smaller goes first, 0 is normal. `lane` shares a limit and a delay with its other items.
-    `partition` is an affinity: workers prefer theirs. `delay`: not before so many seconds from now.
+    `key` identifies duplicates within run and stage; the default is the URL's key. `priority`: smaller is first, 0 is
+    normal. Items of a `lane` share a limit and a delay. `partition` is an affinity: workers prefer theirs. `delay`: not
+    before so many seconds from now.
     """
 
     url: str | None = None
@@ -51,7 +51,7 @@ class NewItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedItem(msgspec.Struct, frozen=True, gc=False):
-    """A checked NewItem in the shape both ledgers write."""
+    """A checked NewItem in the form that both ledgers store."""
 
     stage: str
     key_hash: bytes
@@ -66,7 +66,7 @@ class PreparedItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """The right to work on an item: commits succeed only with the current epoch."""
+    """A worker's right to an item: commits succeed only with the current epoch."""
 
     item: int
     epoch: int
@@ -74,9 +74,9 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimedItem(msgspec.Struct, frozen=True, gc=False):
-    """An item handed to a worker, with the lease that fences it.
+    """An item that a worker has claimed, with its lease.
 
-    `paced`: its lane keeps a distance between starts, so `Claims.mark_started` must be told when its request has left.
+    `paced`: its lane has a delay, so its start must be reserved (`Lanes.reserve`).
     """
 
     item: int
@@ -105,12 +105,12 @@ class ClaimedItem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What a person calls this item: its key, else its URL."""
+        """The item's key, or its URL."""
         return self.key or self.url or str(self.item)
 
 
 def priority_from_higher_first(priority: int) -> int:
-    """Map a priority of a system where more is more urgent (S1) onto Shoal's, where smaller goes first."""
+    """Convert a priority of a system where larger is more urgent (S1) to Shoal's, where smaller is first."""
     return -priority
 
 

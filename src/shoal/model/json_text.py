@@ -1,4 +1,4 @@
-"""Turning author values into the JSON text that ledgers keep."""
+"""Encodes values of authors as the JSON text that ledgers store."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def json_text(value: Any, what: str, max_bytes: int, error: type[UsageError]) -> str:
-    """JSON of a value, or `error` saying what is wrong with it."""
+    """JSON of a value; raises `error` when it cannot be encoded or is too large."""
     try:
         text = _encoder.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise error(f"The {what} cannot be stored as JSON: {problem}.") from None
-    if "null" in text:  # which is what a number that JSON has no word for becomes
+    if "null" in text:  # NaN and infinite numbers are encoded as null
         check_numbers(value if type(value) is dict else msgspec.to_builtins(value, str_keys=True), what, error)
     if len(text) > max_bytes // 4 and len(text.encode()) > max_bytes:
         raise error(
@@ -32,7 +32,7 @@ def json_text(value: Any, what: str, max_bytes: int, error: type[UsageError]) ->
 
 
 def check_numbers(value: Any, what: str, error: type[UsageError]) -> None:
-    """Raise `error`, naming the place, when a value holds NaN or an infinite number."""
+    """Raise `error`, with the path, when a value contains NaN or an infinite number."""
     if _is_finite(value):
         return
     place, number = next(_not_finite(msgspec.to_builtins(value, str_keys=True), ""))

@@ -25,11 +25,11 @@ _EXAMPLES = "Write starts per time, such as 2/s, 30/min, 1/10s or 500/day."
 
 
 class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items of a lane may be under way, and how far apart their starts are.
+    """How many items of a lane run at once, and the delay between their starts.
 
-    `limit`: items out of `waiting` at once. `delay_min`..`delay_max`: seconds between two starts, drawn anew each
-    time (equal values: no jitter). `ordered`: a sequential group: one at a time, in order, a retrying head keeps its
-    place; always of one run. `shared`: the lane is common to all runs of the ledger (a host); otherwise the run's own.
+    `limit`: items outside `waiting` at once. `delay_min`..`delay_max`: seconds between two starts, chosen at random
+    each time (equal values: no jitter). `ordered`: a sequential group of one run: one at a time, in order; an item that
+    waits for a retry keeps its slot. `shared`: the lane is used by all runs (a host), otherwise by one run.
     """
 
     limit: int = 1
@@ -55,11 +55,11 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Starts that a worker asks a lane for.
+    """Starts that a worker wants to reserve on a lane.
 
-    `count` of them, the first for the `leases`, which count as started then. A start may be used `slack` seconds late.
-    `within`: none farther ahead. `idle`: the starts that the worker had before on this lane were missed and will not be
-    used; its last request left so many seconds ago, so it may go on from there, unless somebody else came after it.
+    `count` of them, the first for the `leases`, which then count as started. A start may be used up to `slack` seconds
+    late. `within`: at most so many seconds ahead. `idle`: the worker did not use its earlier starts on this lane, and
+    its last request was so many seconds ago; the delay counts from there, unless another worker reserved since.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -79,10 +79,10 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservedStarts(msgspec.Struct, frozen=True):
-    """Starts that a lane gave: each may leave after so many seconds. `lost` are items whose lease is gone.
+    """Reserved starts, each after so many seconds. `lost`: items whose lease was lost.
 
-    `spacing`: the least distance to keep between two starts of one's own. `next_in`: when the first start would be that
-    was not given. `at`: the ledger's clock, in seconds, from which all of these count.
+    `spacing`: the minimum distance between two starts of this worker. `next_in`: when the first start that was not
+    reserved would be. `at`: the ledger's clock in seconds, to which all of these are relative.
     """
 
     waits: tuple[float, ...]
@@ -93,10 +93,11 @@ class ReservedStarts(msgspec.Struct, frozen=True):
 
 
 class HostSlotReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request from elsewhere that asks for a place in a host's lane.
+    """The reply to a request for a slot in a host's lane.
 
-    `granted`: it has one. Otherwise it waits, with `ahead` others before it; or nobody does, because the lane is shut
-    for so many seconds, and `why` says so. `paced`: the lane keeps a distance, so the start must be reserved.
+    `granted`: the caller has the slot. Otherwise it waits, with `ahead` others before it; or the lane is blocked for
+    `blocked_seconds`, because of `why`, and no request waits. `paced`: the lane has a delay, so the start must be
+    reserved.
     """
 
     granted: bool = False
@@ -107,10 +108,10 @@ class HostSlotReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane as it stands. `policy` has the delay that holds now.
+    """A lane in the ledger. `policy` has the effective delay.
 
-    `floor`: the delay is at least so many seconds, because of `floor_why`, unless an operator set it. `visiting`:
-    places that requests from elsewhere (redirects, APIs) have, beside the `taken` ones of the lane's own items.
+    `floor`: the minimum delay in seconds, because of `floor_why`, unless an operator set the delay. `visiting`: slots
+    of requests of other lanes' items (redirects, APIs), in addition to the `taken` ones of the lane's own items.
     """
 
     key: str
@@ -131,7 +132,7 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_rate(text: str) -> float:
     """Seconds between two starts: `2/s` is 0.5. Raises InvalidSetting for what is not a rate."""
-    # str() because an author may write a bare number, which is refused like any other text that is no rate.
+    # str() because an author may write a bare number, which is refused like other text that is not a rate.
     match = _RATE.fullmatch(str(text).strip().lower())
     if match is None:
         raise InvalidSetting(f"{text!r} is not a rate.", remedy=_EXAMPLES)

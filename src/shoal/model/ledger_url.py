@@ -1,8 +1,8 @@
-"""Addresses of ledgers: a file, a PostgreSQL server in any form that libpq reads, or a refusal.
+"""Addresses of ledgers: the path of a file, or a PostgreSQL server in any form that libpq reads.
 
-PostgreSQL is named by a URL (`postgresql://` or `postgres://`, each part of which may be missing) or by pairs
-(`host=db.internal dbname=shoal`). Both become one form, `PostgresAddress.url`, which is what the rest of Shoal sees.
-Whatever else looks like an address is refused: taken for a path, it would become a new and empty ledger.
+A server is given by a URL (`postgresql://` or `postgres://`, all parts optional) or by pairs (`host=db.internal
+dbname=shoal`). Both become one form, `PostgresAddress.url`, which the rest of Shoal uses. Other text that looks like an
+address is refused: used as a path, it would create a new and empty ledger.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _ESCAPES = (
     "%2F %3F %23 %40 %3A."
 )
 
-# Parameters of libpq that the driver hands on to the server or knows itself. In a URL, any setting of the server may
-# stand beside them.
+# Parameters of libpq that the driver supports or sends to the server. A URL may also have any setting of the server.
 _OPTIONS = {
     "application_name",
     "connect_timeout",
@@ -50,7 +49,7 @@ _OPTIONS = {
     "sslrootcert",
     "target_session_attrs",
 }
-# The rest of libpq's. Ignoring `channel_binding=require` would be less safe than what was asked for.
+# The other parameters of libpq. Ignoring `channel_binding=require` would be less safe than requested.
 _NOT_SUPPORTED = {
     "channel_binding",
     "client_encoding",
@@ -78,9 +77,9 @@ _NOT_SUPPORTED = {
 
 
 class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a PostgreSQL server is, as libpq would read it. What is empty was not said.
+    """The address of a PostgreSQL server, as libpq reads it. Empty parts were not given.
 
-    `hosts`: names, addresses, or folders with a socket in them; `ports`: none, one for all hosts, or one for each.
+    `hosts`: names, addresses, or folders with a socket; `ports`: none, one for all hosts, or one for each.
     """
 
     user: str = ""
@@ -92,12 +91,12 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """The one spelling that the driver, urlsplit and PostgreSQL's own tools read alike."""
+        """The form that the driver, urlsplit and PostgreSQL's own tools read in the same way."""
         login = quote(self.user, safe="")
         if self.password:
             login += f":{quote(self.password, safe='')}"
         query = dict(self.options)
-        if any(host.startswith("/") for host in self.hosts):  # folders with sockets cannot stand where a host stands
+        if any(host.startswith("/") for host in self.hosts):  # a folder with a socket cannot be the host part of a URL
             where = ""
             query = {"host": ",".join(map(_bracketed, self.hosts)), "port": ",".join(self.ports), **query}
         elif not self.hosts:
@@ -112,12 +111,12 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def connect_timeout(self) -> float | None:
-        """Seconds that a login may take; None when nothing was said, or 0, which means the same."""
+        """Seconds that a login may take; None when not given or 0."""
         seconds = int(self.options.get("connect_timeout", "0"))
-        return float(max(seconds, 2)) if seconds else None  # libpq takes 1 for 2, too
+        return float(max(seconds, 2)) if seconds else None  # libpq uses 2 for 1, too
 
     def checked(self, shown: str) -> PostgresAddress:
-        """The address, if the driver can make something of it. `shown` is how messages name it."""
+        """The address, if the driver supports it. `shown` is its text in messages."""
         for port in self.ports:
             if port and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
                 raise _not_postgres_error(shown, "its host or its port cannot be read")
@@ -140,7 +139,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_address(text: str) -> Path | PostgresAddress:
-    """What a ledger's address names. Raises BadLedgerUrl for what is neither a file nor a PostgreSQL server."""
+    """Parse a ledger's address. Raises BadLedgerUrl when it is neither a file nor a PostgreSQL server."""
     found = postgres_address(text)
     if found is not None:
         return found
@@ -157,7 +156,7 @@ def ledger_address(text: str) -> Path | PostgresAddress:
 
 
 def postgres_address(text: str) -> PostgresAddress | None:
-    """The server that a URL or pairs name; None for what is neither. Raises BadLedgerUrl for what is mistyped."""
+    """The server of a URL or of pairs; None for other text. Raises BadLedgerUrl when it cannot be parsed."""
     if _POSTGRES.match(text):
         return _from_url(text).checked(redacted_address(text))
     if _BEGINS_WITH_PAIR.match(text) and "://" not in text.partition("=")[0]:
@@ -166,7 +165,7 @@ def postgres_address(text: str) -> PostgresAddress | None:
 
 
 def reason_not_a_path(text: str) -> str | None:
-    """Why a text that looks like an address is not taken for the path of a file; None for a path."""
+    """Why a text that looks like an address is not used as the path of a file; None for a path."""
     if (scheme := _SCHEME.match(text)) is not None:
         return f"{scheme[1]}: is no address that is known here; a file of that name is written ./{scheme[1]}:..."
     if "://" in text:
@@ -179,7 +178,7 @@ def reason_not_a_path(text: str) -> str | None:
 
 
 def redacted_address(text: str) -> str:
-    """An address for a message. The whole text is one address, so nothing in a password can end it too early."""
+    """An address for a message. The whole text is one address, so no character of a password can end it early."""
     return redacted(_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
 
 
@@ -196,7 +195,7 @@ def _sqlite_file(text: str) -> Path:
 
 
 def _from_url(text: str) -> PostgresAddress:
-    """By hand: urlsplit knows one host only, and loses an empty one when the address is put together again."""
+    """Parsed here, because urlsplit supports one host only and loses an empty one when it rebuilds the URL."""
     rest = _POSTGRES.sub("", text, count=1).partition("#")[0]
     place, _, query = rest.partition("?")
     authority, _, database = place.partition("/")
@@ -211,11 +210,11 @@ def _from_url(text: str) -> PostgresAddress:
         hosts = []
     given = {"user": unquote(user), "password": unquote(password), "dbname": unquote(database)}
     given |= {"host": ",".join(hosts), "port": ",".join(ports) if any(ports) else ""}
-    # As libpq has it: what the query says outranks what stands before it.
-    said = dict(parse_qsl(query, keep_blank_values=True))
-    if "database" in said:
-        said["dbname"] = said.pop("database")
-    return _from_parameters({name: value for name, value in given.items() if value} | said)
+    # As in libpq, the query overrides the parts before it.
+    query_parameters = dict(parse_qsl(query, keep_blank_values=True))
+    if "database" in query_parameters:
+        query_parameters["dbname"] = query_parameters.pop("database")
+    return _from_parameters({name: value for name, value in given.items() if value} | query_parameters)
 
 
 def _host_and_port(spec: str) -> tuple[str, str]:
@@ -227,7 +226,7 @@ def _host_and_port(spec: str) -> tuple[str, str]:
 
 
 def _from_pairs(text: str) -> PostgresAddress | None:
-    """`host=a dbname=b password='c d'`. None when the first name is none of libpq's: then it is no such address."""
+    """`host=a dbname=b password='c d'`. None when the first name is not a parameter of libpq."""
     found: dict[str, str] = {}
     position = 0
     known = {"host", "port", "dbname", "user", "password"} | _OPTIONS | _NOT_SUPPORTED
@@ -275,7 +274,7 @@ def _not_postgres_error(shown: str, why: str) -> BadLedgerUrl:
 
 
 def split_connect_timeout(url: str) -> tuple[str, float | None]:
-    """The URL without what the driver takes apart from it, and how long a login may take."""
+    """The URL without `connect_timeout`, which the driver takes separately, and its value."""
     found = _parsed(url)
     if found is None or "connect_timeout" not in found.options:
         return url, None
@@ -284,7 +283,7 @@ def split_connect_timeout(url: str) -> tuple[str, float | None]:
 
 
 def without_password(ledger: str) -> str:
-    """An address to be pasted: whoever pastes it has the password elsewhere."""
+    """An address that can be shown and pasted; the password is passed in another way."""
     found = _parsed(ledger)
     if found is None:
         return ledger
@@ -293,11 +292,11 @@ def without_password(ledger: str) -> str:
 
 
 def secrets_of(ledger: str) -> tuple[str, ...]:
-    """The passwords of a ledger's address, in every spelling a message may hold."""
+    """The passwords of a ledger's address, in every form that may appear in a message."""
     found = _parsed(ledger)
     if found is None:
         return ()
-    # A password that equals a visible part of the address cannot be hidden by hiding the word.
+    # A password that equals a visible part of the address cannot be redacted.
     visible = (found.user, *found.hosts, found.database)
     hidden = {word for word in (found.password, found.options.get("sslpassword", "")) if word and word not in visible}
     return tuple(hidden | {quote(word, safe="") for word in hidden})

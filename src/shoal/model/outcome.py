@@ -1,6 +1,6 @@
-"""Outcomes: what became of an attempt, and what follows from it.
+"""Outcomes of attempts, and what the ledger does with the item.
 
-A fetcher or an author names a class; `decide_attempt` turns it into a decision; ledgers carry verdicts out.
+A fetcher or an author names an outcome class; `decide_attempt` turns it into a decision, which the ledger executes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from shoal.model.redaction import redacted
 
 
 class OutcomeClass(StrEnum):
-    """Why an attempt ended as it did."""
+    """How an attempt ended."""
 
     DONE = "done"
     PERMANENT = "permanent"
     TRANSIENT = "transient"
     THROTTLED = "throttled"
     BLOCKED = "blocked"
-    # These three are given by the ledger, never by a worker.
+    # These three are set by the ledger, never by a worker.
     CRASHED = "crashed"
     POISON = "poison"
     RELEASED = "released"
 
 
 class DecisionKind(StrEnum):
-    """What the ledger does with the item. THROTTLED blocks its lane; PUT_OFF does not, because another host spoke."""
+    """What the ledger does with the item. THROTTLED blocks its lane; PUT_OFF does not, because another host asked."""
 
     DONE = "done"
     DEAD = "dead"
@@ -43,7 +43,7 @@ class DecisionKind(StrEnum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When to try again: `factor ** tries` seconds, at most `cap`, spread by `jitter` (0.2 = up to 20 % more)."""
+    """The delay of a retry: `factor ** tries` seconds, at most `cap`, plus `jitter` (0.2 = up to 20 % more)."""
 
     factor: float = 2.0
     cap: float = 300.0
@@ -77,9 +77,9 @@ class AttemptDecision(msgspec.Struct, frozen=True):
 
 
 class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt's end, as a worker reports it.
+    """A finished attempt, as a worker commits it.
 
-    `records` are JSON texts (see `record_text`). Follow-ups that were checked already are not checked again.
+    `records` are JSON texts (see `record_text`). Follow-ups that are prepared are not checked again.
     """
 
     lease: Lease
@@ -107,8 +107,8 @@ def decide_attempt(
 ) -> AttemptDecision:
     """The decision on an attempt. `tries` is how many were charged before this one.
 
-    A throttled attempt is not charged. `own_lane`: it is the item's own lane that must wait. `max_attempts` counts
-    tries in all: 4 means one try and three retries.
+    A throttled attempt is not charged. `own_lane`: the item's own lane must wait. `max_attempts` counts all tries: 4
+    means one try and three retries.
     """
     error = clean_error(error)
     match outcome:
@@ -131,7 +131,7 @@ def decide_attempt(
 
 
 def clean_error(error: str | None) -> str | None:
-    """An error text that any database takes and anybody may read: no NUL, no lone surrogates, no secrets, no novel."""
+    """An error text that can be stored and shown: no NUL, no lone surrogates, no secrets, bounded length."""
     if error is None:
         return None
     text = redacted(error[: 2 * MAX_ERROR_CHARS]).replace("\0", "\\0").encode(errors="backslashreplace").decode()

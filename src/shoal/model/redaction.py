@@ -1,8 +1,7 @@
-"""One rule for what must not be printed, logged, or stored with an error.
+"""Redaction of secrets in everything that is printed, logged, or stored with an error.
 
-Hidden are passwords of addresses, the values of parameters, fields and headers whose names sound secret, and bearer
-tokens; besides these, the secrets that the caller knows, wherever they stand as words. A URL that is fetched is stored
-as it is, but shown by this rule.
+Redacted are passwords in addresses, values of parameters, fields and headers with secret names, bearer tokens, and the
+secrets that the caller passes, where they appear as words. A fetched URL is stored unchanged and redacted when shown.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 HIDDEN = "***"
-# Shorter ones are names and numbers; hiding them would make every text unreadable.
+# Shorter values are often names and numbers; redacting them would make texts unreadable.
 MIN_SECRET_LENGTH = 8
 
 _SECRET_WORDS = {
@@ -21,15 +20,14 @@ _SECRET_WORDS = {
     *("jwt", "pass", "passphrase", "passwd", "password", "passwords", "phpsessid", "pwd", "secret", "secrets"),
     *("sessionid", "sig", "signature", "sslpassword", "token", "tokens"),
 }
-# What makes a secret of the `key` that follows.
+# Words that make a following `key` a secret.
 _SECRET_KEYS = {"access", "account", "api", "auth", "client", "encryption", "private", "secret", "signing"}
-# Where a secret is to be found is none: `password_variable`, `token_file`.
+# The location of a secret is not a secret: `password_variable`, `token_file`.
 _PLACES = {"variable", "var", "env", "file", "path"}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-# In an address of a site a login ends before the path, which may hold an @ of its own. In other addresses people
-# forget to escape what a password holds: all up to the last @ may belong to it. The slashes may be mistyped, the scheme
-# missing.
+# In the URL of a site the login ends before the path, which may contain an @. In other addresses passwords are often
+# not escaped: everything up to the last @ may belong to them. The slashes may be mistyped, the scheme missing.
 _LOGIN = re.compile(
     r"(?P<site>(?:https?|wss?|ftps?|socks[45]h?)://)(?P<login>[^/?#\s\"'<>]*@)?[^\s\"'<>]*"
     r"|mailto:(?!/)[^\s\"'<>]*"
@@ -52,9 +50,9 @@ _BEARER = re.compile(r"\b(bearer|basic)(\s+)(?=[A-Za-z._~+/=-]*\d|[A-Za-z0-9._~+
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str, *, bare_key: bool = False) -> bool:
-    """Whether what has this name is probably a secret: `api_key`, `X-Auth-Token`, `clientSecret`.
+    """Whether a value with this name is probably a secret: `api_key`, `X-Auth-Token`, `clientSecret`.
 
-    `bare_key`: also what is called `key` and nothing else, as the parameter of many services is.
+    `bare_key`: the name `key` alone counts too, because many services use it as a parameter.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     if words and words[-1] in _PLACES:
@@ -67,10 +65,10 @@ def is_secret_name(name: str, *, bare_key: bool = False) -> bool:
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without secrets, and without these where they stand as words."""
+    """The text with secrets redacted, including `secrets` where they appear as words."""
     if "@" in text:
         text = _LOGIN.sub(_without_login, text)
-    # Most texts hold no word that could name a secret, and are left alone at the price of looking for one.
+    # Most texts contain no name of a secret; one cheap search tells.
     if _HINT.search(text.lower()) is not None:
         if "=" in text:
             text = _PAIR.sub(_without_value, _QUERY.sub(_without_parameter, text))
@@ -84,7 +82,7 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def redacted_value(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """A JSON-like value without secrets: texts are redacted, and fields whose names sound secret are hidden."""
+    """A JSON-like value with redacted texts and hidden fields of secret names."""
     if isinstance(value, str):
         return redacted(value, secrets)
     if isinstance(value, Mapping):
@@ -98,7 +96,7 @@ def redacted_value(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def without_secret_settings(settings: Mapping[str, Any], secret: Iterable[str] = ()) -> dict[str, Any]:
-    """Settings as a ledger keeps them: what sounds secret, or is named in `secret`, is replaced by a marker."""
+    """Settings as a ledger stores them: values with secret names, or named in `secret`, are replaced by a marker."""
     marked = set(secret)
     return {
         name: HIDDEN if name in marked or is_secret_field(name, value, bare_key=True) else _nested(value)
@@ -107,7 +105,7 @@ def without_secret_settings(settings: Mapping[str, Any], secret: Iterable[str] =
 
 
 def secret_texts(settings: Mapping[str, Any], secret: Iterable[str] = ()) -> tuple[str, ...]:
-    """The texts that `without_secret_settings` leaves out and that are long enough to be hidden wherever they stand."""
+    """The texts that `without_secret_settings` hides and that are long enough to be redacted anywhere."""
     found: set[str] = set()
     marked = set(secret)
 
@@ -137,7 +135,7 @@ def _text_or_value(value: Any) -> Any:
 
 
 def is_secret_field(name: object, value: Any, *, bare_key: bool = False) -> bool:
-    """A switch or an empty value is no secret, whatever it is called."""
+    """Whether a field is a secret; a boolean or an empty value never is."""
     return (
         value is not None
         and not isinstance(value, bool)
@@ -153,7 +151,7 @@ def _without_login(found: re.Match[str]) -> str:
     if not found["login"]:
         return found[0]
     user, colon, _ = found["login"][:-1].partition(":")
-    # A login without a password is a token as often as a name.
+    # A login without a password may be a token.
     shown = f"{user}:{HIDDEN}@" if colon else f"{HIDDEN}@"
     return found["site"] + shown + found[0][found.end("login") - found.start() :]
 

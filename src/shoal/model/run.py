@@ -19,7 +19,7 @@ from shoal.model.url_key import KEY_VERSION, check_text
 DEFAULT_MAX_ATTEMPTS = 4
 DEFAULT_MAX_RESCUES = 3
 MAX_IDEMPOTENCY_KEY_BYTES = 500
-# A collection is run as the scraper `collection.NAME`; the runs of its members are made for `collection RUN MEMBER`.
+# A collection runs as the scraper `collection.NAME`; the idempotency key of a member's run is `collection RUN MEMBER`.
 COLLECTION_SCRAPER_PREFIX = "collection."
 COLLECTION_KEY_PREFIX = "collection "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -43,11 +43,10 @@ class StageSpec(msgspec.Struct, frozen=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is created from. `code_version` says what code made it.
+    """What a run is created from. `code_version` identifies the code that created it.
 
-    `settings` is kept as a snapshot, without secrets: whoever works on the run has its own.
-
-    `idempotency_key`: what the run is for, such as one slot of a schedule. There is one run for one idempotency key.
+    `settings` are stored as a snapshot without secrets; workers use their own. `idempotency_key`: what the run is for,
+    such as one slot of a schedule; there is one run per key.
     """
 
     scraper: str
@@ -60,7 +59,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored_settings(self) -> dict[str, Any]:
-        """The settings as a ledger keeps them."""
+        """The settings as a ledger stores them."""
         return without_secret_settings(self.settings)
 
     def checked(self) -> RunSpec:
@@ -83,7 +82,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands in the ledger. `sealed`: no more items come from outside, so it may finish."""
+    """A run in the ledger. `sealed`: no more items will be enqueued from outside, so it may finish."""
 
     no: int
     id: str
@@ -102,7 +101,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_id_at(moment: dt.datetime, taken: int = 0) -> str:
-    """`YYYYMMDD_HHMMSS`, with `_2`, `_3` ... when the plain form is taken."""
+    """`YYYYMMDD_HHMMSS`, with `_2`, `_3` ... when that id exists."""
     plain = moment.strftime("%Y%m%d_%H%M%S")
     return plain if taken == 0 else f"{plain}_{taken + 1}"
 
@@ -133,7 +132,7 @@ class DeadLimit(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> DeadLimit | None:
-        """The limit a text names, None if it names none."""
+        """The limit in a text; None if it is not one."""
         match = _LIMIT.fullmatch(text.strip())
         if match is None:
             return None
@@ -142,8 +141,8 @@ class DeadLimit(msgspec.Struct, frozen=True):
         return limit if not limit.is_share or limit.amount <= 100 else None
 
     def exceeded(self, dead: int, total: int) -> bool:
-        """Whether so many dead items of so many are more than allowed."""
-        # Decimal and int multiply exactly, so 1% of 300 is 3 and not a little less.
+        """Whether this number of dead items exceeds the limit."""
+        # Decimal and int multiply exactly, so 1% of 300 is exactly 3.
         return dead * 100 > self.amount * total if self.is_share else dead > self.amount
 
     def __str__(self) -> str:

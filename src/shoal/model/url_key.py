@@ -1,7 +1,7 @@
-"""URL keys: which two URLs are the same page.
+"""URL keys: which URLs count as the same page.
 
-The rules carry a version. A run keeps the version it was created with, so resuming it with newer code finds the
-same keys. The URL that is fetched is never changed: only the key is normalised.
+The rules have a version. A run keeps the version it was created with, so resuming it with newer code computes the same
+keys. The fetched URL is never changed: only the key is normalised.
 
 Version 1: parse as a browser does (WHATWG), which lower-cases scheme and host, applies IDNA, drops a default port and
 resolves `.` and `..`; drop the fragment; sort the query's pairs by their bytes, keeping repeated ones in order; drop
@@ -28,7 +28,7 @@ _SCHEMES = ("http:", "https:")
 
 
 def url_key(url: str, *, drop_tracking: bool = False) -> str:
-    """The version 1 key of a URL. Raises InvalidItem for what no client could fetch."""
+    """The version 1 key of a URL. Raises InvalidItem for a URL that cannot be fetched."""
     check_text("URL", url, MAX_URL_BYTES)
     try:
         parsed = can_ada.parse(url)
@@ -48,7 +48,7 @@ def url_key(url: str, *, drop_tracking: bool = False) -> str:
 
 
 def url_host(url: str) -> str:
-    """Host and port of a URL as they name a site: `example.com`, `example.com:8080`."""
+    """Host and port of a URL: `example.com`, `example.com:8080`."""
     try:
         host: str = can_ada.parse(url).host
     except (ValueError, TypeError):
@@ -57,7 +57,7 @@ def url_host(url: str) -> str:
 
 
 def host_or_none(url: str) -> str | None:
-    """The host of a URL; None for what is none, where whoever stores or fetches it says what is wrong."""
+    """The host of a URL; None for an invalid URL, which is reported where it is stored or fetched."""
     try:
         return url_host(url)
     except InvalidItem:
@@ -65,19 +65,19 @@ def host_or_none(url: str) -> str | None:
 
 
 def key_hash(key: str) -> bytes:
-    """SHA-256 of a key, tagged with the version of the rules that made it."""
+    """SHA-256 of a key, prefixed with the version of the rules."""
     return hashlib.sha256(b"shoal-key-%d\0" % KEY_VERSION + key.encode()).digest()
 
 
 def check_text(what: str, value: str, max_bytes: int) -> None:
-    """Refuse text that no database column or HTTP request can carry."""
+    """Raise InvalidItem for text that cannot be stored or sent."""
     if not isinstance(value, str):
         raise InvalidItem(f"The {what} must be text, not {type(value).__name__}.")
     if not value or value.isspace():
         raise InvalidItem(f"The {what} is empty.")
     if "\0" in value:
         raise InvalidItem(f"{quoted(value)} contains a NUL byte.")
-    # Four bytes a character is the most UTF-8 needs, so most values are cleared without encoding them.
+    # ASCII text, the usual case, need not be encoded to get its size.
     if value.isascii():
         size = len(value)
     else:
@@ -90,7 +90,7 @@ def check_text(what: str, value: str, max_bytes: int) -> None:
 
 
 def quoted(value: str) -> str:
-    """A value fit for a message: short, one line, printable, without secrets."""
+    """A value for a message: short, one line, printable, without secrets."""
     value = redacted(value[:MAX_URL_BYTES])
     text = value if len(value) <= 80 else value[:77] + "..."
     return ascii(text) if not text.isprintable() else repr(text)

@@ -1,4 +1,4 @@
-"""What reads return."""
+"""Values that reads of the ledger return."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class CursorPage(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a keyset list; hand `cursor` back for the next one, None means the end."""
+    """One page of a keyset list; `cursor` gets the next page, None means the end."""
 
     rows: tuple[T, ...]
     cursor: str | None
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items are in each state, in Shoal's words and in the older systems'."""
+    """How many items are in each state; the properties have the names of older systems."""
 
     ready: int = 0
     waiting: int = 0
@@ -68,7 +68,7 @@ def sum_counts(many: Iterable[Counts]) -> Counts:
 
 
 class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of what was handed in. `invalid_entries` holds the first invalid ones: position and reason."""
+    """The result of an enqueue. `invalid_entries`: the first invalid entries, with position and reason."""
 
     enqueued: int
     duplicates: int
@@ -77,7 +77,7 @@ class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`lost`: leases that were no longer ours, nothing of them was stored. `repeated`: committed before already."""
+    """`lost`: items whose lease was lost, nothing of them was stored. `repeated`: items that were committed before."""
 
     committed: int
     lost: tuple[int, ...]
@@ -96,7 +96,7 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items of a run are meant. `error` matches a part of the message; `ids` names them one by one."""
+    """Selects items of a run. `error` matches a part of the message; `ids` selects them one by one."""
 
     ids: tuple[int, ...] = ()
     states: tuple[ItemState, ...] = ()
@@ -140,7 +140,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """S1.18: `url` falls back to the key for items that have no URL; `retry_count` is tries after the first."""
+    """S1.18: `url` is the key for items without a URL; `retry_count` counts the tries after the first."""
 
     item: int
     stage: str
@@ -161,7 +161,7 @@ class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, frozen=True, gc=False):
-    """The `n`-th record of an item, as JSON text, with what names the item."""
+    """The `n`-th record of an item, as JSON text, with the item's stage, key and URL."""
 
     item: int
     n: int
@@ -195,9 +195,9 @@ class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended in a run lately. `seconds`: what those attempts took together.
+    """Attempts of a run that ended recently. `seconds`: their total duration.
 
-    `quiet_since`: when an attempt last ended, or the run last changed its state, whichever is later.
+    `quiet_since`: when an attempt last ended or the run last changed its state, whichever is later.
     """
 
     done: int
@@ -210,7 +210,7 @@ class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that one of many processes is to do. `until`: when others may take it, unless it is finished."""
+    """A lock. `until`: when it expires, unless it is completed (`finished_at`)."""
 
     name: str
     taken_by: str
@@ -231,7 +231,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpkeepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of upkeep did. `more`: its time was up before its work was; the next should follow at once."""
+    """What one round of upkeep did. `more`: it ran out of time, so the next round should follow at once."""
 
     promoted: int = 0
     lost_workers: tuple[str, ...] = ()
@@ -242,16 +242,16 @@ class UpkeepReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something the audit saw that must not be."""
+    """A violation that the audit found."""
 
     rule: str
     detail: str
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A ledger's own state. `clock`: its time. The rest is about a database server, None where there is none.
+    """The state of a ledger. `clock`: its time. The other fields describe a database server; None for SQLite.
 
-    `lock_waits`: sessions that wait for a lock (S0.20). `longest_transaction`: seconds that one has been open.
+    `lock_waits`: sessions that wait for a lock (S0.20). `longest_transaction`: the age of the oldest one, in seconds.
     """
 
     clock: dt.datetime

@@ -1,4 +1,4 @@
-"""Workers as the ledger knows them."""
+"""Workers as the ledger stores them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRESENT_STATES = (WorkerState.LIVE, WorkerState.DRAINING)
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which work a worker takes. Empty tuples mean all. `partitions` come first; with `steal`, the rest follows."""
+    """The items that a worker claims. Empty tuples mean all. `partitions` come first; with `steal`, then the others."""
 
     scraper: str | None = None
     run_ids: tuple[str, ...] = ()
@@ -34,11 +34,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     steal: bool = True
 
     def includes_run(self, run_id: str, scraper: str) -> bool:
-        """Whether items of this run are among its work."""
+        """Whether items of this run are in the scope."""
         return self.scraper in (None, scraper) and (not self.run_ids or run_id in self.run_ids)
 
     def includes_stage(self, run_id: str, scraper: str, stage: str) -> bool:
-        """Whether items of this stage of the run are among its work."""
+        """Whether items of this stage of the run are in the scope."""
         return self.includes_run(run_id, scraper) and (not self.stages or stage in self.stages)
 
 
@@ -46,9 +46,9 @@ ALL_WORK = Scope()
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Who registers. `lease_seconds`: after so long without a heartbeat its work goes to others.
+    """A worker that registers. `lease_seconds`: after so long without a heartbeat its leases are given to others.
 
-    `version` is Shoal's, `code` the fingerprint of the scraper that it works for.
+    `version` is that of Shoal, `code` the fingerprint of the scraper.
     """
 
     id: str
@@ -61,18 +61,18 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: go on or drain, and the newest settings version to compare with one's own."""
+    """The reply to a heartbeat: the worker's state (live or draining) and the newest version of the settings."""
 
     state: WorkerState
     settings_version: int
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker says about itself with a heartbeat.
+    """A worker's report, sent with a heartbeat.
 
-    `running`: how many attempts are under way, by the number of their run. `items`: which, and for how many seconds,
-    the longest first; at most MAX_REPORTED_ITEMS of them. `unstored`: attempts that have ended and wait for their
-    commit. `trouble`: what keeps the worker from going on, a sentence.
+    `running`: how many attempts are running, by run number. `items`: the items and for how many seconds, the longest
+    first, at most MAX_REPORTED_ITEMS. `unstored`: finished attempts that wait for their commit. `trouble`: a sentence
+    about what stops the worker.
     """
 
     running: dict[int, int] = {}
@@ -82,14 +82,14 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def lists_all(self) -> bool:
-        """Whether an item that is not among `items` has surely not begun."""
+        """Whether an item that is not in `items` has certainly not started."""
         return not self.unstored and sum(self.running.values()) <= len(self.items)
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as the ledger knows it. `state` is what was written down last; `alive` compares heartbeat and lease.
+    """A worker in the ledger. `state` is the stored state; `alive` compares heartbeat and lease.
 
-    `report_seconds`: how old its report is. A claim counts as a sign of life, so that may be more than it was silent.
+    `report_seconds`: the age of its report, which may exceed `silent_seconds`, because a claim counts as a heartbeat.
     """
 
     id: str
@@ -108,7 +108,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Present, with a heartbeat that is not older than its lease: the rule by which the ledger gives it up."""
+        """Present, and its heartbeat is not older than its lease; otherwise the ledger declares it lost."""
         return self.state in PRESENT_STATES and self.silent_seconds <= self.lease_seconds
 
 

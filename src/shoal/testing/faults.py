@@ -1,7 +1,6 @@
-"""Faults around every call of a ledger: an error before it, an error after it took effect, a time-out in its middle.
+"""Fault injection for ledgers: an error before a call, an error after it took effect, a timeout during it.
 
-`with_faults(ledger, ...)` looks like the ledger. Calls of its roles fail at random; what a caller must then be able to
-rely on is the contract of shoal.ledger.protocols: making the call again is safe.
+Calls of `with_faults(ledger, ...)` fail at random. By the contract of shoal.ledger.protocols a caller may repeat them.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ ROLES = ("runs", "intake", "claims", "commits", "workers", "lanes", "settings", 
 
 
 class InjectedFault(LedgerUnreachable):
-    """An error that a test asked for."""
+    """An injected error."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, remedy="Make the call again.")
+        super().__init__(text, remedy="Repeat the call.")
 
 
 class FaultyLedger:
-    """A ledger whose calls fail. `injected` counts which faults happened where."""
+    """A ledger whose calls fail. `injected` counts the faults by call and kind."""
 
     def __init__(self, ledger: Ledger, *, rate: float, rng: random.Random) -> None:
         self.injected: Counter[str] = Counter()
@@ -50,7 +49,7 @@ class FaultyLedger:
         try:
             return await asyncio.wait_for(make(), self._rng.random() * 0.003)
         except TimeoutError:
-            raise InjectedFault(f"{name}: timed out on the way") from None
+            raise InjectedFault(f"{name}: timed out") from None
 
 
 class _FaultyRole:
@@ -69,13 +68,13 @@ class _FaultyRole:
 
 
 def with_faults(ledger: Ledger, *, rate: float, seed: int) -> tuple[Ledger, Counter[str]]:
-    """The ledger with faults in a share of its calls, and the count of faults met so far."""
+    """The ledger with faults in a share of its calls, and the counter of injected faults."""
     wrapped = FaultyLedger(ledger, rate=rate, rng=random.Random(seed))
     return cast(Ledger, wrapped), wrapped.injected
 
 
 async def retry_on_fault(make: Callable[[], Awaitable[T]], *, tries: int = 200) -> T:
-    """Make a call again until it answers, as a robust caller does."""
+    """Repeat a call until it succeeds."""
     for _ in range(tries):
         try:
             return await make()

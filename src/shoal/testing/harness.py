@@ -1,4 +1,4 @@
-"""A ledger on a bench: a clock that tests move by hand, and short names for what tests do all the time."""
+"""A ledger under test with a clock that tests move, and short methods for common steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from shoal.model.worker import Scope, WorkerSpec
 
 
 class LedgerHarness:
-    """One ledger under test.
+    """A ledger under test.
 
-    `advance_clock(seconds)` moves the ledger's clock; `open_again()` opens the same ledger a second time, as another
-    process would.
+    `advance_clock(seconds)` moves the ledger's clock; `open_again()` opens the same ledger as another process would.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class LedgerHarness:
         return (await self.item(run, key)).state.value
 
     async def check(self) -> None:
-        """The tables keep every rule."""
+        """Assert that the tables keep every rule."""
         findings = await self.ledger.upkeep.audit()
         assert findings == [], findings
 

@@ -1,7 +1,7 @@
-"""A Hypothesis state machine: random histories of a ledger against a small model of what must be true.
+"""A Hypothesis state machine: random histories of a ledger, compared with a small model.
 
-Derive a class, say how to open a lab, and run its TestCase. The model knows which items were acknowledged, which leases
-hold, what was committed. It does not know how lanes are laid out in tables; it checks what lanes promise.
+Derive a class, define `open_harness`, and run its TestCase. The model knows which items were acknowledged, which leases
+are valid, and what was committed. It does not model the tables of lanes; it checks the guarantees of lanes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LEASE_SECONDS = 30.0
 HOST_LIMIT = 2
 SPACED_SECONDS = 5.0
 FLOOR_SECONDS = 8.0
-# Items come out so long before their start.
+# Items are admitted so many seconds before their start.
 LEAD_SECONDS = 0.1
 KEYS = [f"k{n}" for n in range(12)]
 LANES = [None, "host-a", "host-b"]
 
 
 class ModelItem(msgspec.Struct):
-    """What the model knows of an item."""
+    """An item in the model."""
 
     stage: str
     lane: str | None
@@ -48,7 +48,7 @@ class ModelItem(msgspec.Struct):
 
 
 class ModelLease(msgspec.Struct):
-    """A lease that some worker believes it has. `valid` says whether the ledger must agree."""
+    """A lease that a worker believes it has. `valid`: whether the ledger must accept it."""
 
     claimed: ClaimedItem
     worker: str
@@ -81,13 +81,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.paused_lanes: set[str] = set()
         self.floors: dict[str, float] = {}
         self.jumped = 0.0
-        # Nothing of these lanes may start before then: somebody started or took a turn.
+        # No item of these lanes may start before this time, because of an earlier start or reservation.
         self.not_before: dict[str, float] = {}
-        # Requests from elsewhere: who asked, where, and whether it has a place there.
-        self.visits: dict[int, tuple[str, str, bool]] = {}
+        # Host slots: the worker, the host, and whether the slot is granted.
+        self.slots: dict[int, tuple[str, str, bool]] = {}
 
     def now(self) -> float:
-        """The ledger's time, counted from no matter when."""
+        """The ledger's time, from an arbitrary origin."""
         return time.monotonic() + self.jumped
 
     def run_sync(self, coroutine: Awaitable[T]) -> T:
@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
         )
         self.run: Run = self.run_sync(self.ledger.runs.create(spec))
 
-    # -- work arrives -------------------------------------------------------------------------------------------------
+    # -- intake ------------------------------------------------------------------------------------------------------
 
     @rule(
         keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
@@ -133,7 +133,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.items[stage, key] = ModelItem(stage, lane)
 
     def lane_name(self, stage: str, lane: str | None) -> str | None:
-        """Stages with different policies do not share lanes here: the model would have to know who declared last."""
+        """Stages with different policies do not share lanes here: the model would have to know which declared last."""
         return None if lane is None else f"{stage}-{lane}"
 
     # -- workers ------------------------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ class LedgerMachine(RuleBasedStateMachine):
         return max(SPACED_SECONDS if declared else 0.0, self.floors.get(lane, 0.0))
 
     def may_start(self, lane: str) -> ModelLease | None:
-        """An item of the lane whose request leaves any moment, as far as the ledger knows."""
+        """An item of the lane whose request may be sent at any moment, as far as the ledger knows."""
         paced = (held for held in self.held if held.claimed.paced and held.claimed.lane == lane)
         return next((held for held in paced if held.valid and not held.started), None)
 
     def record_start(self, lane: str | None, wait: float = 0.0) -> None:
-        """A request of this lane leaves after so long; the next one keeps its distance."""
+        """A request of this lane is sent after so many seconds; the next one keeps the delay."""
         delay = self.delay_of(lane)
         if lane is not None and delay > 0:
             self.not_before[lane] = max(self.not_before.get(lane, float("-inf")), self.now() + wait + delay)
@@ -255,7 +255,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
     def commit_again(self, data: st.DataObject) -> None:
-        """The answer to a commit was lost, so it is sent once more."""
+        """The answer to a commit was lost, so the commit is repeated."""
         held = data.draw(st.sampled_from([h for h in self.held if h.committed]))
         assert held.committed is not None
         report = self.run_sync(self.ledger.commits.commit(held.worker, [held.committed]))
@@ -287,7 +287,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), seen=st.booleans())
     def kill(self, data: st.DataObject, seen: bool) -> None:
-        """A worker dies or leaves: seen by its pool, or stopping properly."""
+        """A worker dies, which its pool observes, or stops."""
         worker = data.draw(st.sampled_from(self.workers))
         if seen:
             upkeep_report = self.run_sync(self.ledger.workers.mark_dead(worker))
@@ -308,7 +308,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def mark_dead(self, worker: str) -> None:
         self.workers.remove(worker)
         del self.silent[worker], self.earliest[worker]
-        self.visits = {visit: known for visit, known in self.visits.items() if known[0] != worker}
+        self.slots = {visit: known for visit, known in self.slots.items() if known[0] != worker}
         for held in self.held:
             if held.worker == worker and held.valid:
                 held.valid = False
@@ -408,26 +408,26 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), host=st.sampled_from(["page-host-a", "elsewhere"]))
     def request_slot(self, data: st.DataObject, host: str) -> None:
-        """A request from elsewhere wants a place at a host."""
+        """A worker requests a host slot."""
         worker = data.draw(st.sampled_from(self.workers))
         visit = data.draw(st.sampled_from([1, 2, 3, 4]))
-        known = self.visits.get(visit)
+        known = self.slots.get(visit)
         if known is not None and known[:2] != (worker, host):
             return
         answer = self.run_sync(self.ledger.lanes.request_slot(worker, host, visit, run_id=self.run.id, stage="page"))
         assert not (answer.granted and answer.blocked_seconds)
         if answer.blocked_seconds:
-            self.visits.pop(visit, None)
+            self.slots.pop(visit, None)
         else:
-            self.visits[visit] = (worker, host, answer.granted)
-            assert answer.granted or known is None or not known[2], "a place was lost"
+            self.slots[visit] = (worker, host, answer.granted)
+            assert answer.granted or known is None or not known[2], "a slot was lost"
 
-    @precondition(lambda self: self.visits)
+    @precondition(lambda self: self.slots)
     @rule(data=st.data())
     def release_slot(self, data: st.DataObject) -> None:
-        visit = data.draw(st.sampled_from(sorted(self.visits)))
+        visit = data.draw(st.sampled_from(sorted(self.slots)))
         self.run_sync(self.ledger.lanes.release_slots([visit]))
-        del self.visits[visit]
+        del self.slots[visit]
 
     @rule(state=st.sampled_from([ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED]))
     def cancel_one(self, state: ItemState) -> None:
@@ -488,7 +488,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for held in self.held:
             if held.valid and held.claimed.lane is not None:
                 out[held.claimed.lane] = out.get(held.claimed.lane, 0) + 1
-        for _, host, granted in self.visits.values():
+        for _, host, granted in self.slots.values():
             out[host] = out.get(host, 0) + granted
         for lane, count in out.items():
             assert count <= (1 if lane.startswith("group") else HOST_LIMIT), (lane, count)
@@ -509,7 +509,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for lane in page:
                 await ledger.lanes.set(lane.key, run_id=lane.run_id, paused=False)
                 await ledger.lanes.block(lane.key, 0, "", run_id=lane.run_id)
-        await ledger.lanes.release_slots(list(self.visits))
+        await ledger.lanes.release_slots(list(self.slots))
         worker = await self.harness.worker(lease_seconds=86_400)
         open_before = [known for known in self.items.values() if known.state == "open"]
         finished = 0

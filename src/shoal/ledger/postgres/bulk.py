@@ -1,9 +1,4 @@
-"""Changes of very many items on PostgreSQL, in bounded steps.
-
-Runs that nobody serves while others are worked on make room in the lanes that all share.
-
-The steps of moves of many items on PostgreSQL.
-"""
+"""Changes of many items on PostgreSQL, in bounded steps: cancel, retry, release, removal, and lane work."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.protocols import Reads
 
-# A step holds the run and the lanes of its items for some tens of milliseconds.
+# A step locks the run and the lanes of its items for some tens of milliseconds.
 CANCEL_BATCH = 2_000
 LANES_BATCH = 2_000
 PURGE_BATCH = 5_000
@@ -25,9 +20,9 @@ RELEASE_BATCH = 1_000
 
 
 async def update_idle_runs(db: PostgresDatabase, queries: Mapping[str, str]) -> None:
-    """Runs that nobody serves give up their places, and those that somebody serves again come back.
+    """Mark runs that no worker serves as idle, and the others as not idle, and begin the lane work that follows.
 
-    Which runs those are is noted first. What it means for their lanes is begun with here and gone on with by anybody.
+    The upkeep of any worker continues it.
     """
     changed = await db.fetch(queries["idle_changes"])
     for row in changed:
@@ -51,7 +46,7 @@ class PostgresBulk(BaseBulk):
         return PURGE_BATCH, await self._db.value(self._sql["purge"], run_no, PURGE_BATCH, cursor)
 
     async def _apply_lane_work(self, run_no: int) -> bool:
-        more: bool = await self._db.value(self._sql["settle_lanes"], run_no, LANES_BATCH)
+        more: bool = await self._db.value(self._sql["apply_lane_work"], run_no, LANES_BATCH)
         return more
 
 
@@ -71,8 +66,8 @@ class PostgresSteering(BaseSteering):
         return released
 
     async def _retry(self, run_no: int, items: list[int]) -> int:
-        revived: int = await self._db.value(self._sql["retry_items"], run_no, items)
-        return revived
+        retried: int = await self._db.value(self._sql["retry_items"], run_no, items)
+        return retried
 
     async def _cancel(self, run_no: int, items: list[int], reason: str) -> int:
         ended: int = await self._db.value(self._sql["cancel_items"], run_no, items, reason)

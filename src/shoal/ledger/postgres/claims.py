@@ -1,4 +1,4 @@
-"""Claims on PostgreSQL: one server call each."""
+"""Claims and workers on PostgreSQL: one server call each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESCUE_BATCH = 1_000
 
 
 class PostgresClaims(BaseClaims):
-    """Claims with a number each, so that a claim whose answer was lost is asked for again instead of repeated."""
+    """Claims are numbered, so that a claim whose answer was lost is recalled instead of repeated."""
 
     def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
         super().__init__(db, queries)
@@ -35,7 +35,7 @@ class PostgresClaims(BaseClaims):
         if not leases:
             return set()
         held = await self._db.value(
-            self._sql["started"], [lease.item for lease in leases], [lease.epoch for lease in leases]
+            self._sql["mark_started"], [lease.item for lease in leases], [lease.epoch for lease in leases]
         )
         return {lease.item for lease in leases}.difference(held)
 
@@ -75,8 +75,8 @@ class PostgresClaims(BaseClaims):
             except ClaimSuperseded:
                 continue
             except ConnectionLost:
-                # Did it take anything? Asking also makes sure that it never will, should it still be on its way.
-                recalled = await self._db.fetch(self._sql["recall"], no, number)
+                # Did it claim anything? This also voids the claim if it has not reached the server yet.
+                recalled = await self._db.fetch(self._sql["recall_claim"], no, number)
                 if recalled:
                     return _in_claim_order(recalled, queues)
                 if time.monotonic() > deadline:
@@ -116,13 +116,13 @@ class PostgresClaims(BaseClaims):
         return [row["priorities"] for row in rows]
 
     async def _promote_due(self) -> int:
-        # A claim waits for nobody's lane: what is left is moved by the upkeep.
+        # A claim does not wait for locked lanes: upkeep promotes the rest.
         row = await self._db.try_row(self._sql["promote_due"], PROMOTE_BATCH, False)
         return 0 if row is None else row[0]
 
 
 def _in_claim_order(rows: list[Record], queues: Sequence[QueueRow]) -> list[ClaimRow]:
-    """The server deletes and joins in whatever order suits it; sorting a batch is cheaper here."""
+    """The server returns rows in any order; sorting a batch is cheaper here."""
     rows.sort(key=_BY_PRIORITY_AND_ITEM)
     if len(queues) > 1:
         turn = {queue.id: n for n, queue in enumerate(queues)}
@@ -145,7 +145,7 @@ class PostgresWorkers(BaseWorkers):
         await update_idle_runs(self._db, self._sql)
 
     async def drain(self, worker: str, *, by: str = "") -> None:
-        rows = await self._db.fetch(self._sql["drain"], worker, by)
+        rows = await self._db.fetch(self._sql["drain_worker"], worker, by)
         if not rows:
             raise WorkerLost(f"There is no live worker {worker!r}.", remedy="See which workers are present.")
 

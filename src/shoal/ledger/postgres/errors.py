@@ -67,7 +67,7 @@ def to_shoal_error(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911
                 f"The run is {first_line(error)}: it takes no more items.", remedy="Resume it, or start it fresh."
             )
         case "SH003":
-            return ClaimSuperseded("The claim was given up.")
+            return ClaimSuperseded("The claim was abandoned.")
         case "53100":
             return LedgerFull(f"The database server has no space left: {first_line(error)}.")
         case "XX001" | "XX002" | "58P01" | "58030":

@@ -1,7 +1,4 @@
-"""Intake on PostgreSQL: prepared items as the parallel arrays that `shoal.intake` takes.
-
-Prepared items as the parallel arrays that shoal.intake takes.
-"""
+"""Intake on PostgreSQL: prepared items as the parallel arrays that `shoal.intake` takes."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ LaneColumns = tuple[list[str] | None, list[int] | None]
 
 
 def as_columns(queued: QueuedItems) -> tuple[ItemColumns, LaneColumns]:
-    """Arrays of the items' fields; all-empty ones become None, which costs nothing to send.
+    """Arrays of the items' fields; an array without values becomes None, which costs nothing to send.
 
-    Lanes are sent once each: lane_ix counts from 1 into the second part.
+    Each lane is sent once: lane_ix is an index, from 1, into the second part.
     """
     items, stage_ids, queues = queued.items, queued.stage_ids, queued.queues
     lanes: dict[tuple[str, int], int] = {}
@@ -61,7 +58,7 @@ def none_if_empty(values: list[_T | None]) -> list[_T | None] | None:
 
 
 class PostgresIntake(BaseIntake):
-    # Two keep the server busy while we prepare the third; more gain nothing.
+    # Two keep the server busy while the third is prepared; more are not faster.
     max_concurrent_chunks = 2
 
     def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:

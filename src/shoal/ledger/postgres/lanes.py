@@ -26,7 +26,7 @@ class PostgresLanes(BaseLanes):
         return await self._db.value(self._sql["block_lane"], run_no, key, seconds, why, by) is not None
 
     async def _set_delay_floor(self, run_no: int, key: str, delay: float, why: str) -> bool:
-        return await self._db.value(self._sql["slow_lane"], run_no, key, delay, why) is not None
+        return await self._db.value(self._sql["set_delay_floor"], run_no, key, delay, why) is not None
 
     async def _reserve(self, run_no: int, key: str, worker_no: int, request: StartRequest) -> ReservedStarts:
         row = await self._db.row(
@@ -45,18 +45,18 @@ class PostgresLanes(BaseLanes):
             tuple(row["waits"]), frozenset(row["lost"]), spacing=row["spacing"], next_in=row["next_in"], at=row["at"]
         )
 
-    async def _request_slot(self, worker_no: int, stage: int, key: str, visit: int) -> HostSlotReply:
-        row = await self._db.row(self._sql["enter"], worker_no, stage, key, visit)
+    async def _request_slot(self, worker_no: int, stage: int, key: str, slot: int) -> HostSlotReply:
+        row = await self._db.row(self._sql["request_slot"], worker_no, stage, key, slot)
         return HostSlotReply(
-            granted=row["is_in"],
+            granted=row["is_granted"],
             ahead=row["ahead"],
-            blocked_seconds=row["shut"],
+            blocked_seconds=row["blocked_seconds"],
             why=row["why"] or "",
             paced=row["paced"],
         )
 
-    async def _release_slots(self, visits: Sequence[int]) -> None:
-        await self._db.fetch(self._sql["leave"], list(visits))
+    async def _release_slots(self, slots: Sequence[int]) -> None:
+        await self._db.fetch(self._sql["release_slots"], list(slots))
 
     async def _block_host(self, stage: int, key: str, seconds: float, why: str) -> None:
-        await self._db.fetch(self._sql["close_host"], stage, key, seconds, why)
+        await self._db.fetch(self._sql["block_host"], stage, key, seconds, why)

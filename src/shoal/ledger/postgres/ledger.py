@@ -70,7 +70,7 @@ async def open_postgres(
     patience: float = DEFAULT_PATIENCE,
     command_timeout: float = DEFAULT_COMMAND_TIMEOUT,
 ) -> PostgresLedger:
-    """Connect. The schema is not looked at: see `ledger.schema`."""
+    """Connect. The schema is not checked: see `ledger.schema`."""
     db = PostgresDatabase(url, pool_size=pool_size, patience=patience, command_timeout=command_timeout)
     await db.connect()
     return PostgresLedger(db)

@@ -47,7 +47,7 @@ class PostgresRuns(BaseRuns):
         await self._db.fetch(self._sql["seal_run"], (await self._catalog.run(run_id)).no, by)
 
     async def _truncate_if_only_run(self, no: int) -> None:
-        await self._db.fetch(self._sql["truncate_if_alone"], no)
+        await self._db.fetch(self._sql["truncate_if_only_run"], no)
 
     async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
         no = (await self._catalog.run(run_id)).no

@@ -1,7 +1,7 @@
-"""The schema on PostgreSQL: tables come from numbered migrations, functions and views from the current code.
+"""The schema on PostgreSQL: tables from numbered migrations, functions and views from the current code.
 
-A change of a function needs a new migration too (it may hold nothing but its reason): the version then says which
-functions a database has. A test compares the fingerprint below with the one in the newest migration.
+A changed function needs a new migration too, even an empty one with its reason, because the version identifies the
+functions of a database. A test compares the fingerprint below with the one in the newest migration.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PostgresSchema:
         before = await self.version() or 0
         refuse_newer(before, code_version())
         if before == code_version():
-            return before, before  # and no right to change anything is needed
+            return before, before  # without needing any right to change the schema
         # The lock is tied to the transaction: two machines may migrate at once, the second finds nothing to do.
         steps = [
             "select pg_advisory_xact_lock(21320, 0)",
@@ -59,7 +59,7 @@ class PostgresSchema:
             await self._db.script([*steps, *functions()])
         except LedgerError:
             if await self.version() == code_version():
-                return before, code_version()  # somebody else was faster
+                return before, code_version()  # another process was faster
             raise
         return before, code_version()
 

@@ -1,4 +1,4 @@
-"""What any worker does now and then: in short transactions, a round bounded in time, gone on with by anybody."""
+"""Upkeep on PostgreSQL, done by every worker: short transactions, a round bounded in time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BULK_SECONDS = 1.0
 SWEEP_BATCH = 1_000
 FOLD_BATCH = 10_000
 TIDY_BATCH = 10_000
-# Of the time that passes, at most half goes into the moves of many items that somebody has left.
+# At most this share of the time goes into bulk changes whose callers have died.
 BULK_SHARE = 0.5
 
 
@@ -63,7 +63,7 @@ class PostgresUpkeep(BaseUpkeep):
         await self._db.wait_for_notification(seconds)
 
     async def _due(self, round_: UpkeepRound, name: str, every: float) -> bool:
-        """Whether it is our turn, or what we could not end in the last round."""
+        """Whether the task is due and no other worker does it, or our last round left it unfinished."""
         if round_.was_unfinished(name):
             return True
         due: bool = await self._db.value(self._sql["tick_due"], name, every)
@@ -73,7 +73,7 @@ class PostgresUpkeep(BaseUpkeep):
         promoted = 0
         while True:
             row = await self._db.try_row(self._sql["promote_due"], PROMOTE_BATCH, True)
-            if row is None:  # somebody has one of the lanes for long: then all but those
+            if row is None:  # a lane is locked for long: promote all items but those of locked lanes
                 row = await self._db.try_row(self._sql["promote_due"], PROMOTE_BATCH, False)
             moved = 0 if row is None else row[0]
             promoted += moved

@@ -1,6 +1,6 @@
 -- name: register
 -- Registering twice has no effect: an id has a random part, so the same id is the same worker.
-insert into shoal.worker (id, node, pid, version, code, lease_seconds, scope, started_at, beat_at)
+insert into shoal.worker (id, node, pid, version, code, lease_seconds, scope, started_at, heartbeat_at)
 values ($1, $2, $3, $4, $5, $6, $7, shoal.clock(), shoal.clock())
 on conflict (id) do nothing
 
@@ -8,32 +8,33 @@ on conflict (id) do nothing
 select w.no from shoal.worker w where w.id = $1
 
 -- name: heartbeat
-update shoal.worker set beat_at = shoal.clock(), report = coalesce($2, report),
+update shoal.worker set heartbeat_at = shoal.clock(), report = coalesce($2, report),
     reported_at = case when $2 is null then reported_at else shoal.clock() end
 where id = $1 and state in ('live', 'draining')
 returning state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version
 
 -- name: acquire_lock
 -- Returns a row when the lock was free, expired, or already the caller's.
-insert into shoal.lock as k (name, taken_by, taken_at, until)
+insert into shoal.lock as k (name, owner, acquired_at, expires_at)
 values ($1, $2, shoal.clock(), shoal.clock() + shoal.seconds($3))
-on conflict (name) do update set taken_by = excluded.taken_by, taken_at = excluded.taken_at, until = excluded.until
-where k.finished_at is null and (k.until <= shoal.clock() or k.taken_by = excluded.taken_by)
+on conflict (name) do update
+set owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+where k.finished_at is null and (k.expires_at <= shoal.clock() or k.owner = excluded.owner)
 returning name
 
 -- name: renew_lock
-update shoal.lock set until = shoal.clock() + shoal.seconds($3)
-where name = $1 and taken_by = $2 and finished_at is null
+update shoal.lock set expires_at = shoal.clock() + shoal.seconds($3)
+where name = $1 and owner = $2 and finished_at is null
 returning name
 
 -- name: complete_lock
 -- Succeeds again for the same owner, whose first answer may have been lost.
 update shoal.lock set finished_at = coalesce(finished_at, shoal.clock()), value = $3
-where name = $1 and taken_by = $2
+where name = $1 and owner = $2
 returning name
 
 -- name: release_lock
-update shoal.lock set until = shoal.clock() where name = $1 and taken_by = $2 and finished_at is null
+update shoal.lock set expires_at = shoal.clock() where name = $1 and owner = $2 and finished_at is null
 returning name
 
 -- name: put_setting

@@ -1,8 +1,8 @@
--- Queries that both backends share, written for PostgreSQL: see shoal.ledger.schema.load_queries. For SQLite `shoal.` is
--- dropped and $1 becomes ?1; clock() and seconds() are functions there too. JSON parameters have no cast: PostgreSQL
+-- Queries that both backends share, written for PostgreSQL: see shoal.ledger.schema.load_queries. For SQLite `shoal.`
+-- is dropped and $1 becomes ?1; clock() and seconds() are functions there too. JSON parameters have no cast: PostgreSQL
 -- takes the type of the column, and a cast to json would make SQLite store a number.
 
--- name: run_facts
+-- name: run_stages
 -- Stages in the order of declaration: the first is the default stage of new items.
 select r.no, r.key_version, s.name, s.id as stage
 from shoal.run r join shoal.stage s on s.run = r.no
@@ -26,7 +26,7 @@ select r.no from shoal.run r where r.state = 'removed' order by r.no
 
 -- name: recheck_lane_slots
 -- Paused and idle runs may have got slots in shared lanes again, so they are asked to give them up once more.
-update shoal.run set lane_work = 'give', lane_place = null
+update shoal.run set lane_work = 'release', lane_work_cursor = null
 where lane_work is null and (state = 'paused' or (state = 'active' and idle))
 
 -- name: put_note

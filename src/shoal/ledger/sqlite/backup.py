@@ -1,7 +1,6 @@
-"""A copy of the file while others work on: SQLite's online backup from one unchanging view of it.
+"""A consistent copy of the file while others work: SQLite's online backup within one read transaction.
 
-The view is a read transaction held for the whole copy. Without it the backup would begin anew whenever another process
-writes, and would never end while workers are busy.
+Without the transaction the backup would restart whenever another process writes, and never end while workers are busy.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ STEP_PAGES = 2_000
 
 
 async def back_up(db: SqliteDatabase, target: Path, progress: Progress) -> None:
-    """Copy the ledger into a new file. It gets its name only when it is whole and on the disk."""
+    """Copy the ledger into a new file, which gets its name only when it is complete and synced to disk."""
     _check_target(target)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -36,7 +35,7 @@ async def back_up(db: SqliteDatabase, target: Path, progress: Progress) -> None:
 def _copy(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
     source.execute("begin")
     try:
-        source.execute("select count(*) from sqlite_schema").fetchone()  # from here on the view is fixed
+        source.execute("select count(*) from sqlite_schema").fetchone()  # this fixes the snapshot
         with closing(sqlite3.connect(part)) as copy:
             source.backup(copy, pages=STEP_PAGES, progress=lambda _, left, total: progress(left, total), sleep=0)
     except sqlite3.Error as error:

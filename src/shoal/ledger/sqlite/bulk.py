@@ -1,16 +1,8 @@
-"""Changes of very many items on SQLite, in bounded steps.
+"""Changes of many items on SQLite, in bounded steps: cancel, retry, release, removal, and lane work.
 
-Runs that are paused, or that nobody serves while others are worked on, make room in the lanes that all share.
-
-What is to be done to a run's lanes is stored with it (lane_work), and done in steps by whoever comes by.
-give: what it has let out goes back behind its lanes; put off as long as nobody else waits for a lane, because then
-nothing has to be moved, nor let out again later. ask: it is active again, so its lanes are asked to let items out.
-
-Orders that end items or give them another life.
-
-Forgetting a run: a piece at a time, or all at once when it is alone.
-
-The steps of moves of many items on SQLite.
+Lane work is stored with the run. `release`: a run that is paused, or that no worker serves, returns its admitted items
+to shared lanes; deferred until another run waits for a lane, because then nothing may have to be moved at all.
+`readmit`: the run is active again, so its lanes admit items.
 """
 
 from __future__ import annotations
@@ -27,18 +19,18 @@ from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, admit_to, release
 from shoal.ledger.sqlite.transaction import Transaction, decoded, json_text, micros
 
-_HELD = ("some_delayed", "some_ready")
-# Other runs wait for the lock while a step lasts: some milliseconds.
+_HELD = ("next_delayed", "next_ready")
+# A step holds the write lock for some milliseconds.
 STEP = 1_000
 _LOWEST_PRIORITY = -(2**31)
-# Leases first, so that no commit adds anything; ready last, because what comes due goes there.
-_OPEN = ("some_leased", "some_delayed", "some_waiting", "some_ready")
+# Leases first, so that no commit adds items; ready last, because items that become due go there.
+_OPEN = ("next_leased", "next_delayed", "next_waiting", "next_ready")
 
 
 async def update_idle_runs(db: SqliteDatabase, queries: Mapping[str, str]) -> None:
-    """Runs that nobody serves give up their places, and those that somebody serves again come back.
+    """Mark runs that no worker serves as idle, and the others as not idle, and begin the lane work that follows.
 
-    Which runs those are is noted first. What it means for their lanes is begun with here and gone on with by anybody.
+    The upkeep of any worker continues it.
     """
     if not await db.fetch(queries["idle_changes"]):
         return
@@ -57,12 +49,12 @@ def _mark_idle(tx: Transaction) -> list[int]:
 
 
 def apply_lane_work(tx: Transaction, no: int) -> bool:
-    """One step of what a run still has to do to its lanes; True: there is more to do now."""
+    """One step of a run's lane work. True: there is more to do now."""
     for work, text, others_wait in tx.rows("lane_work", no):
         cursor: BulkCursor | None = decoded(text) if text else None
-        if work == "give" and others_wait:
+        if work == "release" and others_wait:
             cursor = _release_lane_slots(tx, no, cursor)
-        elif work == "ask":
+        elif work == "readmit":
             cursor = _readmit_from_lanes(tx, no, cursor)
         else:
             return False
@@ -73,22 +65,22 @@ def apply_lane_work(tx: Transaction, no: int) -> bool:
 
 def _release_lane_slots(tx: Transaction, no: int, cursor: BulkCursor | None) -> BulkCursor | None:
     for found, after in scan_run(tx, no, _HELD, cursor):
-        pick = "yield_pick_ready" if _HELD[after[0]] == "some_ready" else "yield_pick_delayed"
+        pick = "release_slot_pick_ready" if _HELD[after[0]] == "next_ready" else "release_slot_pick_delayed"
         if tx.run(pick, after[1], json_text(found)):
-            tx.run("yield_leave_ready")
-            tx.run("yield_leave_delayed")
-            tx.run("yield_waiting", no, tx.now)
-            tx.run("yield_lanes")
-            tx.run("yield_touch")
-            tx.run("yield_counts")
-            tx.run("yield_end")
+            tx.run("release_slot_leave_ready")
+            tx.run("release_slot_leave_delayed")
+            tx.run("release_slot_waiting", no, tx.now)
+            tx.run("release_slot_lanes")
+            tx.run("release_slot_touch")
+            tx.run("release_slot_counts")
+            tx.run("release_slot_end")
             admit(tx)
         return after
     return None
 
 
 def _readmit_from_lanes(tx: Transaction, no: int, cursor: BulkCursor | None) -> BulkCursor | None:
-    last, lanes = tx.json("lanes_to_ask", no, cursor[0] if cursor else 0, STEP)
+    last, lanes = tx.json("lanes_to_readmit", no, cursor[0] if cursor else 0, STEP)
     if lanes:
         admit_to(tx, json_text(lanes))
         tx.should_notify = True
@@ -96,11 +88,11 @@ def _readmit_from_lanes(tx: Transaction, no: int, cursor: BulkCursor | None) -> 
 
 
 def cancel_items(tx: Transaction, no: int, items: str, reason: str | None) -> int:
-    """End these items of a run, a JSON list, as cancelled, wherever they stand. What has ended is left alone.
+    """End these items of a run, a JSON list, as cancelled, whatever their state. Ended items do not change.
 
-    Without a reason they leave no trace: nobody will ask what became of the items of a removed run.
+    Without a reason no outcome is stored, because the run is removed.
     """
-    cancelled = sum(tx.run(cursor, no, items, tx.now) for cursor in ("drop_ready", "drop_waiting", "drop_delayed"))
+    cancelled = sum(tx.run(query, no, items, tx.now) for query in ("drop_ready", "drop_waiting", "drop_delayed"))
     cancelled += tx.run("drop_leased", no, items)
     if cancelled:
         tx.run("drop_leave_ready")
@@ -120,9 +112,9 @@ def cancel_items(tx: Transaction, no: int, items: str, reason: str | None) -> in
 def cancel_open_items(
     tx: Transaction, no: int, reason: str | None, cursor: BulkCursor | None = None
 ) -> tuple[int, BulkCursor | None]:
-    """One step of ending a cancelled or (without a reason) removed run's open items.
+    """One step of ending the open items of a cancelled or (without a reason) removed run.
 
-    Returns how many were ended and where to go on; None: a whole round was made.
+    Returns how many were ended and the new cursor; None: the pass is complete.
     """
     if tx.value("run_state", no) != ("removed" if reason is None else "cancelled"):
         return 0, None
@@ -134,12 +126,12 @@ def cancel_open_items(
 def scan_run(
     tx: Transaction, no: int, tables: Sequence[str], cursor: BulkCursor | None
 ) -> Iterator[tuple[list[tuple[int, int, int | None]], BulkCursor]]:
-    """A run's rows in these tables, a step at a time: (priority, item, lane) of each, and the cursor behind them.
+    """A run's rows in these tables, a step at a time: (priority, item, lane) of each, and the cursor after them.
 
-    A cursor is: which of the tables, queue, priority, item.
+    A cursor is (index of the table, queue, priority, item).
     """
     begin = cursor or (0, 0, _LOWEST_PRIORITY, 0)
-    queues = [row[0] for row in tx.rows("queues_of_run", no)]
+    queues = [row[0] for row in tx.rows("queue_ids", no)]
     for table in range(begin[0], len(tables)):
         for queue in queues:
             if [table, queue] < list(begin[:2]):
@@ -151,28 +143,28 @@ def scan_run(
 
 
 def retry_items(tx: Transaction, no: int, items: str) -> int:
-    """Give dead or cancelled items another life. A finished or cancelled run is active again."""
+    """Retry dead or cancelled items. A finished or cancelled run becomes active."""
     if tx.value("run_state", no) in (None, "removed"):
         return 0
-    revived = tx.run("revive_pick", no, items)
-    if revived:
-        tx.run("revive_leave")
-        tx.run("revive_history", no)
-        tx.run("revive_ready", tx.now)
-        tx.run("revive_waiting", no, tx.now)
-        tx.run("revive_lanes")
-        tx.run("revive_counts")
-        tx.run("revive_touch")
-        tx.run("revive_end")
-        if (run_id := tx.value("wake_run", no, tx.now)) is not None:
+    retried = tx.run("retry_pick", no, items)
+    if retried:
+        tx.run("retry_leave")
+        tx.run("retry_history", no)
+        tx.run("retry_ready", tx.now)
+        tx.run("retry_waiting", no, tx.now)
+        tx.run("retry_lanes")
+        tx.run("retry_counts")
+        tx.run("retry_touch")
+        tx.run("retry_end")
+        if (run_id := tx.value("reactivate_run", no, tx.now)) is not None:
             tx.record_event(no, "ledger", "run.active", run_id, {"because": "items are retried"})
         admit(tx)
         tx.should_notify = True
-    return revived
+    return retried
 
 
 def purge(tx: Transaction, no: int) -> int:
-    """Delete some items of a removed run that has no open ones, with all that belongs to them; 0: the run is gone."""
+    """Delete some items of a removed run without open items, with their data; 0: the run is deleted."""
     if tx.value("run_state", no) != "removed":
         return 0
     items = tx.value("purge_pick", no, STEP)
@@ -189,7 +181,7 @@ def purge(tx: Transaction, no: int) -> int:
 
 
 def truncate_if_only_run(tx: Transaction, no: int) -> None:
-    """When the run is the only one, its tables are emptied: without a WHERE, SQLite drops whole pages unread."""
+    """If the run is the only one, empty its tables: without a WHERE, SQLite drops whole pages unread."""
     if tx.value("other_runs", no):
         return
     for table in (

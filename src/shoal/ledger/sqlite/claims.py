@@ -1,4 +1,4 @@
-"""Claims: from ready to lease, from delayed to ready, and word that a request has left."""
+"""Claims and workers on SQLite: ready to lease, delayed to ready, and started items."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SqliteClaims(BaseClaims):
     async def _take(
         self, worker: str, queues: Sequence[QueueRow], after: Sequence[tuple[int, int]], most: Sequence[int], limit: int
     ) -> list[ClaimRow]:
-        # `after` is not needed: SQLite leaves no dead rows behind that a claim would have to step over.
+        # `after` is not needed: SQLite has no dead rows that a claim would read again.
         no = await self._catalog.worker_no(worker)
         return await self._db.write(lambda tx: take(tx, no, queues, most, limit))
 
@@ -78,11 +78,11 @@ class SqliteClaims(BaseClaims):
 
 
 def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], most: Sequence[int], limit: int) -> list[ClaimRow]:
-    """Up to `limit` ready rows of these queues, in the order given, and up to `most` of each.
+    """Up to `limit` ready rows of these queues, in the given order, and up to `most` of each.
 
-    A row whose lane does not let it start soon is not leased but sent to `delayed` with its slot: see claim_pick.
+    A row whose lane does not allow a start soon is not leased; it goes to `delayed` and keeps its slot: see claim_pick.
     """
-    if not tx.run("claim_beat", worker, tx.now):
+    if not tx.run("claim_heartbeat", worker, tx.now):
         raise WorkerLost("This worker was declared dead, or never registered.")
     taken: list[ClaimRow] = []
     for queue, share in zip(queues, most, strict=True):
@@ -93,7 +93,7 @@ def take(tx: Transaction, worker: int, queues: Sequence[QueueRow], most: Sequenc
         deferred = json_text([row.item for row in rows if row.deferred])
         leased = tx.run("claim_lease", queue.id, count, tx.now, worker, queue.run_no, deferred)
         if leased < count:
-            tx.run("claim_deflect", queue.id, count, tx.now, queue.run_no, deferred)
+            tx.run("claim_defer", queue.id, count, tx.now, queue.run_no, deferred)
         tx.run("claim_leave", queue.id, rows[-1].priority, rows[-1].item)
         tx.run("claim_counts", queue.id, count, leased, count - leased)
         taken.extend(rows)
@@ -106,7 +106,7 @@ def _pick(tx: Transaction, queue: int, limit: int) -> list[_PickedRow]:
     while True:
         try:
             rows = _decode_picked(tx.value("claim_pick", queue, limit, tx.now))
-        except sqlite3.DataError:  # payloads of a billion bytes in all: too much for one answer
+        except sqlite3.DataError:  # the payloads exceed SQLite's limit of a billion bytes for one value
             if limit == 1:
                 raise
             limit //= 2
@@ -115,20 +115,22 @@ def _pick(tx: Transaction, queue: int, limit: int) -> list[_PickedRow]:
 
 
 def start(tx: Transaction, pairs: str) -> list[int]:
-    """These items are started, without a reservation. A lane with a delay counts from now, and its next item comes out.
-    Returns the items whose lease still holds."""
-    if tx.run("begun_pick", pairs):
-        tx.run("begun_mark", tx.now)
-        tx.run("begun_lanes", tx.now)
-        tx.run("begun_end")
-    if tx.run("begun_touch", pairs):
+    """Mark items as started without a reservation. A lane with a delay counts from now and admits its next item.
+
+    Returns the items whose lease is still valid.
+    """
+    if tx.run("started_pick", pairs):
+        tx.run("started_mark", tx.now)
+        tx.run("started_lanes", tx.now)
+        tx.run("started_end")
+    if tx.run("started_touch", pairs):
         admit(tx)
     held: list[int] = tx.json("leases_held", pairs)
     return held
 
 
 def promote_due(tx: Transaction) -> int:
-    """Move what has come due, at most PROMOTE_BATCH items; returns how many."""
+    """Move items that are due, at most PROMOTE_BATCH; returns how many."""
     moved = tx.run("promote_pick", tx.now, PROMOTE_BATCH)
     if not moved:
         return 0

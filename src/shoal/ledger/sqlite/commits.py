@@ -1,4 +1,4 @@
-"""The end of attempts, in one transaction: leases given up, results, follow-ups, attempts, outcomes, lanes, counts."""
+"""Commits on SQLite: leases, results, follow-ups, attempts, outcomes, lanes and counts in one transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _CommitBatch(msgspec.Struct, frozen=True):
 
 
 class _LeaseSummary(msgspec.Struct, frozen=True):
-    """What commit_facts tells of the leases that still stand."""
+    """What commit_summary returns about the valid leases."""
 
     count: int
     done: int
@@ -56,39 +56,38 @@ class SqliteCommits(BaseCommits):
 
 
 def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence[FinishedAttempt]) -> CommitReport:
-    """Only leases that still stand are touched; for the others the answer says whether this same commit had been made
-    before (`repeated`) or the lease went to somebody else (`lost`)."""
+    """Only items with a valid lease change. The others are `repeated` (this commit was made before) or `lost`."""
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
-    facts = _LeaseSummary(*tx.json("commit_facts"))
-    count, done, laned = facts.count, facts.done, facts.laned
+    summary = _LeaseSummary(*tx.json("commit_summary"))
+    count, done, laned = summary.count, summary.done, summary.laned
     enqueued = duplicates = 0
     if count:
         tx.run("commit_leave")
-        _move(tx, worker, ends, facts)
+        _move(tx, worker, ends, summary)
         if ends.follow_ups is not None and done:
             accepted = set(tx.json("commit_done_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
         tx.should_notify = enqueued > 0
     if laned or lane_ids:
         admit(tx)
-    lost, repeated = _missed(tx, worker, finished) if count < ends.count else ((), ())
+    lost, repeated = _not_held(tx, worker, finished) if count < ends.count else ((), ())
     tx.run("commit_end")
     return CommitReport(committed=count, lost=lost, repeated=repeated, enqueued=enqueued, duplicates=duplicates)
 
 
-def _move(tx: Transaction, worker: int, ends: _CommitBatch, facts: _LeaseSummary) -> None:
+def _move(tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSummary) -> None:
     tx.run("commit_outcomes", tx.now, worker)
     if not ends.all_done:
         tx.run("commit_attempts", tx.now, worker)
         tx.run("commit_delayed", tx.now)
         tx.run("commit_waiting", tx.now)
-    if facts.laned:
+    if summary.laned:
         tx.run("commit_lanes", tx.now)
         tx.run("commit_touch")
-    if ends.all_done and facts.queue is not None:
-        tx.run("commit_count_done", facts.queue, facts.count, tx.now)
-        tx.run("commit_minute_done", tx.now, facts.queue, worker, facts.count, facts.seconds)
+    if ends.all_done and summary.queue is not None:
+        tx.run("commit_count_done", summary.queue, summary.count, tx.now)
+        tx.run("commit_minute_done", tx.now, summary.queue, worker, summary.count, summary.seconds)
     else:
         tx.run("commit_counts", tx.now)
         tx.run("commit_minutes", tx.now, worker)
@@ -98,10 +97,10 @@ def _move(tx: Transaction, worker: int, ends: _CommitBatch, facts: _LeaseSummary
         tx.run("commit_result_minutes", ends.results, tx.now, worker)
 
 
-def _missed(
+def _not_held(
     tx: Transaction, worker: int, finished: Sequence[FinishedAttempt]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    missed = tx.json("commit_missed", json_text([(end.lease.item, end.lease.epoch) for end in finished]), worker)
+    missed = tx.json("commit_not_held", json_text([(end.lease.item, end.lease.epoch) for end in finished]), worker)
     return tuple(item for item, mine in missed if not mine), tuple(item for item, mine in missed if mine)
 
 

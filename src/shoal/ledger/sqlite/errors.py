@@ -1,4 +1,4 @@
-"""SQLite's errors in Shoal's words."""
+"""Errors of SQLite as errors of Shoal, each with a remedy."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def busy_error(path: Path, seconds: float) -> LedgerUnreachable:
     )
 
 
-def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911 - one line per kind of complaint
-    """A complaint of SQLite as an error with a remedy."""
+def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR0911 - one case per kind of error
+    """An error of SQLite as an error with a remedy."""
     match _code(error):
         case sqlite3.SQLITE_FULL:
             return LedgerFull(f"There is no space left for {path}.")
@@ -44,7 +44,7 @@ def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_MISMATCH:
             return corrupt_error(path, str(error))
         case sqlite3.SQLITE_CONSTRAINT:
-            # Nothing that Shoal writes breaks a rule of the tables unless they hold what must not be.
+            # Shoal's own writes violate no constraint unless the tables hold invalid rows.
             return corrupt_error(path, str(error))
         case sqlite3.SQLITE_NOTADB:
             return BadLedgerUrl(
@@ -68,7 +68,7 @@ def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR
 
 
 def no_space_message(path: Path) -> str | None:
-    """That there is no space left for the file, in a sentence; None when there is."""
+    """A sentence when there is no space left for the file; None when there is."""
     return f"There is no space left for {path}." if _no_space(path) else None
 
 
@@ -83,7 +83,7 @@ def corrupt_error(path: Path, finding: str) -> LedgerCorrupt:
 
 
 def _header_says_shoal(path: Path) -> bool:
-    """Whether the file's header says that it has a schema of Shoal's: then a table that is not there was lost."""
+    """Whether the file's header says that it has Shoal's schema: then a missing table was lost."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -111,7 +111,7 @@ def _no_space(path: Path) -> bool:
         disk = os.statvfs(path.parent)
     except OSError:
         return False
-    if disk.f_blocks == 0:  # no disk at all, such as /proc
+    if disk.f_blocks == 0:  # not a disk, such as /proc
         return False
     return disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 

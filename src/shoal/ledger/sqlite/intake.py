@@ -1,4 +1,4 @@
-"""Storing new items, each once per stage and key, and putting the new ones where they belong."""
+"""Intake on SQLite: stores new items, once per stage and key, and inserts them into ready, delayed or waiting."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
 from shoal.model.item import PreparedItem
 
 # What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.
-# While a batch is on its way, `lane` counts into the batch's lanes.
+# Until it is stored, `lane` is an index into the lanes of the batch.
 ItemRow = list[Any]
 _QUEUE, _LANE, _PARENT = 0, 5, 9
 
 
 class UrlBatch(msgspec.Struct, frozen=True):
-    """Items of one queue that are a URL and nothing else, by far the most frequent kind."""
+    """Items of one queue with nothing but a URL, by far the most frequent kind."""
 
     stage: int
     queue: int
@@ -68,7 +68,7 @@ def store_urls(tx: Transaction, run_no: int, batch: UrlBatch) -> tuple[int, int]
 
 
 def make_lanes(tx: Transaction, batch: ItemBatch) -> list[int]:
-    """The batch's lanes, made or changed as the stages declare them, and touched."""
+    """Create or change the batch's lanes as the stages declare them, and touch them."""
     if not batch.lanes:
         return []
     lane_ids = ensure_lanes(tx, batch.lanes)
@@ -79,7 +79,7 @@ def make_lanes(tx: Transaction, batch: ItemBatch) -> list[int]:
 def store_items(
     tx: Transaction, batch: ItemBatch, lane_ids: Sequence[int], parents: Collection[int] | None = None
 ) -> tuple[int, int]:
-    """(enqueued, duplicates). Rows whose parent is not among `parents` are left out. The caller admits afterwards."""
+    """(enqueued, duplicates). Rows whose parent is not in `parents` are left out. The caller admits afterwards."""
     rows: list[ItemRow] = []
     hashes: list[bytes] = []
     for row, key_hash in zip(batch.rows, batch.hashes, strict=True):
@@ -98,7 +98,7 @@ def store_items(
 
 
 def _reserve(tx: Transaction, count: int) -> tuple[int, int]:
-    """Ids for so many items. Those of duplicates are left unused."""
+    """Reserve ids for so many items. Those of duplicates stay unused."""
     last: int = tx.value("reserve_items", count)
     return last - count + 1, last
 

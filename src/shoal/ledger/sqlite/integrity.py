@@ -1,8 +1,8 @@
-"""Whether a ledger's file is damaged: SQLite's own check, and what it cannot know.
+"""Checks whether a ledger's file is damaged: SQLite's own check, and further ones.
 
-SQLite keeps no checksums. Its check sees broken pages, rows that indexes do not agree with, and values of a wrong type.
-Beyond that: text that is none, JSON that cannot be read, times that cannot be, and keys whose hash is another one. A
-bit that turns one letter of a record, an error or a payload into another letter is seen by nobody.
+SQLite keeps no checksums. Its check detects broken pages, indexes that differ from their table, and values of a wrong
+type. The further checks detect text that is not UTF-8, invalid JSON, impossible times, and keys with a wrong hash. A
+flipped bit that changes one letter of a record, an error or a payload is not detected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from shoal.model.url_key import key_hash, url_key
 from shoal.model.views import Finding
 
 MAX_FINDINGS = 20
-# What a command that failed in an unforeseen way spends on finding out whether the file is the reason.
+# How long a command that failed unexpectedly checks whether a damaged file is the cause.
 QUICK_SECONDS = 20.0
 _PROGRESS_STEPS = 100_000
 _LAST_TIME = 253_402_300_799_000_000  # the end of the year 9999, in microseconds
-_TIMES = {"since", "at", "until", "blocked_until", "not_before"}
+_TIMES = {"since", "at", "blocked_until", "not_before"}
 _JSON = {
     "run": ("settings",),
     "run_note": ("value",),
@@ -39,7 +39,7 @@ _JSON = {
 
 
 def find_damage(path: Path, seconds: float = QUICK_SECONDS) -> str | None:
-    """What SQLite's check says is wrong with the file; None when it finds nothing within so many seconds."""
+    """The first damage that SQLite's check finds within so many seconds; None when it finds none."""
     ends_at = time.monotonic() + seconds
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
@@ -53,9 +53,9 @@ def find_damage(path: Path, seconds: float = QUICK_SECONDS) -> str | None:
 
 
 def check_content(connection: sqlite3.Connection, schema: Mapping[str, str]) -> list[Finding]:
-    """Everything that can be known to be wrong with the file, at most MAX_FINDINGS of a kind.
+    """All damage that can be detected, at most MAX_FINDINGS of a kind.
 
-    `schema`: the statements that made the tables, indexes and views of this version, by name.
+    `schema`: the statements that create the tables, indexes and views of this version, by name.
     """
     found = [Finding("integrity", text) for text in _integrity(connection)]
     there = dict(tuple(row) for row in connection.execute("select name, sql from sqlite_schema where sql is not null"))
@@ -80,7 +80,7 @@ def _integrity(connection: sqlite3.Connection) -> Iterator[str]:
 def _check_table(connection: sqlite3.Connection, table: str) -> Iterator[Finding]:
     columns = {row[1]: row[2].lower() for row in connection.execute(f"pragma table_info({table})")}
     for _ in connection.execute(f"select * from {table}"):
-        pass  # reading text is the check: it fails for what is no UTF-8
+        pass  # reading is the check: it fails for text that is not UTF-8
     for column in _JSON.get(table, ()):
         yield from _rows(
             connection, table, f"{column} is not null and not json_valid({column})", f"{column} is no JSON"

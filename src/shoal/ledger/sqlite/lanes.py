@@ -14,9 +14,9 @@ from shoal.ledger.sqlite.moves import admit_to, release_slots
 from shoal.ledger.sqlite.transaction import MICRO, Transaction, json_text, micros
 from shoal.model.lane import HostSlotReply, ReservedStarts, StartRequest
 
-# Starts are reserved a delay and so many seconds ahead at most, so that a block that is lifted does not leave the lane
-# waiting for hours.
-RESERVED_AHEAD = 60.0
+# Starts are reserved at most a delay and so many seconds ahead, so that after a block is lifted the lane does not wait
+# for hours.
+RESERVED_AHEAD_SECONDS = 60.0
 PAUSED_SECONDS = 2.0
 
 
@@ -62,7 +62,7 @@ class SqliteLanes(BaseLanes):
             lane, was_paced = _find_lane(tx, run_no, key)
             if lane is None:
                 return False
-            if tx.run("slow_lane", lane, float(delay), why if delay > 0 else None):
+            if tx.run("set_delay_floor", lane, float(delay), why if delay > 0 else None):
                 tx.run("retime_lane", lane, was_paced, tx.now)
                 _apply_lane_change(tx, lane)
                 tx.record_event(run_no or None, "ledger", "lane.slowed", key, {"floor": delay, "why": why})
@@ -73,16 +73,16 @@ class SqliteLanes(BaseLanes):
     async def _reserve(self, run_no: int, key: str, worker_no: int, request: StartRequest) -> ReservedStarts:
         return await self._db.write(lambda tx: reserve(tx, run_no, key, worker_no, request))
 
-    async def _request_slot(self, worker_no: int, stage: int, key: str, visit: int) -> HostSlotReply:
-        return await self._db.write(lambda tx: request_slot(tx, worker_no, stage, key, visit))
+    async def _request_slot(self, worker_no: int, stage: int, key: str, slot: int) -> HostSlotReply:
+        return await self._db.write(lambda tx: request_slot(tx, worker_no, stage, key, slot))
 
-    async def _release_slots(self, visits: Sequence[int]) -> None:
-        await self._db.write(lambda tx: release_slots(tx, json_text(visits)))
+    async def _release_slots(self, slots: Sequence[int]) -> None:
+        await self._db.write(lambda tx: release_slots(tx, json_text(slots)))
 
     async def _block_host(self, stage: int, key: str, seconds: float, why: str) -> None:
         def work(tx: Transaction) -> None:
             lane = _host_lane(tx, stage, key)
-            if tx.run("close_host", lane["id"], tx.now + micros(seconds), why):
+            if tx.run("block_host", lane["id"], tx.now + micros(seconds), why):
                 tx.run("retime_delayed", lane["id"], tx.now)
                 if lane["blocked_until"] <= tx.now:
                     tx.record_event(None, "ledger", "lane.blocked", key, {"seconds": seconds, "why": why})
@@ -91,7 +91,7 @@ class SqliteLanes(BaseLanes):
 
 
 def reserve(tx: Transaction, run_no: int, key: str, worker: int, request: StartRequest) -> ReservedStarts:
-    """The next starts of a lane for a worker: see Lanes.reserve."""
+    """Reserve the next starts of a lane for a worker: see Lanes.reserve."""
     pairs = [(lease.item, lease.epoch) for lease in request.leases]
     lost = frozenset(item for item, _ in pairs).difference(tx.json("leases_held", json_text(pairs)))
     found = tx.rows("lane_starts", run_no, key, worker)
@@ -99,7 +99,7 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, request: StartR
         return ReservedStarts((0.0,) * request.count, lost, at=tx.now / MICRO)
     lane = found[0]
     low, high = lane["delay_min"], lane["delay_max"]
-    within = request.within if request.within is not None else RESERVED_AHEAD + high
+    within = request.within if request.within is not None else RESERVED_AHEAD_SECONDS + high
     starts_at = max(tx.now, lane["blocked_until"])
     if high > 0:
         free_at = lane["next_at"] + (0 if lane["is_mine"] else lane["handover"])
@@ -129,43 +129,43 @@ def reserve(tx: Transaction, run_no: int, key: str, worker: int, request: StartR
     return ReservedStarts(tuple(waits), lost, spacing=low, next_in=(starts_at - tx.now) / MICRO, at=tx.now / MICRO)
 
 
-def request_slot(tx: Transaction, worker: int, stage: int, key: str, visit: int) -> HostSlotReply:
-    """A request from elsewhere asks for a place in a host's lane: see Lanes.enter."""
+def request_slot(tx: Transaction, worker: int, stage: int, key: str, slot: int) -> HostSlotReply:
+    """Request a slot in a host's lane: see Lanes.request_slot."""
     if not tx.value("is_worker_live", worker):
         raise WorkerLost("This worker was declared dead, or never registered.")
     lane = _host_lane(tx, stage, key)
     paced = bool(lane["paced"])
     if lane["paused"] or lane["blocked_until"] > tx.now:
-        release_slots(tx, json_text([visit]))
+        release_slots(tx, json_text([slot]))
         if lane["paused"]:
             return HostSlotReply(blocked_seconds=PAUSED_SECONDS, why="it is paused", paced=paced)
         return HostSlotReply(
             blocked_seconds=(lane["blocked_until"] - tx.now) / MICRO, why=lane["blocked_why"] or "", paced=paced
         )
-    rows = tx.rows("find_visit", visit)
-    if rows and rows[0]["entered"]:
+    rows = tx.rows("find_slot", slot)
+    if rows and rows[0]["granted"]:
         return HostSlotReply(granted=True, paced=paced)
     since = rows[0]["since"] if rows else tx.now
     if not rows:
-        tx.run("want_visit", visit, lane["id"], since, worker)
-    ahead: int = tx.value("visits_before", lane["id"], since, visit)
+        tx.run("insert_slot", slot, lane["id"], since, worker)
+    ahead: int = tx.value("slots_ahead", lane["id"], since, slot)
     granted = ahead < lane["free"]
     if granted:
-        tx.run("enter_visit", visit)
-    tx.run("count_visits", json_text([lane["id"]]))
+        tx.run("grant_slot", slot)
+    tx.run("count_slots", json_text([lane["id"]]))
     return HostSlotReply(granted=granted, ahead=ahead, paced=paced)
 
 
 def _host_lane(tx: Transaction, stage: int, key: str) -> Any:
     tx.run("host_lane", stage, key)
-    return tx.rows("visited_lane", key)[0]
+    return tx.rows("host_lane_state", key)[0]
 
 
 def _find_lane(tx: Transaction, run_no: int, key: str) -> tuple[int | None, bool]:
-    """The lane's id, and whether it keeps a distance. A shared lane is made if need be."""
+    """The lane's id, and whether it has a delay. A shared lane is created if needed."""
     if run_no == 0:
         tx.run("make_shared_lane", key)
-    for lane, paced in tx.rows("lane_facts", run_no, key):
+    for lane, paced in tx.rows("find_lane", run_no, key):
         return lane, bool(paced)
     return None, False
 

@@ -77,7 +77,7 @@ def named_queries() -> dict[str, str]:
 async def open_sqlite(
     path: Path, *, busy_timeout: float = DEFAULT_BUSY_TIMEOUT, clock: Callable[[], float] | None = None
 ) -> SqliteLedger:
-    """Open the file, made with its folder if need be. The schema is not looked at: see `ledger.schema`.
+    """Open the file; it and its folder are created if needed. The schema is not checked: see `ledger.schema`.
 
     `clock` replaces the ledger's clock (seconds since 1970); for tests.
     """

@@ -1,4 +1,4 @@
-"""Runs: made, sealed, paused, cancelled, removed."""
+"""Runs on SQLite: create, seal, change of state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.model.json_text import json_text as checked_json
 from shoal.model.run import Run, RunSpec, RunState, run_id_at
 from shoal.model.url_key import KEY_VERSION
 
-_LANE_WORK = {RunState.PAUSED: "give", RunState.ACTIVE: "ask"}
+_LANE_WORK = {RunState.PAUSED: "release", RunState.ACTIVE: "readmit"}
 
 
 class SqliteRuns(BaseRuns):
@@ -48,12 +48,12 @@ class SqliteRuns(BaseRuns):
 
 
 def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
-    """A new run. Its id is the ledger's time; a suffix is added when the plain id is taken."""
+    """Create a run. Its id is the ledger's time, with a suffix when that id exists."""
     if (
         spec.idempotency_key is not None
-        and (there := tx.value("run_by_idempotency_key", spec.idempotency_key)) is not None
+        and (existing := tx.value("run_by_idempotency_key", spec.idempotency_key)) is not None
     ):
-        return str(there)
+        return str(existing)
     taken = 0
     while True:
         run_id = run_id_at(to_datetime(tx.now), taken)

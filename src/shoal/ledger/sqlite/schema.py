@@ -23,7 +23,7 @@ def code_version() -> int:
 
 @cache
 def expected_schema() -> dict[str, str]:
-    """The statements that this version's tables, indexes and views are made by, by name."""
+    """The statements that create this version's tables, indexes and views, by name."""
     with closing(sqlite3.connect(":memory:")) as connection:
         _migrate(connection)
         return dict(connection.execute("select name, sql from sqlite_schema where sql is not null").fetchall())

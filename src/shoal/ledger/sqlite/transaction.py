@@ -1,13 +1,9 @@
-"""A write transaction and the clock that it reads.
+"""A write transaction, and the ledger's clock (law 3): one for all processes on the file, without jumps.
 
-The ledger's clock (law 3): one clock for all processes on the file, and no jumps when somebody sets the wall clock.
-
-It is the kernel's count of time since boot (CLOCK_BOOTTIME, which goes on during suspend) plus an offset that is kept
-in the ledger for each boot. The first process after a boot sets the offset so that time goes on at the wall clock, or
-at the last moment the ledger has noted when the wall clock is behind that. So ledger time never goes back; when the
-wall clock is set, it follows only after the next boot.
-
-What an operation sees of the database while it holds the write lock.
+The clock is the kernel's time since boot (CLOCK_BOOTTIME, which continues during suspend) plus an offset stored in the
+ledger for each boot. The first process after a boot sets the offset so that the time is that of the wall clock, or the
+latest time stored in the ledger if the wall clock is behind it. So ledger time never goes back; a change of the wall
+clock takes effect after the next boot.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ decoded = msgspec.json.Decoder().decode
 
 
 class SqliteClock:
-    """Ledger time in microseconds since 1970. Given `source` (seconds since 1970), it is that and nothing else."""
+    """Ledger time in microseconds since 1970. `source` (seconds since 1970) replaces it in tests."""
 
     def __init__(self, queries: Mapping[str, str], source: Callable[[], float] | None = None) -> None:
         self._sql = queries
@@ -44,11 +40,11 @@ class SqliteClock:
         if self._source is not None:
             return round(self._source() * MICRO)
         if self._offset is None:
-            raise RuntimeError("the ledger's clock was asked before it was settled")
+            raise RuntimeError("the ledger's clock was read before its offset was set")
         return since_boot() + self._offset
 
     def load_offset(self, connection: sqlite3.Connection) -> bool:
-        """Settle by the offset that is stored for this boot. False: there is none that would do."""
+        """Use the offset stored for this boot. False: there is none, or it would make time go back."""
         known = connection.execute(self._sql["clock_offset"], (boot_id(),)).fetchone()
         if known is None or since_boot() + known[0] < self._last_seen(connection):
             return False
@@ -56,9 +52,9 @@ class SqliteClock:
         return True
 
     def set_offset(self, connection: sqlite3.Connection) -> None:
-        """Find the offset of this boot, or set it. Called within a write transaction, so that all agree."""
+        """Load the offset of this boot, or set it. Called within a write transaction, so that all processes agree."""
         if not self.load_offset(connection):
-            # A new boot; or the file was elsewhere meanwhile, with a clock that is ahead of ours.
+            # A new boot, or the file was used on a machine whose clock is ahead of ours.
             offset = max(self._last_seen(connection), time.time_ns() // 1000) - since_boot()
             connection.execute(self._sql["set_clock_offset"], (boot_id(), offset))
             self._offset = offset
@@ -73,8 +69,8 @@ def since_boot() -> int:
 
 
 def boot_id() -> str:
-    """What tells one boot from another. Without the kernel's id, the approximate moment of the boot stands in for it:
-    setting the wall clock then looks like a new boot, and time goes on without going back."""
+    """Identifies a boot. Without the kernel's id it is the approximate time of the boot; setting the wall clock then
+    looks like a new boot, and time still does not go back."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -90,16 +86,16 @@ def micros(seconds: float) -> int:
 
 
 class Transaction:
-    """Named queries on the writing connection. `now` is the ledger's time, read after the lock was won."""
+    """Named queries on the writing connection. `now` is the ledger's time, read after the write lock was acquired."""
 
     def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, str], now: int) -> None:
         self._execute = connection.execute
         self._sql = queries
         self.now = now
-        self.should_notify = False  # set when there may be new work, so that sleepers of this process look
+        self.should_notify = False  # set when there may be new work, to wake waiting tasks of this process
 
     def run(self, name: str, *args: object) -> int:
-        """A statement that changes rows; returns how many."""
+        """Run a statement that changes rows; returns how many."""
         return self._execute(self._sql[name], args).rowcount
 
     def rows(self, name: str, *args: object) -> list[sqlite3.Row]:
@@ -111,7 +107,7 @@ class Transaction:
         return rows[0][0] if rows else None
 
     def json(self, name: str, *args: object) -> Any:
-        """The value of a query that answers with one JSON text."""
+        """The decoded value of a query that returns one JSON text."""
         return decoded(self.value(name, *args))
 
     def record_event(

@@ -1,6 +1,6 @@
-"""What any worker does now and then. The reading connection looks first: most rounds write nothing.
+"""Upkeep on SQLite, done by every worker. The reading connection checks first, so that most rounds write nothing.
 
-In short transactions, a round bounded in time: there is one write lock, and heartbeats need it too.
+Transactions are short and a round is bounded in time, because heartbeats need the one write lock too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shoal.model.views import Finding, UpkeepReport
 INTERVALS = {"reap": 1 * MICRO, "lanes": 5 * MICRO, "tidy": 60 * MICRO, "bulk": 1 * MICRO}
 SWEEP_BATCH = 1_000
 TIDY_BATCH = 1_000
-# Of each second, how much goes into the moves of many items that somebody has left.
+# Seconds per round for bulk changes whose callers have died.
 BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
 LOCK_RETENTION_DAYS = 400
@@ -41,10 +41,10 @@ class SqliteUpkeep(BaseUpkeep):
     async def run_once(self) -> UpkeepReport:
         round_ = UpkeepRound(self._left)
         promoted = await self._promote_due(round_)
-        pieces = {row["name"] for row in await self._db.fetch(self._sql["ticks_due"], json_text(INTERVALS))}
+        due = {row["name"] for row in await self._db.fetch(self._sql["ticks_due"], json_text(INTERVALS))}
         lost: tuple[str, ...] = ()
         rescued = quarantined = 0
-        if await self._is_due(round_, "reap", pieces):
+        if await self._is_due(round_, "reap", due):
             if not self._db.has_just_stalled:
                 lost = await self._db.write(declare_lost)
             rescued, quarantined = await self._rescue(round_)
@@ -52,10 +52,10 @@ class SqliteUpkeep(BaseUpkeep):
         finished: tuple[str, ...] = ()
         if await self._db.fetch(self._sql["finishable_runs"]):
             finished = await self._db.write(finish_runs)
-        if await self._is_due(round_, "lanes", pieces):
+        if await self._is_due(round_, "lanes", due):
             await update_idle_runs(self._db, self._sql)
             await self._sweep_lanes(round_)
-        if await self._is_due(round_, "tidy", pieces):
+        if await self._is_due(round_, "tidy", due):
             await self._tidy(round_)
         self._left = round_.left
         return UpkeepReport(
@@ -68,18 +68,18 @@ class SqliteUpkeep(BaseUpkeep):
         )
 
     async def audit(self, *, content: bool = False) -> list[Finding]:
-        """The file first: rules can be checked only on rows that can be read."""
+        """Check the file first: the rules need rows that can be read."""
         found = await self._db.read(lambda connection: check_content(connection, expected_schema())) if content else []
         return [*found, *await super().audit()]
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_notification(seconds)
 
-    async def _is_due(self, round_: UpkeepRound, piece: str, pieces: Collection[str]) -> bool:
-        """Whether it is our turn, or what we could not end in the last round."""
-        if round_.was_unfinished(piece):
+    async def _is_due(self, round_: UpkeepRound, task: str, due: Collection[str]) -> bool:
+        """Whether the task is due and no other worker does it, or our last round left it unfinished."""
+        if round_.was_unfinished(task):
             return True
-        return piece in pieces and await self._db.write(lambda tx: _acquire_tick(tx, piece))
+        return task in due and await self._db.write(lambda tx: _acquire_tick(tx, task))
 
     async def _promote_due(self, round_: UpkeepRound) -> int:
         promoted = 0
@@ -100,15 +100,15 @@ class SqliteUpkeep(BaseUpkeep):
         return rescued, quarantined
 
     async def _sweep_lanes(self, round_: UpkeepRound) -> None:
-        """Ask all lanes in the order of their ids whether they could let somebody out but were not asked."""
+        """Admit items of lanes that have room although no operation has touched them, in the order of their ids."""
         more = True
         while more:
-            place = await self._db.value(self._sql["tick_place"], "lanes")
-            found = await self._db.value(self._sql["next_lanes_with_room"], place, SWEEP_BATCH)
+            cursor = await self._db.value(self._sql["tick_cursor"], "lanes")
+            found = await self._db.value(self._sql["next_lanes_with_room"], cursor, SWEEP_BATCH)
             last, seen, lanes = msgspec.json.decode(found)
             more = seen == SWEEP_BATCH
-            if lanes or place or more:
-                await self._db.write(partial(_sweep, lanes=lanes, place=last if more else 0))
+            if lanes or cursor or more:
+                await self._db.write(partial(_sweep, lanes=lanes, cursor=last if more else 0))
             more = more and round_.has_time_for("lanes")
 
     async def _tidy(self, round_: UpkeepRound) -> None:
@@ -117,8 +117,8 @@ class SqliteUpkeep(BaseUpkeep):
                 return
 
     async def _resume_bulk(self) -> None:
-        """What was left half-way is gone on with by whoever comes by."""
-        if await self._db.value(self._sql["anything_left"]) and await self._db.write(
+        """Continue bulk changes whose callers have died."""
+        if await self._db.value(self._sql["unfinished_bulk"]) and await self._db.write(
             lambda tx: _acquire_tick(tx, "bulk")
         ):
             until = time.monotonic() + BULK_SECONDS
@@ -126,25 +126,25 @@ class SqliteUpkeep(BaseUpkeep):
 
 
 def _acquire_tick(tx: Transaction, name: str) -> bool:
-    """True for one caller per interval; the others go on."""
-    return tx.run("take_tick", name, tx.now, INTERVALS[name]) > 0
+    """True for one caller per interval."""
+    return tx.run("acquire_tick", name, tx.now, INTERVALS[name]) > 0
 
 
-def _sweep(tx: Transaction, lanes: list[int], place: int) -> None:
-    tx.run("set_tick_place", "lanes", place)
+def _sweep(tx: Transaction, lanes: list[int], cursor: int) -> None:
+    tx.run("set_tick_cursor", "lanes", cursor)
     if lanes:
         admit_to(tx, json_text(lanes))
 
 
 def _tidy(tx: Transaction) -> bool:
-    """Delete some of what nobody asks for any more; False when nothing is left of it."""
+    """Delete some old rows; False when none are left."""
     tx.run("tidy_locks", tx.now - LOCK_RETENTION_DAYS * 24 * 3_600 * MICRO)
     tx.run("recheck_lane_slots")
     return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
 
 
 def finish_runs(tx: Transaction) -> tuple[str, ...]:
-    """Runs that are sealed and have nothing left are finished. Returns their ids."""
+    """Finish runs that are sealed and have no open items. Returns their ids."""
     finished = []
     for no, run_id in tx.rows("finishable_runs"):
         tx.run("change_run_state", no, RunState.FINISHED.value, tx.now)

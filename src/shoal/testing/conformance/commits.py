@@ -1,4 +1,4 @@
-"""Commits: everything or nothing, from the current lease only, as often as one likes."""
+"""Commits: atomic, only with a valid lease, repeatable."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class CommitsConformance:
         assert other.name == "b"
         await harness.check()
 
-    async def test_one_lost_lease_in_a_batch_does_not_hurt_the_others(self, harness: LedgerHarness) -> None:
+    async def test_a_lost_lease_does_not_affect_the_rest_of_a_batch(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a", "b", "c")
         worker = await harness.worker()
@@ -111,7 +111,7 @@ class CommitsConformance:
         assert await harness.state(run, "b") == "ready"
         await harness.check()
 
-    async def test_an_invented_lease_is_lost(self, harness: LedgerHarness) -> None:
+    async def test_an_unknown_lease_is_lost(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         worker = await harness.worker()
         report = await harness.commit(worker, FinishedAttempt(lease=Lease(10**9, 1, run.no), decision=DONE))

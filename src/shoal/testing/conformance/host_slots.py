@@ -1,4 +1,4 @@
-"""Requests from elsewhere: places in the lane of the host they go to, and hosts that ask to wait."""
+"""Host slots: requests of items of other lanes in a host's lane, and hosts that ask to wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def request_slot(
 
 
 class HostSlotConformance:
-    async def test_a_host_that_nobody_knew_gets_the_policy_of_the_stage(self, harness: LedgerHarness) -> None:
+    async def test_a_new_host_lane_gets_the_policy_of_the_stage(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=3, delay_min=1, delay_max=2))
         worker = await harness.worker()
         assert await request_slot(harness, run, worker) == HostSlotReply(granted=True, paced=True)
@@ -36,13 +36,13 @@ class HostSlotConformance:
         with pytest.raises(NotFound):
             await harness.ledger.lanes.get("c.example")
 
-    async def test_the_host_of_a_sequential_group_is_a_lane_that_all_share(self, harness: LedgerHarness) -> None:
+    async def test_the_host_lane_of_an_ordered_lanes_item_is_shared(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1, ordered=True, shared=False))
         await request_slot(harness, run, await harness.worker())
         lane = await harness.ledger.lanes.get("b.example")
         assert lane.policy == LanePolicy(limit=1)
 
-    async def test_what_an_operator_or_a_stricter_run_said_stands(self, harness: LedgerHarness) -> None:
+    async def test_a_host_lane_keeps_what_an_operator_or_a_stricter_run_set(self, harness: LedgerHarness) -> None:
         strict = await harness.run(scraper="strict", lane=LanePolicy(limit=2, delay_min=5, delay_max=5))
         await harness.put(strict, "a", lane="b.example", delay=60.0)
         lax = await harness.run(scraper="lax", lane=LanePolicy(limit=8))
@@ -53,7 +53,7 @@ class HostSlotConformance:
         assert (await request_slot(harness, await harness.run(scraper="third"), worker)).granted is False
         assert (await harness.ledger.lanes.get("b.example")).policy == LanePolicy(limit=1)
 
-    async def test_visits_and_items_share_one_limit(self, harness: LedgerHarness) -> None:
+    async def test_slots_and_items_share_one_limit(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=3))
         await harness.put(run, "a", "b", lane="b.example")
         worker = await harness.worker()
@@ -63,32 +63,32 @@ class HostSlotConformance:
         assert (await request_slot(harness, run, worker, first)).granted
         assert await request_slot(harness, run, worker, second) == HostSlotReply(granted=False, ahead=0)
         await harness.put(run, "c", lane="b.example")
-        assert await harness.claim(worker) == [], "whoever waits for a place goes before items"
+        assert await harness.claim(worker) == [], "requests that wait for a slot precede items"
         await harness.finish(worker, claimed[:1])
         assert await harness.claim(worker) == []
         assert (await request_slot(harness, run, worker, second)).granted
         await harness.check()
         await harness.ledger.lanes.release_slots([first])
-        assert await harness.claim_keys(worker) == ["c"], "a place that came free goes to the next item"
+        assert await harness.claim_keys(worker) == ["c"], "a released slot goes to the next item"
         await harness.check()
 
-    async def test_visits_wait_in_line_and_may_leave_it(self, harness: LedgerHarness) -> None:
+    async def test_slot_requests_wait_in_order_and_can_be_withdrawn(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
         worker = await harness.worker()
-        visits = [next(_numbers) for _ in range(4)]
-        assert [(await request_slot(harness, run, worker, visit)).ahead for visit in visits] == [0, 0, 1, 2]
-        await harness.ledger.lanes.release_slots(visits[:1])
-        assert not (await request_slot(harness, run, worker, visits[2])).granted, "it is not its turn"
-        await harness.ledger.lanes.release_slots(visits[1:2])
-        assert (await request_slot(harness, run, worker, visits[2])).granted
-        assert (await request_slot(harness, run, worker, visits[2])).granted, "asking again is the same visit"
+        slots = [next(_numbers) for _ in range(4)]
+        assert [(await request_slot(harness, run, worker, visit)).ahead for visit in slots] == [0, 0, 1, 2]
+        await harness.ledger.lanes.release_slots(slots[:1])
+        assert not (await request_slot(harness, run, worker, slots[2])).granted, "another request is before it"
+        await harness.ledger.lanes.release_slots(slots[1:2])
+        assert (await request_slot(harness, run, worker, slots[2])).granted
+        assert (await request_slot(harness, run, worker, slots[2])).granted, "repeating the request is the same slot"
         lane = await harness.ledger.lanes.get("b.example")
         assert lane.visiting == 1
-        await harness.ledger.lanes.release_slots([*visits, 10**15])
+        await harness.ledger.lanes.release_slots([*slots, 10**15])
         assert (await harness.ledger.lanes.get("b.example")).visiting == 0
         await harness.check()
 
-    async def test_no_more_enter_at_once_than_the_limit(self, harness: LedgerHarness) -> None:
+    async def test_no_more_slots_are_granted_than_the_limit(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=3))
         other = await harness.open_again()
         workers = [await harness.worker() for _ in range(2)]
@@ -102,7 +102,7 @@ class HostSlotConformance:
         await harness.check()
 
     @pytest.mark.parametrize("how", ["dead", "stopped", "silent"])
-    async def test_visits_go_with_their_worker(self, harness: LedgerHarness, how: str) -> None:
+    async def test_slots_of_a_worker_that_is_gone_are_released(self, harness: LedgerHarness, how: str) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
         await harness.put(run, "a", lane="b.example", delay=0.001)
         gone, stays = await harness.worker(lease_seconds=30), await harness.worker(lease_seconds=3600)
@@ -123,7 +123,7 @@ class HostSlotConformance:
         with pytest.raises(WorkerLost):
             await request_slot(harness, run, gone)
 
-    async def test_a_host_that_asked_to_wait_lets_nobody_in(self, harness: LedgerHarness) -> None:
+    async def test_a_blocked_host_grants_no_slot(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))
         worker = await harness.worker()
         waiting = next(_numbers)
@@ -146,7 +146,7 @@ class HostSlotConformance:
         assert (await request_slot(harness, run, worker)).blocked_seconds > 0
         await harness.check()
 
-    async def test_a_host_may_be_closed_before_anybody_entered(self, harness: LedgerHarness) -> None:
+    async def test_a_host_can_be_blocked_before_its_first_slot(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))
         await harness.ledger.lanes.block_host("b.example", 60, "429", run_id=run.id, stage="page")
         await harness.put(run, "a", lane="b.example")
@@ -154,7 +154,7 @@ class HostSlotConformance:
         assert (await harness.ledger.lanes.get("b.example")).policy.limit == 2
 
     @pytest.mark.parametrize("lane", [None, "a.example"])
-    async def test_an_item_that_another_host_made_wait_is_put_off_and_its_lane_goes_on(
+    async def test_an_item_that_another_host_delays_does_not_block_its_lane(
         self, harness: LedgerHarness, lane: str | None
     ) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
@@ -175,9 +175,7 @@ class HostSlotConformance:
         assert await harness.state(run, "x") in ("ready", "waiting")
         await harness.check()
 
-    async def test_the_head_of_a_sequential_group_keeps_its_place_when_it_is_put_off(
-        self, harness: LedgerHarness
-    ) -> None:
+    async def test_a_put_off_item_keeps_its_slot_in_an_ordered_lane(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1, ordered=True, shared=False))
         await harness.put(run, "x", "y", lane="group")
         worker = await harness.worker(lease_seconds=3600)

@@ -48,7 +48,7 @@ class IntakeConformance:
         (claimed,) = await harness.claim(await harness.worker())
         assert claimed.url == url
 
-    async def test_what_was_enqueued_comes_out_as_it_went_in(self, harness: LedgerHarness) -> None:
+    async def test_a_claimed_item_equals_the_enqueued_one(self, harness: LedgerHarness) -> None:
         run = await harness.run("list", "page")
         payload = {"city": "Łódź", "n": 3, "deep": {"list": [1, None, True]}, "nul": "a\u0000b"}
         await harness.put(run, "k", payload=payload, stage="page", partition="PL", lane="host", max_attempts=7)
@@ -79,13 +79,13 @@ class IntakeConformance:
         assert (report.enqueued, report.duplicates) == (20_001, 4_999)
         assert (await harness.ledger.reads.stats(run.id)).ready == 20_001
 
-    async def test_handing_in_again_adds_only_what_is_new(self, harness: LedgerHarness) -> None:
+    async def test_enqueueing_again_adds_only_new_items(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a", "b")
         report = await harness.ledger.intake.enqueue(run.id, [NewItem(key=key) for key in "abc"])
         assert (report.enqueued, report.duplicates) == (1, 2)
 
-    async def test_the_same_key_may_stand_in_two_stages_and_two_runs(self, harness: LedgerHarness) -> None:
+    async def test_the_same_key_is_allowed_in_two_stages_and_two_runs(self, harness: LedgerHarness) -> None:
         first, second = await harness.run("list", "page"), await harness.run("list")
         await harness.put(first, "k", stage="list")
         await harness.put(first, "k", stage="page")
@@ -120,7 +120,7 @@ class IntakeConformance:
         claimed = [*await harness.claim(worker), *await harness.claim(worker)]
         assert {item.name: item.max_attempts for item in claimed} == {"run": 9, "stage": 2, "item": 5}
 
-    async def test_an_item_waits_for_its_time(self, harness: LedgerHarness) -> None:
+    async def test_a_delayed_item_is_not_claimable_before_its_time(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "later", delay=60.0)
         worker = await harness.worker(lease_seconds=3600.0)
@@ -133,7 +133,7 @@ class IntakeConformance:
         assert await harness.claim_keys(worker) == ["later"]
         await harness.check()
 
-    async def test_a_worker_is_not_woken_by_what_others_wait_for(self, harness: LedgerHarness) -> None:
+    async def test_next_due_ignores_items_outside_the_scope(self, harness: LedgerHarness) -> None:
         ours, others = await harness.run("page", "late"), await harness.run(scraper="other")
         await harness.put(others, "soon", delay=5.0)
         await harness.put(ours, "later", delay=60.0, partition="north")
@@ -152,13 +152,13 @@ class IntakeConformance:
         await harness.ledger.runs.pause(ours.id)
         assert await due(scraper="shop") == -1
 
-    async def test_of_many_that_wait_only_the_first_are_looked_at(self, harness: LedgerHarness) -> None:
+    async def test_next_due_reads_only_the_first_delayed_items(self, harness: LedgerHarness) -> None:
         ours, others = await harness.run(), await harness.run(scraper="other")
         await harness.put(others, *(str(number) for number in range(250)), delay=5.0)
         await harness.put(ours, "later", delay=60.0)
         seconds = await harness.ledger.upkeep.next_due(Scope(scraper="shop"))
         assert seconds is not None
-        assert 0 < seconds <= 5, "nothing of ours comes due before that, and nobody looked any farther"
+        assert 0 < seconds <= 5, "none of ours is due before that, and only the first were read"
 
     async def test_a_source_that_fails_half_way_loses_nothing_that_was_stored(self, harness: LedgerHarness) -> None:
         def urls() -> object:

@@ -1,4 +1,4 @@
-"""The distance between starts on a lane: starts that workers reserve, and floors under the delay."""
+"""Delays of lanes: starts that workers reserve, and minimum delays."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def by_a_newer_stage(harness: LedgerHarness) -> object:
 
 
 class LaneDelayConformance:
-    async def test_items_say_whether_their_lane_keeps_a_distance(self, harness: LedgerHarness) -> None:
+    async def test_items_say_whether_they_are_paced(self, harness: LedgerHarness) -> None:
         run = await harness.run("spaced", lane=SPACED)
         free = await harness.run("free", lane=LanePolicy(limit=2))
         await harness.put(run, "a", lane="host")
@@ -70,7 +70,7 @@ class LaneDelayConformance:
 
     # -- starts -------------------------------------------------------------------------------------------------------
 
-    async def test_a_start_costs_nothing_where_no_distance_is_kept(self, harness: LedgerHarness) -> None:
+    async def test_a_start_on_a_lane_without_a_delay_does_not_wait(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))
         lanes = harness.ledger.lanes
         worker = await harness.worker()
@@ -100,8 +100,8 @@ class LaneDelayConformance:
         await harness.advance_clock(35)
         assert 4 < await reserve_start(harness, workers[0]) <= 5
 
-    async def test_others_keep_more_distance_to_a_start_that_may_be_used_late(self, harness: LedgerHarness) -> None:
-        """Whoever has it times its own."""
+    async def test_other_workers_keep_the_slack_of_a_reserved_start(self, harness: LedgerHarness) -> None:
+        """The worker that reserved it waits itself."""
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", lane="host", delay=3600.0)
         one, two = await harness.worker(), await harness.worker()
@@ -112,8 +112,8 @@ class LaneDelayConformance:
             with pytest.raises(InvalidSetting):
                 await reserve_start(harness, one, **request)
 
-    async def test_a_worker_that_missed_its_starts_goes_on_from_its_last_request(self, harness: LedgerHarness) -> None:
-        """Only if nobody came after it; others were promised that it would not start any more."""
+    async def test_after_missed_starts_the_delay_counts_from_the_last_request(self, harness: LedgerHarness) -> None:
+        """Only if no other worker reserved since: its start relies on the missed ones not being used."""
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", lane="host", delay=3600.0)
         one, two = await harness.worker(), await harness.worker()
@@ -130,11 +130,11 @@ class LaneDelayConformance:
         assert await reserve_start(harness, one, idle=50.0) == 0, "it is late enough anyway"
         assert 9 < await reserve_start(harness, two) <= 10
         starts = await lanes.reserve(one, "host", StartRequest(count=2, idle=50.0))
-        assert [round(wait) for wait in starts.waits] == [20, 30], "the other one's start stands"
+        assert [round(wait) for wait in starts.waits] == [20, 30], "the start of the other worker is kept"
         starts = await lanes.reserve(one, "host", StartRequest(idle=50.0))
         assert [round(wait) for wait in starts.waits] == [20], "not before its own starts began"
 
-    async def test_an_item_comes_out_a_moment_before_its_start_and_reserves_it(self, harness: LedgerHarness) -> None:
+    async def test_an_item_is_admitted_shortly_before_its_start(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", "b", "c", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -152,7 +152,7 @@ class LaneDelayConformance:
         assert 0 <= wait < 0.1
         await harness.check()
 
-    async def test_as_many_items_come_out_as_start_within_that_moment(self, harness: LedgerHarness) -> None:
+    async def test_as_many_items_are_admitted_as_start_within_the_lead(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=20, delay_min=0.02, delay_max=0.02))
         await harness.put(run, *(f"k{n}" for n in range(10)), lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -162,8 +162,8 @@ class LaneDelayConformance:
         assert [round(later - earlier, 3) for earlier, later in itertools.pairwise(waits)] == [0.02] * 5
         await harness.check()
 
-    async def test_starts_far_ahead_are_not_given(self, harness: LedgerHarness) -> None:
-        """An item that would wait for long goes back instead, and comes out in its turn."""
+    async def test_starts_far_ahead_are_not_reserved(self, harness: LedgerHarness) -> None:
+        """An item that would wait for long is deferred, and admitted again in order."""
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", lane="host")
         worker, other = await harness.worker(lease_seconds=3600), await harness.worker()
@@ -180,7 +180,7 @@ class LaneDelayConformance:
         assert await harness.claim_keys(worker) == ["a"]
         assert (await harness.item(run, "a")).tries == 0
 
-    async def test_a_lease_that_is_gone_starts_nothing(self, harness: LedgerHarness) -> None:
+    async def test_a_lost_lease_reserves_no_start(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -190,9 +190,7 @@ class LaneDelayConformance:
         assert starts.lost == {a.item}
         await harness.check()
 
-    async def test_an_item_that_was_let_out_already_waits_for_a_start_reserved_meanwhile(
-        self, harness: LedgerHarness
-    ) -> None:
+    async def test_an_admitted_item_waits_for_a_start_reserved_meanwhile(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", "b", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -209,9 +207,7 @@ class LaneDelayConformance:
         assert await harness.claim_keys(worker) == ["a"]
         await harness.check()
 
-    async def test_an_item_that_waits_for_its_time_waits_longer_after_another_start(
-        self, harness: LedgerHarness
-    ) -> None:
+    async def test_a_delayed_item_waits_longer_after_another_start(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", "b", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -224,8 +220,8 @@ class LaneDelayConformance:
         assert await harness.claim_keys(worker) == ["b"]
         await harness.check()
 
-    async def test_items_that_nobody_disturbs_are_never_put_off(self, harness: LedgerHarness) -> None:
-        """When an item comes out, it is claimed, and its start is near."""
+    async def test_undisturbed_items_are_never_deferred(self, harness: LedgerHarness) -> None:
+        """An admitted item can be claimed, and its start is near."""
         run = await harness.run(lane=LanePolicy(limit=2, delay_min=0.001, delay_max=0.03))
         await harness.put(run, *(f"k{n}" for n in range(12)), lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -241,7 +237,7 @@ class LaneDelayConformance:
             await harness.finish(worker, claimed)
 
     @pytest.mark.parametrize("how", ["given back", "retried", "throttled", "crashed", "released", "done"])
-    async def test_a_lease_that_ends_unstarted(self, harness: LedgerHarness, how: str) -> None:
+    async def test_a_lease_that_ends_without_a_start(self, harness: LedgerHarness, how: str) -> None:
         run = await harness.run(lane=SPACED)
         await harness.put(run, "a", "b", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -261,7 +257,7 @@ class LaneDelayConformance:
             case "done":
                 await harness.commit(worker, done(a))
         wait = await reserve_start(harness, other)
-        # What was given back has surely not started; of all others nobody knows.
+        # A returned item has certainly not started; for the others that is unknown.
         assert (wait == 0) if how == "given back" else (9 < wait <= 10)
         await harness.check()
         assert await harness.claim(other) == []
@@ -281,7 +277,9 @@ class LaneDelayConformance:
         await harness.ledger.lanes.block("host", 0, "")
         assert await reserve_start(harness, worker) == 0
 
-    async def test_an_item_claimed_before_the_lane_had_a_delay_holds_nobody_up(self, harness: LedgerHarness) -> None:
+    async def test_an_item_claimed_before_the_lane_had_a_delay_does_not_stop_the_lane(
+        self, harness: LedgerHarness
+    ) -> None:
         """Its worker does not reserve its start, and may be the one who asks for another."""
         run = await harness.run(lane=LanePolicy(limit=2))
         await harness.put(run, "a", lane="host")
@@ -294,7 +292,7 @@ class LaneDelayConformance:
 
     # -- floors -------------------------------------------------------------------------------------------------------
 
-    async def test_a_floor_lies_under_what_stages_declare(self, harness: LedgerHarness) -> None:
+    async def test_a_floor_raises_the_delay_that_stages_declare(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=3, delay_min=2, delay_max=20))
         lane = await harness.ledger.lanes.set_delay_floor("host", 5, "robots.txt")
         assert (lane.floor, lane.floor_why, lane.set_by_operator) == (5, "robots.txt", False)
@@ -308,7 +306,7 @@ class LaneDelayConformance:
         assert (lane.policy.delay_min, lane.policy.delay_max) == (2, 20)
         assert (lane.floor, lane.floor_why) == (0, None)
 
-    async def test_an_operator_outranks_a_floor_by_setting_the_delay(self, harness: LedgerHarness) -> None:
+    async def test_a_delay_set_by_an_operator_overrides_a_floor(self, harness: LedgerHarness) -> None:
         lanes = harness.ledger.lanes
         await lanes.set_delay_floor("host", 10, "robots.txt")
         assert (await lanes.set("host", limit=4, by="me")).policy.delay_min == 10, "the limit is another matter"
@@ -317,7 +315,7 @@ class LaneDelayConformance:
         lane = await lanes.set_delay_floor("host", 20, "robots.txt")
         assert (lane.policy.delay_min, lane.policy.delay_max, lane.floor) == (1, 2, 20)
 
-    async def test_saying_the_same_again_changes_nothing(self, harness: LedgerHarness) -> None:
+    async def test_setting_the_same_floor_again_changes_nothing(self, harness: LedgerHarness) -> None:
         for _ in range(3):
             await harness.ledger.lanes.set_delay_floor("host", 10, "robots.txt")
         events = (await harness.ledger.reads.events()).rows
@@ -325,7 +323,7 @@ class LaneDelayConformance:
             ("lane.slowed", "host", {"floor": 10, "why": "robots.txt"})
         ]
 
-    async def test_a_lifted_floor_holds_nobody_back(self, harness: LedgerHarness) -> None:
+    async def test_a_removed_floor_delays_no_start(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
         await harness.ledger.lanes.set_delay_floor("host", 3600, "robots.txt")
         await harness.put(run, "a", "b", lane="host")
@@ -339,7 +337,9 @@ class LaneDelayConformance:
         await harness.check()
 
     @pytest.mark.parametrize("slowing", [by_floor, by_operator, by_a_newer_stage])
-    async def test_a_new_delay_lets_nobody_start_in_a_bunch(self, harness: LedgerHarness, slowing: SlowDown) -> None:
+    async def test_a_new_delay_spaces_items_that_were_ready_before(
+        self, harness: LedgerHarness, slowing: SlowDown
+    ) -> None:
         run = await harness.run(lane=LanePolicy(limit=5))
         await harness.put(run, *"abcdefg", lane="host")
         assert (await harness.ledger.reads.stats(run.id)).ready == 5
@@ -348,7 +348,7 @@ class LaneDelayConformance:
         seen: list[str] = []
         while len(seen) < 7:
             claimed = await harness.claim(worker)
-            if not claimed:  # too many were out: they are put back in line first
+            if not claimed:  # too many were admitted: they return to waiting first
                 assert not seen
                 await advance(harness, 0.001)
                 claimed = await harness.claim(worker)
@@ -359,7 +359,7 @@ class LaneDelayConformance:
             await advance(harness, SECOND)
             assert await harness.claim(worker) == [], "the first one has not started yet"
             lane = await harness.ledger.lanes.get("host")
-            assert (lane.taken, lane.unstarted, lane.waiting) == (1, 1, 7 - len(seen)), "the others are back in line"
+            assert (lane.taken, lane.unstarted, lane.waiting) == (1, 1, 7 - len(seen)), "the others wait again"
             assert await start(harness, worker, item) == (0.0,)
             await harness.check()
             await advance(harness, 9)
@@ -369,7 +369,7 @@ class LaneDelayConformance:
         assert sorted(seen) == [*"abcdefg"]
         await harness.check()
 
-    async def test_a_new_delay_counts_from_now_when_items_are_out(self, harness: LedgerHarness) -> None:
+    async def test_a_new_delay_counts_from_now_when_items_are_leased(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))
         await harness.put(run, "a", "b", "c", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -402,7 +402,7 @@ class LaneDelayConformance:
         (gate,) = [gate for gate in gates if gate.code == "lane_delay"]
         assert "robots.txt asks for it" in gate.text
 
-    async def test_senseless_floors_are_refused(self, harness: LedgerHarness) -> None:
+    async def test_invalid_floors_are_refused(self, harness: LedgerHarness) -> None:
         for delay in (-1, float("nan"), float("inf"), 1e9):
             with pytest.raises(InvalidSetting):
                 await harness.ledger.lanes.set_delay_floor("host", delay, "?")

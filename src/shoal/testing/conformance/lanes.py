@@ -1,4 +1,4 @@
-"""Lanes: limits, distances, blocks, order. What the ledger lets out is what a site can see."""
+"""Lanes: limits, delays, blocks, order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GROUP = LanePolicy(limit=1, ordered=True, shared=False)
 
 class LanesConformance:
     @pytest.mark.parametrize("policy", [LanePolicy(limit=2), LanePolicy(limit=2, delay_min=1, delay_max=1)])
-    async def test_a_run_that_nobody_serves_holds_no_place(self, harness: LedgerHarness, policy: LanePolicy) -> None:
-        """Enqueued tonight, worked on tomorrow: until then it must not stand in the way of others on the same host."""
+    async def test_a_run_without_workers_holds_no_slots(self, harness: LedgerHarness, policy: LanePolicy) -> None:
+        """Until a worker serves a run, its items must not use slots of a host that other runs need."""
         later = await harness.run(scraper="later", lane=policy)
         await harness.put(later, "a", "b", "c", lane="host")
         now = await harness.run(scraper="now", lane=policy)
@@ -36,20 +36,20 @@ class LanesConformance:
         assert sorted(done_keys) == ["x", "y", "z"]
         assert (await harness.ledger.reads.why_run(later.id))[0].code == "no_worker"
         await harness.check()
-        # Somebody comes for it: it has its places at once.
+        # With a worker, it gets its slots at once.
         helper = await harness.worker(scope=Scope(run_ids=(later.id,)))
         assert await harness.claim(helper, scope=Scope(run_ids=(later.id,)))
         await harness.check()
 
-    async def test_without_any_worker_runs_stand_as_they_stood(self, harness: LedgerHarness) -> None:
+    async def test_runs_are_not_idle_while_there_is_no_worker(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
         await harness.put(run, "a", "b", lane="host")
         await harness.advance_clock(10)
         await harness.ledger.upkeep.run_once()
         assert await harness.state(run, "a") == "ready"
 
-    async def test_the_stricter_of_two_runs_under_way_holds(self, harness: LedgerHarness) -> None:
-        """Whoever starts last must not lift what another scraper promised to the same host."""
+    async def test_the_stricter_policy_of_two_active_runs_applies(self, harness: LedgerHarness) -> None:
+        """The last run to start must not weaken the policy of another active run for the same host."""
         slow = await harness.run(scraper="slow", lane=LanePolicy(limit=1, delay_min=5, delay_max=7))
         await harness.put(slow, "a", "b", lane="host")
         fast = await harness.run(scraper="fast", lane=LanePolicy(limit=8))
@@ -62,7 +62,7 @@ class LanesConformance:
         assert (policy.limit, policy.delay_min, policy.delay_max) == (1, 6, 7)
         await harness.check()
 
-    async def test_the_policy_of_a_run_that_is_over_is_forgotten(self, harness: LedgerHarness) -> None:
+    async def test_the_policy_of_a_finished_run_no_longer_applies(self, harness: LedgerHarness) -> None:
         """An author who changes the rate and starts anew gets what the code says."""
         slow = await harness.run(lane=LanePolicy(limit=1, delay_min=5, delay_max=7))
         await harness.put(slow, "a", lane="host")
@@ -73,7 +73,7 @@ class LanesConformance:
         assert (policy.limit, policy.delay_min, policy.delay_max) == (8, 0, 0)
         await harness.check()
 
-    async def test_no_more_items_than_the_limit_are_out_at_once(self, harness: LedgerHarness) -> None:  # S2.15
+    async def test_no_more_items_are_admitted_than_the_limit(self, harness: LedgerHarness) -> None:  # S2.15
         run = await harness.run(lane=LanePolicy(limit=3))
         await harness.put(run, *(f"k{n}" for n in range(10)), lane="host")
         worker = await harness.worker()
@@ -124,7 +124,7 @@ class LanesConformance:
         claimed = await harness.claim(worker)
         assert [item.name for item in claimed] == ["a"], "one claimable item at a time"
         await harness.advance_clock(300)
-        assert await harness.claim(worker) == [], "a claim that sits in a buffer lets nobody out"
+        assert await harness.claim(worker) == [], "a claimed item that has not started admits no other"
         await harness.ledger.claims.mark_started(worker, [claimed[0].lease])
         assert await harness.claim(worker) == []
         await harness.advance_clock(9)
@@ -135,7 +135,7 @@ class LanesConformance:
         assert await harness.claim_keys(worker) == ["b"], "while a still runs: the limit is four"
         await harness.check()
 
-    async def test_finishing_without_saying_started_keeps_the_distance_too(self, harness: LedgerHarness) -> None:
+    async def test_finishing_without_a_reported_start_keeps_the_delay(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=POLITE)
         await harness.put(run, "a", "b", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -162,9 +162,7 @@ class LanesConformance:
         assert await harness.claim_keys(other) == ["a"]
         await harness.check()
 
-    async def test_a_throttled_item_stops_its_lane_for_everybody_and_keeps_its_place(
-        self, harness: LedgerHarness
-    ) -> None:
+    async def test_a_throttled_item_blocks_its_lane_and_keeps_its_order(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))
         await harness.put(run, "a", "b", "c", "d", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -184,7 +182,7 @@ class LanesConformance:
         assert [(item.name, item.tries) for item in again] == [("a", 0), ("c", 0)]
         await harness.check()
 
-    async def test_a_block_reaches_items_that_were_ready_already(self, harness: LedgerHarness) -> None:
+    async def test_a_block_defers_items_that_are_ready_already(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=3))
         await harness.put(run, "a", "b", "c", "d", lane="host")
         await harness.put(run, "free")
@@ -221,7 +219,7 @@ class LanesConformance:
         assert await harness.claim_keys(worker) == ["a"]
         await harness.check()
 
-    async def test_a_shorter_delay_holds_at_once(self, harness: LedgerHarness) -> None:
+    async def test_a_shorter_delay_applies_at_once(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2, delay_min=3600, delay_max=3600))
         await harness.put(run, "a", "b", lane="host")
         worker = await harness.worker(lease_seconds=7200)
@@ -247,7 +245,7 @@ class LanesConformance:
         assert seen == {run.id for run in runs}
         await harness.check()
 
-    async def test_a_paused_lane_hands_out_nothing_until_it_goes_on(self, harness: LedgerHarness) -> None:
+    async def test_a_paused_lane_gives_no_items_until_resumed(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))
         await harness.put(run, "a", "b", "c", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -262,7 +260,7 @@ class LanesConformance:
         assert sorted(await harness.claim_keys(worker)) == ["a", "b"]
         await harness.check()
 
-    async def test_limits_change_while_the_run_goes_on(self, harness: LedgerHarness) -> None:
+    async def test_limits_change_during_a_run(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
         await harness.put(run, *"abcdef", lane="host")
         worker = await harness.worker()
@@ -290,7 +288,7 @@ class LanesConformance:
         assert await harness.claim_keys(worker) == ["f"]
         await harness.check()
 
-    async def test_what_an_operator_set_outranks_what_stages_declare(self, harness: LedgerHarness) -> None:
+    async def test_settings_of_an_operator_override_what_stages_declare(self, harness: LedgerHarness) -> None:
         first = await harness.run(lane=LanePolicy(limit=5))
         await harness.put(first, "a", lane="host")
         await harness.put(await harness.run(lane=LanePolicy(limit=6)), "b", lane="host")
@@ -302,14 +300,14 @@ class LanesConformance:
         lane = await harness.ledger.lanes.get("host")
         assert (lane.policy.limit, lane.set_by_operator) == (2, True)
 
-    async def test_an_older_run_does_not_pull_a_lane_back_to_its_own_policy(self, harness: LedgerHarness) -> None:
+    async def test_an_older_run_does_not_change_a_lane_back(self, harness: LedgerHarness) -> None:
         older, newer = await harness.run(lane=LanePolicy(limit=5)), await harness.run(lane=LanePolicy(limit=2))
         await harness.put(older, "a", lane="host")
         await harness.put(newer, "b", lane="host")
         await harness.put(older, "c", lane="host")
         assert (await harness.ledger.lanes.get("host")).policy.limit == 2
 
-    async def test_a_group_runs_one_after_another_in_order(self, harness: LedgerHarness) -> None:  # S2.3
+    async def test_an_ordered_lane_runs_one_item_after_another(self, harness: LedgerHarness) -> None:  # S2.3
         run = await harness.run(lane=GROUP)
         await harness.put(run, "fiji", "samoa", "tonga", lane="newspaper")
         await harness.put(run, "single")
@@ -320,14 +318,14 @@ class LanesConformance:
             await harness.finish(worker, claimed)
         assert seen == [["fiji", "single"], ["samoa"], ["tonga"]]
 
-    async def test_a_retrying_head_keeps_its_place_in_a_group(self, harness: LedgerHarness) -> None:
+    async def test_a_retrying_item_keeps_its_slot_in_an_ordered_lane(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=GROUP)
         await harness.put(run, "one", "two", lane="group")
         worker = await harness.worker(lease_seconds=3600)
         (one,) = await harness.claim(worker)
         await harness.put(run, "hurry", lane="group", priority=-5)
         await harness.commit(worker, retry(one, delay=30))
-        assert await harness.claim(worker) == [], "nobody overtakes the head"
+        assert await harness.claim(worker) == [], "no item overtakes the first"
         await harness.advance_clock(31)
         await harness.ledger.upkeep.run_once()
         (again,) = await harness.claim(worker)
@@ -336,7 +334,7 @@ class LanesConformance:
         assert await harness.claim_keys(worker) == ["hurry"]
         await harness.check()
 
-    async def test_a_crashed_head_keeps_its_place_in_a_group(self, harness: LedgerHarness) -> None:
+    async def test_a_crashed_item_keeps_its_slot_in_an_ordered_lane(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=GROUP)
         await harness.put(run, "one", "two", lane="group")
         worker, other = await harness.worker(), await harness.worker()
@@ -347,7 +345,7 @@ class LanesConformance:
         assert await harness.claim_keys(other) == ["one"]
         await harness.check()
 
-    async def test_a_dead_head_lets_the_group_go_on(self, harness: LedgerHarness) -> None:  # S2.11
+    async def test_an_ordered_lane_continues_after_a_dead_item(self, harness: LedgerHarness) -> None:  # S2.11
         run = await harness.run(lane=GROUP)
         await harness.put(run, "one", "two", lane="group")
         worker = await harness.worker()
@@ -355,7 +353,7 @@ class LanesConformance:
         await harness.commit(worker, dead(one))
         assert await harness.claim_keys(worker) == ["two"]
 
-    async def test_a_retry_behind_a_host_does_not_hold_its_place(self, harness: LedgerHarness) -> None:
+    async def test_a_retrying_item_in_a_host_lane_does_not_keep_its_slot(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1))
         await harness.put(run, "a", "b", "c", lane="host")
         worker = await harness.worker(lease_seconds=3600)
@@ -367,10 +365,10 @@ class LanesConformance:
         await harness.ledger.upkeep.run_once()
         assert await harness.claim(worker) == [], "b is still out"
         await harness.commit(worker, done(b))
-        assert await harness.claim_keys(worker) == ["a"], "its old place, before c"
+        assert await harness.claim_keys(worker) == ["a"], "its old position, before c"
         await harness.check()
 
-    async def test_follow_ups_meet_the_gate_of_their_lane(self, harness: LedgerHarness) -> None:
+    async def test_follow_ups_are_limited_by_their_lane(self, harness: LedgerHarness) -> None:
         run = await harness.run("list", "page", lane=LanePolicy(limit=2))
         await harness.put(run, "l")
         worker = await harness.worker()
@@ -381,7 +379,7 @@ class LanesConformance:
         assert (await harness.ledger.lanes.get("host")).waiting == 3
         await harness.check()
 
-    async def test_an_item_that_follows_itself_through_one_lane(self, harness: LedgerHarness) -> None:
+    async def test_a_follow_up_in_the_lane_of_its_parent(self, harness: LedgerHarness) -> None:
         run = await harness.run("list", "page", lane=LanePolicy(limit=1))
         await harness.put(run, "k", lane="host")
         worker = await harness.worker()
@@ -425,7 +423,7 @@ class LanesConformance:
         rest = await harness.ledger.lanes.list(limit=3, cursor=first.cursor)
         assert [lane.key for lane in (*first.rows, *rest.rows)] == list("abcd")
 
-    async def test_senseless_changes_are_refused(self, harness: LedgerHarness) -> None:
+    async def test_invalid_lane_changes_are_refused(self, harness: LedgerHarness) -> None:
         for call in (
             harness.ledger.lanes.set("host", limit=0),
             harness.ledger.lanes.set("host", limit=-3),

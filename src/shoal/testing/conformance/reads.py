@@ -19,7 +19,9 @@ from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
 
 
 class ReadsConformance:
-    async def test_counts_in_old_and_new_words(self, harness: LedgerHarness) -> None:  # S0.19, S1.9, S1.19, S3.26
+    async def test_counts_have_the_names_of_older_systems_too(
+        self, harness: LedgerHarness
+    ) -> None:  # S0.19, S1.9, S1.19, S3.26
         run = await harness.run(lane=LanePolicy(limit=1))
         await harness.put(run, "d1", "d2", "bad", "held")
         worker = await harness.worker()
@@ -59,7 +61,7 @@ class ReadsConformance:
         rows = await harness.ledger.reads.workers(run.id)
         assert [(row.worker, row.done, row.dead, row.leased) for row in rows] == [(quick, 2, 0, 0), (slow, 0, 1, 0)]
 
-    async def test_what_ended_lately(self, harness: LedgerHarness) -> None:
+    async def test_recent_activity(self, harness: LedgerHarness) -> None:
         run, other = await harness.run(), await harness.run()
         await harness.put(run, "a", "b", "c", "d", "e")
         await harness.put(other, "x")
@@ -254,7 +256,7 @@ class ReadsConformance:
         with pytest.raises(UnknownStage):
             await harness.ledger.reads.results(run.id, stage="nope")
 
-    async def test_senseless_pages_are_refused(self, harness: LedgerHarness) -> None:
+    async def test_invalid_pages_are_refused(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         reads = harness.ledger.reads
         for limit in (0, -1, 10**9):
@@ -349,7 +351,7 @@ class ReadsConformance:
         assert await codes() == ["run_cancelled"]
 
     async def test_a_dead_workers_items_are_reported_as_such(self, harness: LedgerHarness) -> None:
-        """Killed, with nobody left to notice: its row still says live, its heartbeat does not."""
+        """A killed worker that no reaper has seen: its row says live, its heartbeat is old."""
         run = await harness.run(lane=LanePolicy(limit=1, delay_min=5, delay_max=5))
         await harness.put(run, "a", "b", lane="host")
         await harness.put(run, "c", "d")
@@ -377,7 +379,9 @@ class ReadsConformance:
         other = await harness.worker()
         assert await self.codes(harness, run) == ["held_by_dead", "ready", "waiting", "lane_limit"]
         await harness.ledger.upkeep.run_once()
-        assert [item.name for item in await harness.claim(other)][:1] == ["c"], "it goes on where the dead one was"
+        assert [item.name for item in await harness.claim(other)][:1] == ["c"], (
+            "the items of the dead worker are claimed again"
+        )
         codes = await self.codes(harness, run)
         assert ("leased" in codes, "held_by_dead" in codes, "no_worker" in codes) == (True, False, False)
 
@@ -413,7 +417,7 @@ class ReadsConformance:
         assert await all_reasons() == "1 item is being worked on, 2 items are claimed and not begun."
         await harness.ledger.workers.heartbeat(worker)  # says nothing new
         assert (await reason_of(a.item))[0] == "running"
-        # More run than it names, and some have ended: nobody can say which of them this one is.
+        # More items run than the report lists, and some have ended: the state of this one is unknown.
         busy = WorkerReport(running={run.no: 1, other.no: 200}, items=((a.item, 4.0),), unstored=1)
         await harness.ledger.workers.heartbeat(worker, busy)
         code, text = await reason_of(b.item)
@@ -433,7 +437,7 @@ class ReadsConformance:
         await harness.advance_clock(1)
         assert (await reason_of(a.item))[0] != "running"
 
-    async def test_a_worker_that_cannot_store_says_so(self, harness: LedgerHarness) -> None:
+    async def test_why_reports_a_worker_that_cannot_store(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a")
         worker = await harness.worker()
@@ -449,7 +453,7 @@ class ReadsConformance:
         await harness.put(run, "a", "b", lane="host")
         worker = await harness.worker(lease_seconds=3600)
         a, b = await harness.claim(worker)
-        await harness.commit(worker, throttled(a), done(b))  # nothing is waiting: the one left has its place
+        await harness.commit(worker, throttled(a), done(b))  # nothing is waiting: the one left has a slot
         gates = {gate.code: gate for gate in await harness.ledger.reads.why_run(run.id)}
         assert list(gates) == ["lane_blocked", "delayed_blocked"]
         text = gates["lane_blocked"].text
@@ -468,7 +472,7 @@ class ReadsConformance:
         (_, gate) = await harness.ledger.reads.why_item(run.id, a.item)
         assert re.fullmatch(r"The lane host is blocked for another \d+ s: maintenance.", gate.text)
 
-    async def test_a_group_waits_for_its_earlier_members(self, harness: LedgerHarness) -> None:
+    async def test_an_ordered_lane_waits_for_its_earlier_items(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(ordered=True, shared=False, delay_min=9, delay_max=9))
         await harness.put(run, "a", "b", "c", lane="fiji")
         worker = await harness.worker(lease_seconds=3600)
@@ -482,8 +486,8 @@ class ReadsConformance:
         gates = {gate.code: gate for gate in await harness.ledger.reads.why_run(run.id)}
         assert "in the pause after the one before them" in gates["delayed_order"].text
 
-    async def test_nobody_is_missed_where_nothing_is_left(self, harness: LedgerHarness) -> None:
-        """A stage without a worker is told when it has items, and stops the run only when no other has any."""
+    async def test_no_worker_is_needed_where_nothing_is_left(self, harness: LedgerHarness) -> None:
+        """A stage without a worker is reported when it has items; the run is, when no other stage has any."""
         run = await harness.run("list", "page")
         await harness.put(run, "a")
         await harness.worker(lease_seconds=3600, scope=Scope(stages=("list",)))
@@ -491,7 +495,7 @@ class ReadsConformance:
         await harness.put(run, "p", stage="page")
         assert await self.codes(harness, run) == ["no_worker_for_stage", "ready"]
 
-    async def test_what_is_due_waits_for_a_worker_and_not_for_a_time(self, harness: LedgerHarness) -> None:
+    async def test_a_due_item_waits_for_a_worker(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "later", delay=60.0)
         item = (await harness.item(run, "later")).id

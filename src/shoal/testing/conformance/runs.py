@@ -14,7 +14,7 @@ from shoal.testing.harness import LedgerHarness, done
 
 
 class RunsConformance:
-    async def test_something_is_noted_about_a_run(self, harness: LedgerHarness) -> None:
+    async def test_a_run_has_notes(self, harness: LedgerHarness) -> None:
         run, other = await harness.run(), await harness.run()
         assert await harness.ledger.runs.get_note(run.id, "list") is None
         await harness.ledger.runs.put_note(run.id, "list", {"complete": False})
@@ -25,7 +25,7 @@ class RunsConformance:
         with pytest.raises(NotFound):
             await harness.ledger.runs.get_note(run.id, "list")
 
-    async def test_one_caller_takes_a_name_of_a_run(self, harness: LedgerHarness) -> None:
+    async def test_acquire_once_succeeds_for_one_caller(self, harness: LedgerHarness) -> None:
         run, other = await harness.run(), await harness.run()
         second = await harness.open_again()
         try:
@@ -95,7 +95,7 @@ class RunsConformance:
             RunSpec(scraper="x", stages=(StageSpec("a"),), settings={"f": object()}),
         ],
     )
-    async def test_a_senseless_run_is_refused(self, harness: LedgerHarness, spec: RunSpec) -> None:
+    async def test_an_invalid_run_is_refused(self, harness: LedgerHarness, spec: RunSpec) -> None:
         with pytest.raises(InvalidSetting):
             await harness.ledger.runs.create(spec)
         assert (await harness.ledger.runs.list()).rows == ()
@@ -135,7 +135,7 @@ class RunsConformance:
         await harness.finish(worker, claimed)
         assert (await harness.ledger.upkeep.run_once()).finished == ()
 
-    async def test_a_paused_run_hands_out_nothing_until_resumed(self, harness: LedgerHarness) -> None:
+    async def test_a_paused_run_gives_no_items_until_resumed(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a", "b")
         worker = await harness.worker()
@@ -155,7 +155,7 @@ class RunsConformance:
         worker = await harness.worker()
         assert await harness.claim_keys(worker) == ["b"]
 
-    async def test_a_paused_run_gives_up_its_places_in_shared_lanes(self, harness: LedgerHarness) -> None:
+    async def test_a_paused_run_releases_its_slots_in_shared_lanes(self, harness: LedgerHarness) -> None:
         first, second = await harness.run(), await harness.run()
         await harness.put(first, *(f"a{n}" for n in range(5)), lane="host")
         await harness.put(second, "b", lane="host")
@@ -166,8 +166,8 @@ class RunsConformance:
         await harness.ledger.runs.resume(first.id)
         await harness.check()
 
-    async def test_a_run_paused_alone_gives_up_its_places_when_another_comes(self, harness: LedgerHarness) -> None:
-        """Nothing is moved before somebody else waits for the lane, and nothing is kept then."""
+    async def test_a_paused_run_releases_its_slots_when_another_run_waits(self, harness: LedgerHarness) -> None:
+        """No item moves before another run waits for the lane; then all slots are released."""
         first = await harness.run()
         await harness.put(first, "a0", "a1", lane="host")
         await harness.ledger.runs.pause(first.id)
@@ -180,10 +180,10 @@ class RunsConformance:
         assert await harness.claim_keys(worker) == ["b"]
         await harness.check()
         await harness.ledger.runs.resume(first.id)
-        assert await harness.claim_keys(worker) == [], "the lane has one place"
+        assert await harness.claim_keys(worker) == [], "the lane has one slot"
         await harness.check()
 
-    async def test_items_given_back_to_a_paused_run_leave_the_shared_lane_free(self, harness: LedgerHarness) -> None:
+    async def test_returned_items_of_a_paused_run_release_the_shared_lane(self, harness: LedgerHarness) -> None:
         first, second = await harness.run(), await harness.run()
         await harness.put(first, "a", lane="host")
         worker = await harness.worker()

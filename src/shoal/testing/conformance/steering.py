@@ -1,15 +1,20 @@
-"""Orders from people: release, retry, cancel."""
+"""Operator commands (release, retry, cancel) and locks."""
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
+
 import pytest
 
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidItem, InvalidSetting
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
 from shoal.testing.harness import LedgerHarness, dead, done, retry
+
+LONG = 60.0
 
 
 class SteeringConformance:
@@ -31,7 +36,7 @@ class SteeringConformance:
         report = await harness.finish(worker, held)
         assert len(report.lost) == 3
         view = await harness.item(first, "old")
-        assert (view.rescues, view.tries) == (0, 0), "an order of a person is charged to nobody"
+        assert (view.rescues, view.tries) == (0, 0), "a release by an operator is not charged"
         with pytest.raises(InvalidSetting):
             await harness.ledger.steering.release(older_than=-1)
         await harness.check()
@@ -88,7 +93,7 @@ class SteeringConformance:
         assert sorted(await harness.claim_keys(worker)) == ["l1", "later", "ready"]
         await harness.check()
 
-    async def test_cancelling_the_item_in_a_lane_lets_the_next_out(self, harness: LedgerHarness) -> None:
+    async def test_cancelling_an_item_admits_the_next_of_its_lane(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1, ordered=True, shared=False))
         await harness.put(run, "one", "two", lane="group")
         worker = await harness.worker()
@@ -106,7 +111,7 @@ class SteeringConformance:
         with pytest.raises(InvalidSetting):
             await harness.ledger.steering.cancel(run.id, ItemFilter(), limit=0)
 
-    async def test_orders_leave_events(self, harness: LedgerHarness) -> None:
+    async def test_operator_commands_record_events(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.ledger.steering.release(older_than=1, run_id=run.id, by="operator-1")
         await harness.ledger.steering.retry(run.id, ItemFilter(), by="operator-1")
@@ -114,3 +119,76 @@ class SteeringConformance:
         await harness.ledger.lanes.set("host", limit=2, by="operator-1")
         actions = [event.action for event in (await harness.ledger.reads.events()).rows if event.actor == "operator-1"]
         assert actions == ["lane.set", "items.cancelled", "items.retried", "leases.released"]
+
+
+class LocksConformance:
+    async def test_one_of_many_acquires_a_lock(self, harness: LedgerHarness) -> None:
+        second = await harness.open_again()
+        try:
+            askers = [harness.ledger, second] * 5
+            taken = await asyncio.gather(
+                *(ledger.locks.acquire("slot", f"node-{number}", LONG) for number, ledger in enumerate(askers))
+            )
+        finally:
+            await second.close()
+        assert sorted(taken) == [False] * 9 + [True]
+        lock = await harness.ledger.locks.get("slot")
+        assert lock is not None
+        assert lock.taken_by == f"node-{taken.index(True)}"
+        assert lock.finished_at is None
+        assert abs(lock.until - lock.taken_at - dt.timedelta(seconds=LONG)) < dt.timedelta(seconds=1)
+
+    async def test_the_owner_may_acquire_a_lock_again(self, harness: LedgerHarness) -> None:
+        assert await harness.ledger.locks.acquire("slot", "me", LONG)
+        assert await harness.ledger.locks.acquire("slot", "me", LONG)
+        assert not await harness.ledger.locks.acquire("slot", "you", LONG)
+
+    async def test_an_expired_lock_goes_to_another(self, harness: LedgerHarness) -> None:
+        locks = harness.ledger.locks
+        assert await locks.acquire("slot", "me", 0.0)
+        assert await locks.acquire("slot", "you", LONG)
+        assert not await locks.renew("slot", "me", LONG)
+        assert not await locks.complete("slot", "me", {"run_id": "1"})
+        assert await locks.complete("slot", "you", {"run_id": "2"})
+
+    async def test_a_renewed_lock_stays(self, harness: LedgerHarness) -> None:
+        locks = harness.ledger.locks
+        assert await locks.acquire("slot", "me", 0.0)
+        assert await locks.renew("slot", "me", LONG)
+        assert not await locks.acquire("slot", "you", LONG)
+
+    async def test_a_completed_lock_cannot_be_acquired(self, harness: LedgerHarness) -> None:
+        locks = harness.ledger.locks
+        assert await locks.acquire("slot", "me", 0.0)
+        assert await locks.complete("slot", "me", {"run_id": "1"})
+        assert await locks.complete("slot", "me", {"run_id": "1"})  # the answer to the first may have been lost
+        assert not await locks.acquire("slot", "me", LONG)
+        assert not await locks.acquire("slot", "you", LONG)
+        assert not await locks.renew("slot", "me", LONG)
+        lock = await locks.get("slot")
+        assert lock is not None
+        assert lock.finished_at is not None
+        assert lock.value == {"run_id": "1"}
+
+    async def test_a_released_lock_is_free_at_once(self, harness: LedgerHarness) -> None:
+        locks = harness.ledger.locks
+        assert await locks.acquire("slot", "me", LONG)
+        assert not await locks.release("slot", "you")
+        assert await locks.release("slot", "me")
+        assert await locks.acquire("slot", "you", LONG)
+
+    async def test_locks_are_listed_by_name_descending(self, harness: LedgerHarness) -> None:
+        locks = harness.ledger.locks
+        for name in ("daily:2026-02", "daily:2026-01", "daily-b:2026-03", "Daily:2026-09", "daily:2026-10"):
+            assert await locks.acquire(name, "me", LONG)
+        assert [one.name for one in await locks.list("daily:")] == [
+            "daily:2026-10",
+            "daily:2026-02",
+            "daily:2026-01",
+        ]
+        assert [one.name for one in await locks.list("daily:", limit=1)] == ["daily:2026-10"]
+        assert await locks.get("daily:") is None
+
+    async def test_a_lock_needs_a_name(self, harness: LedgerHarness) -> None:
+        with pytest.raises(InvalidItem):
+            await harness.ledger.locks.acquire(" ", "me", LONG)

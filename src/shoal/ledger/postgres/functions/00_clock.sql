@@ -1,21 +1,21 @@
--- The one clock. Everything asks this function, never the caller's machine; tests replace it to jump about.
+-- The ledger's clock. Everything uses this function, never the caller's clock; tests replace it to move time.
 create or replace function shoal.clock() returns timestamptz
 language sql volatile as 'select pg_catalog.clock_timestamp()';
 
 create or replace function shoal.seconds(n double precision) returns interval
 language sql immutable as 'select pg_catalog.make_interval(secs => n)';
 
--- Every mover of a run's rows holds this shared until its transaction ends; pausing, cancelling, finishing and
--- removing take it alone. It lives in memory, is bound to the transaction (so PgBouncer may pool transactions), and is
--- always taken before lanes, which are always taken before rows.
-create or replace function shoal.share_runs(runs int[]) returns void
+-- Every transaction that moves rows of a run holds this lock shared; pausing, cancelling, finishing and removing hold
+-- it exclusively. It is in memory, bound to the transaction (so PgBouncer may pool transactions), and always taken
+-- before the locks of lanes, which are taken before those of rows.
+create or replace function shoal.lock_runs_shared(runs int[]) returns void
 language plpgsql as $$
 begin
     perform pg_catalog.pg_advisory_xact_lock_shared(21320, r.no)
     from (select distinct u.no from unnest(runs) as u(no) order by u.no) as r;
 end $$;
 
-create or replace function shoal.own_run(run int) returns void
+create or replace function shoal.lock_run(run int) returns void
 language sql as 'select pg_catalog.pg_advisory_xact_lock(21320, run)';
 
 create or replace function shoal.lock_lanes(lanes bigint[]) returns void
@@ -28,14 +28,14 @@ begin
     end if;
 end $$;
 
--- Those of these lanes that nobody has at this moment, now locked.
+-- Locks those of these lanes that are not locked now, and returns them.
 create or replace function shoal.lock_free_lanes(lanes bigint[]) returns bigint[]
 language sql as $$
     select coalesce(array_agg(x.id), '{}')
     from (select l.id from shoal.lane l where l.id = any (lanes) order by l.id for update skip locked) x
 $$;
 
--- True for one caller per interval; the others go on without waiting.
+-- True for one caller per interval; the others get false without waiting.
 create or replace function shoal.tick_due(what text, every double precision) returns boolean
 language plpgsql as $$
 declare

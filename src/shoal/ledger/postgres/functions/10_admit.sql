@@ -1,9 +1,9 @@
--- Let as many items out of `waiting` as the lanes allow. The caller holds the lanes' locks, and took them in an
--- EARLIER statement: this one then has a fresh snapshot and sees what other transactions put behind those lanes.
+-- Admit as many items from `waiting` as the lanes allow. The caller took the lanes' locks in an EARLIER statement, so
+-- this one has a newer snapshot and sees the items that other transactions have queued for these lanes.
 --
--- Items of a lane with a delay come out a moment (shoal.lane_lead) before they may start, and only as many as start
--- within it: their workers reserve the starts (shoal.reserve) and wait for them, so no time is lost on the way.
--- Where several runs wait behind one lane they take turns; the rows of paused and of idle runs are not looked at.
+-- Items of a lane with a delay are admitted shortly (shoal.lane_lead) before they may start, and only as many as start
+-- within that time: their workers reserve the starts (shoal.reserve) and sleep until then, so no time is lost.
+-- Runs that wait for the same lane take turns; rows of paused and idle runs are not read.
 create or replace function shoal.admit(lanes bigint[], t timestamptz) returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -15,14 +15,14 @@ begin
     if lanes is null then
         return 0;
     end if;
-    -- With a handful of active runs, ask each lane for each of them; with many, ask each lane who waits behind it.
+    -- With few active runs, test each lane for each of them; with many, find the runs that wait for each lane.
     runs := array(select r.no from shoal.run r where r.state = 'active' and not r.idle limit 9);
     if cardinality(runs) < 9 then
         runs := array(
             select distinct r.no
             from shoal.lane l
             join shoal.run r on r.no = any (runs) and (l.run = 0 or l.run = r.no)
-            -- Ordered, so that the index is the only sensible way to the first row.
+            -- Ordered, so that the planner uses the index for the first row.
             cross join lateral (select from shoal.waiting w where w.lane = l.id and w.run = r.no
                                 order by w.priority, w.item limit 1) w
             where l.id = any (lanes) and shoal.lane_allowance(l) > 0);
@@ -45,7 +45,7 @@ begin
     if runs = '{}' then
         return 0;
     end if;
-    -- A run whose lock is taken is being paused or cancelled: leave its rows; the lane sweep comes by again.
+    -- A run whose lock is taken is being paused or cancelled: skip its rows; the lane sweep repeats this later.
     runs := array(
         with r as materialized (select u.no from unnest(runs) as u(no) order by u.no)
         select r.no from r where pg_catalog.pg_try_advisory_xact_lock_shared(21320, r.no));
@@ -101,51 +101,51 @@ begin
     return coalesce(cardinality(places), 0);
 end $$;
 
--- How long before it may start an item comes out: enough for a claim and a reservation.
+-- How long before its start an item is admitted: enough for a claim and a reservation.
 create or replace function shoal.lane_lead() returns interval
 language sql immutable as $$ select interval '100 milliseconds' $$;
 
--- How many items that have no start yet may be out at once, of a lane with a delay.
+-- How many items without a start a lane with a delay may have admitted.
 create or replace function shoal.lane_ahead(l shoal.lane) returns int
 language sql immutable as $$
     select 1 + least(1000000, floor(extract(epoch from shoal.lane_lead()) / l.delay_max))::int
 $$;
 
--- How many more items a lane lets out now.
+-- How many more items a lane admits now.
 create or replace function shoal.lane_allowance(l shoal.lane) returns int
 language sql immutable as $$
     select case
         when l.paused or l.waiting = 0 then 0
         when l.delay_max > 0
-        then greatest(0, least(l.max_active - l.taken - l.visiting - l.wanted, shoal.lane_ahead(l) - l.unstarted))
-        else greatest(0, l.max_active - l.taken - l.visiting - l.wanted)
+        then greatest(0, least(l.max_active - l.taken - l.slots_granted - l.slots_wanted, shoal.lane_ahead(l) - l.unstarted))
+        else greatest(0, l.max_active - l.taken - l.slots_granted - l.slots_wanted)
     end
 $$;
 
--- When the lane may start again. Starts are reserved at most a minute ahead (see shoal.reserve), so what lies farther off
--- was written before the clock was set back, and must not hold up the lane.
+-- When the lane may start again. Starts are reserved at most a minute ahead (see shoal.reserve), so a later time was
+-- written before the clock was set back, and must not stop the lane.
 create or replace function shoal.lane_next_at(l shoal.lane, t timestamptz) returns timestamptz
 language sql immutable as $$
     select case when l.next_at > t + interval '1 minute' + shoal.seconds(2 * l.delay_max)
                 then t + shoal.seconds(l.delay_max) else l.next_at end
 $$;
 
--- When the lane's next item may come out.
+-- When the lane's next item may be admitted.
 create or replace function shoal.lane_due(l shoal.lane, t timestamptz) returns timestamptz
 language sql immutable as $$
     select case when l.delay_max > 0 then greatest(shoal.lane_next_at(l, t) - shoal.lane_lead(), l.blocked_until)
                 else l.blocked_until end
 $$;
 
--- A random wait within a lane's range.
+-- A random delay within a lane's range.
 create or replace function shoal.lane_pause(l shoal.lane) returns interval
 language sql volatile as $$
     select shoal.seconds(l.delay_min + random() * (l.delay_max - l.delay_min))
 $$;
 
--- One step through all lanes in the order of their ids: ask the next `most` whether they could let somebody out but were
--- not asked, after a raised limit or a lock that was missed. Where it ended is noted, so that anybody goes on from
--- there; one at a time. Lanes that somebody has are asked by their holder. more: the end has not been reached.
+-- One step through all lanes in the order of their ids: admit items from those of the next `most` lanes that have room,
+-- which happens after a raised limit or a try-lock that failed. The cursor is stored, so that any worker continues; one
+-- at a time. Lanes that are locked are skipped. more: the end has not been reached.
 create or replace function shoal.sweep_step(most int, out moved int, out more boolean)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -158,14 +158,14 @@ declare
 begin
     moved := 0;
     more := false;
-    select k.place into begin_after from shoal.tick k where k.name = 'lanes' for update skip locked;
+    select k.cursor into begin_after from shoal.tick k where k.name = 'lanes' for update skip locked;
     if not found then
         return;
     end if;
     select max(x.id), count(*), array_agg(x.id) filter (where x.has_room) into last, seen, lanes
     from (
         select l.id, shoal.lane_allowance(l) > 0 and exists (
-            -- From run to run that waits here, along the index.
+            -- Steps from one waiting run to the next along the index.
             with recursive x(run) as (
                 (select w.run from shoal.waiting w where w.lane = l.id order by w.run limit 1)
                 union all
@@ -175,7 +175,7 @@ begin
         from shoal.lane l where l.id > begin_after order by l.id limit most
     ) x;
     more := seen = most;
-    update shoal.tick k set place = case when more then last else 0 end where k.name = 'lanes';
+    update shoal.tick k set cursor = case when more then last else 0 end where k.name = 'lanes';
     if lanes is not null then
         lanes := shoal.lock_free_lanes(lanes);
         moved := shoal.admit(lanes, shoal.clock());

@@ -1,8 +1,7 @@
--- Store new items, each once per (stage, key_hash), and put the new ones where they belong: ready, delayed, or behind
--- their lane. Used by bulk enqueue and, inside the commit, for follow-ups. The caller has made and locked the lanes,
--- and admits afterwards. Arrays run in parallel; a null array means null for every row. lane_ix points into lane_ids.
--- Ids are given in the order of arrival, whatever the order of storing.
--- Rows whose parent is not among `accepted` are left out (null: all are taken).
+-- Store new items, once per (stage, key_hash), and insert them into ready, delayed or waiting. Used by bulk enqueue and
+-- by the commit for follow-ups. The caller has created and locked the lanes, and admits items afterwards. The arrays
+-- are parallel; a null array means null for every row. lane_ix is an index into lane_ids. Ids follow the order of
+-- arrival, whatever the order of storing. Rows whose parent is not in `accepted` are left out (null: all are stored).
 create or replace function shoal.intake(
     t timestamptz, queues int[], hashes bytea[], keys text[], urls text[], payloads json[], lane_ix int[],
     priorities int[], delays double precision[], max_tries int[], parents bigint[], accepted bigint[],
@@ -26,7 +25,7 @@ begin
         select i.id, lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
                i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload
         from input i
-        -- In the order of the index: kinder to it, and two who store the same keys cannot wait for each other in a ring.
+        -- In the order of the index: cheaper, and two transactions that store the same keys cannot deadlock.
         order by i.stage, i.key_hash, i.ord
         on conflict (stage, key_hash) do nothing
         returning id, lane, not_before, run, queue, priority
@@ -71,10 +70,8 @@ begin
     duplicates := duplicates - enqueued;
 end $$;
 
--- The ids of these lanes, made if need be, in the order asked for. A lane has the policy of the newest stage that
--- named it, until an operator sets something else: two runs with different policies do not pull it to and fro.
--- Whether the run behind a lane's policy is still under way while a stage of another run brings its own: then the
--- stricter of the two holds, because both visit.
+-- Whether the run whose stage declared a lane's policy is active while a stage of another run declares its own: then
+-- the stricter policy applies, because both runs send requests.
 create or replace function shoal.still_declared(by_stage int, new_stage int) returns boolean
 language sql stable as $$
     select exists (
@@ -83,6 +80,8 @@ language sql stable as $$
         where o.id = by_stage and n.id = new_stage and o.run <> n.run)
 $$;
 
+-- The ids of these lanes, created if needed, in the given order. A lane has the policy of the newest stage that named it,
+-- until an operator changes it, so that two runs with different policies do not overwrite each other.
 create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
 language plpgsql as $$
 begin
@@ -118,7 +117,7 @@ begin
         order by n.ord);
 end $$;
 
--- Bulk enqueue of one chunk. The receipt makes it safe to ask again after a broken connection.
+-- Enqueue one chunk. The receipt makes it safe to repeat the call after a broken connection.
 create or replace function shoal.enqueue(
     receipt_id uuid, run_no int, queues int[], hashes bytea[], keys text[], urls text[], payloads json[],
     lane_ix int[], priorities int[], delays double precision[], max_tries int[],
@@ -128,14 +127,14 @@ language plpgsql as $$
 declare
     run_state text;
     t timestamptz;
-    told json;
+    stored_answer json;
     lane_ids bigint[];
 begin
-    perform shoal.share_runs(array[run_no]);
-    select r.answer into told from shoal.receipt r where r.id = receipt_id;
+    perform shoal.lock_runs_shared(array[run_no]);
+    select r.answer into stored_answer from shoal.receipt r where r.id = receipt_id;
     if found then
-        enqueued := told ->> 'enqueued';
-        duplicates := told ->> 'duplicates';
+        enqueued := stored_answer ->> 'enqueued';
+        duplicates := stored_answer ->> 'duplicates';
         return;
     end if;
     select r.state into run_state from shoal.run r where r.no = run_no;

@@ -1,11 +1,10 @@
--- The end of attempts, in one transaction: leases given up, results, follow-ups, attempts, outcomes, lanes, counts.
--- Only rows whose lease (item, epoch) still stands are touched; for the others the answer says whether this same
--- commit had been made before (`repeated`) or the lease went to somebody else (`lost`). Asking twice is harmless.
+-- Commit finished attempts in one transaction: leases, results, follow-ups, attempts, outcomes, lanes, counts. Only
+-- items whose lease (item, epoch) is still valid change; the others are returned as `repeated` (this same commit was
+-- made before) or `lost` (the lease is no longer valid). The call may be repeated.
 --
--- kinds: done, dead, retry (charged), throttled (not charged; its lane waits for everybody), put_off (not charged; another
--- host made it wait, so its lane does not). null: all are done and
--- have nothing to tell; that is the usual case and has a short way of its own. runs: the runs of the items, each once
--- or as often as one likes; taken with `items` only to tell `repeated` from `lost`.
+-- kinds: done, dead, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
+-- not blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a
+-- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
 create or replace function shoal.commit(
     worker_no int, items bigint[], epochs int[], runs int[], kinds text[], outcomes text[],
     delays double precision[], errors text[], took real[], details json[],
@@ -21,7 +20,7 @@ declare
     t timestamptz;
     lanes bigint[];
     new_lanes bigint[];
-    max_pending_items bigint[];
+    held_items bigint[];
     held_lanes bigint[];
     held_unstarted boolean[];
     done_items bigint[];
@@ -30,8 +29,8 @@ declare
 begin
     enqueued := 0;
     duplicates := 0;
-    perform shoal.share_runs(runs);
-    -- Lanes are made before any is locked, and locked in one go: no two commits can wait for each other in a ring.
+    perform shoal.lock_runs_shared(runs);
+    -- Lanes are created before any is locked, and locked in one statement: two commits cannot deadlock.
     if lane_names is not null then
         new_lanes := shoal.ensure_lanes(lane_names, lane_stages);
     end if;
@@ -60,8 +59,8 @@ begin
         )
         select count(*), array_agg(h.item), array_agg(h.lane), array_agg(h.started_at is null),
                array_agg(h.run), array_agg(h.queue)
-        into committed, max_pending_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
-        done_items := max_pending_items;
+        into committed, held_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
+        done_items := held_items;
         if lanes is not null then
             update shoal.lane l
             set taken = l.taken - n.left_lane, unstarted = l.unstarted - n.unstarted,
@@ -83,9 +82,9 @@ begin
             returning s.item, s.epoch, s.run, s.queue, s.priority, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at,
                       i.kind, i.outcome, i.delay, i.error, i.seconds, i.detail
         ),
-        judged as materialized (
+        classified as materialized (
             select h.*,
-                   -- The head of a sequential group keeps its place while it waits for its retry.
+                   -- The first item of an ordered lane keeps its slot while it waits for a retry.
                    coalesce(l.ordered, false) and h.kind in ('retry', 'throttled', 'put_off') as holds,
                    l.next_at, l.delay_max
             from held h left join shoal.lane l on l.id = h.lane
@@ -95,12 +94,12 @@ begin
                                        state, outcome, error, detail)
             select j.item, j.claimed_at, t, j.run, j.queue, j.epoch, worker_no, j.seconds, j.tries + 1, j.rescues,
                    j.kind, j.outcome, j.error, j.detail
-            from judged j where j.kind in ('done', 'dead')
+            from classified j where j.kind in ('done', 'dead')
         ),
         tried as (
             insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
             select j.item, j.claimed_at, t, j.run, j.epoch, worker_no, j.seconds, j.outcome, j.error, j.detail
-            from judged j where j.kind in ('retry', 'throttled', 'put_off')
+            from classified j where j.kind in ('retry', 'throttled', 'put_off')
         ),
         put_off as (
             insert into shoal.delayed
@@ -112,13 +111,13 @@ begin
                    t, j.run, j.queue, j.priority, j.epoch,
                    j.tries + case when j.kind = 'retry' then 1 else 0 end, j.rescues, j.holds,
                    case j.kind when 'put_off' then 'throttled' else j.kind end
-            from judged j
+            from classified j
             where j.kind in ('retry', 'put_off') or (j.kind = 'throttled' and (j.lane is null or j.holds))
         ),
         back_in_line as (
             insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
             select j.item, j.lane, t, j.run, j.queue, j.priority, j.epoch, j.tries, j.rescues
-            from judged j where j.kind = 'throttled' and j.lane is not null and not j.holds
+            from classified j where j.kind = 'throttled' and j.lane is not null and not j.holds
         ),
         freed as (
             update shoal.lane l
@@ -139,7 +138,7 @@ begin
                        bool_or(j.started_at is null) as never_started,
                        max(t + shoal.seconds(j.delay)) filter (where j.kind = 'throttled') as blocked_until,
                        max(j.error) filter (where j.kind = 'throttled') as why
-                from judged j where j.lane is not null group by j.lane
+                from classified j where j.lane is not null group by j.lane
             ) n
             where l.id = n.lane
         ),
@@ -153,11 +152,11 @@ begin
                    count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
                    count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind in ('throttled', 'put_off')),
                    sum(j.seconds)
-            from judged j group by j.queue
+            from classified j group by j.queue
         )
         select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done'),
                array_agg(j.run) filter (where j.kind = 'done'), array_agg(j.queue) filter (where j.kind = 'done')
-        into committed, max_pending_items, done_items, done_runs, done_queues from judged j;
+        into committed, held_items, done_items, done_runs, done_queues from classified j;
     end if;
     if r_items is not null and done_items is not null then
         with done as materialized (
@@ -198,7 +197,7 @@ begin
                 select n.item, n.epoch, i.run
                 from unnest(items, epochs) as n(item, epoch)
                 left join lateral (select i.run from shoal.item i where i.run = any (runs) and i.id = n.item) i on true
-                where n.item not in (select h.item from unnest(max_pending_items) as h(item))
+                where n.item not in (select h.item from unnest(held_items) as h(item))
             ) u
         ) u;
     end if;

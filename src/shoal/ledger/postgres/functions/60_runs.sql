@@ -1,14 +1,14 @@
--- Moves of many items. Each is made in steps of a bounded number of rows, a short transaction each, by whoever asks
--- for the next one; what is to be done is stored first (the run's state, or its lane_work), so that anybody can go on.
+-- Changes of many items, in steps of a bounded number of rows, each a short transaction. What is to be done is stored
+-- first (the run's state, or its lane_work), so that any process can continue.
 --
--- Their plans must not depend on statistics. A table that was analysed while it was empty counts as empty for the
--- planner however large it has become, and then any plan looks as good as any other. So: no sequential scans, no hash
--- and no merge joins; rows are picked by LATERAL ... LIMIT, which cannot be turned around; and ranges are written as
--- comparisons of whole index keys, for which no other index will do.
+-- The plans must not depend on statistics. A table that was empty when it was analysed counts as empty for the planner
+-- however large it is now, and then all plans cost the same. So: no sequential scans, no hash and no merge joins; rows
+-- are picked by LATERAL ... LIMIT, whose join order is fixed; and ranges are comparisons of whole index keys, which
+-- only one index can answer.
 
--- End these items of a run as cancelled, wherever they stand; without a reason they leave no trace (a removed run's).
--- The run is owned, so nothing moves meanwhile, except for what operators do to lanes, and that is held off by the
--- lanes' locks.
+-- End these items of a run as cancelled, whatever their state; without a reason (a removed run) no outcome is stored.
+-- The run's lock is held exclusively, so nothing of it moves meanwhile; operators' changes of lanes wait for the lanes'
+-- locks.
 create or replace function shoal.cancel_items(run_no int, items bigint[], reason text) returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -26,7 +26,7 @@ declare
     in_delayed tid[];
     n int;
 begin
-    perform shoal.own_run(run_no);
+    perform shoal.lock_run(run_no);
     select array_agg(i.id), array_agg(i.queue), array_agg(i.priority), array_agg(i.lane), array_agg(distinct i.lane)
     into ids, id_queues, id_priorities, id_lanes, lanes
     from (select distinct u.id from unnest(items) as u(id)) u
@@ -106,8 +106,8 @@ begin
     return n;
 end $$;
 
--- Give dead or cancelled items another life: their end becomes an ordinary attempt, tries and rescues start anew, the
--- epoch goes on. A finished or cancelled run is active again.
+-- Retry dead or cancelled items: their outcome becomes an ordinary attempt, tries and rescues start at 0, the epoch
+-- continues. A finished or cancelled run becomes active.
 create or replace function shoal.retry_items(run_no int, items bigint[]) returns int
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -119,7 +119,7 @@ declare
     ended tid[];
     n int;
 begin
-    perform shoal.own_run(run_no);
+    perform shoal.lock_run(run_no);
     if not exists (select 1 from shoal.run r where r.no = run_no and r.state <> 'removed') then
         return 0;
     end if;
@@ -145,7 +145,7 @@ begin
                             where i.run = v.run and i.id = v.item limit 1) i
     ),
     history as (
-        -- An item cancelled before anybody claimed it has no attempt to keep.
+        -- An item cancelled before its first claim has no attempt to keep.
         insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
         select p.item, p.claimed_at, p.ended_at, run_no, p.epoch, p.worker, p.seconds, p.outcome, p.error, p.detail
         from placed p where p.epoch > 0
@@ -190,9 +190,9 @@ language sql stable as $$
     select k.id from shoal.queue k where k.run = run_no and k.id > after_queue order by k.id limit 1
 $$;
 
--- One step of ending a cancelled or removed run's open items, nothing of which is claimed or let out meanwhile.
--- `place` is where to go on, null to begin; a null in the answer means that a whole round was made. Leases first, so
--- that no commit adds anything; ready last, because what comes due goes there.
+-- One step of ending the open items of a cancelled or removed run, whose items are neither claimed nor admitted.
+-- `place` is the cursor, null to begin; null in the answer means that the pass is complete. Leases first, so that no
+-- commit adds items; ready last, because items that become due go there.
 create or replace function shoal.cancel_open_items(
     run_no int, reason text, most int, inout place bigint[], out ended int)
 language plpgsql
@@ -208,7 +208,7 @@ declare
     last_priority int;
 begin
     ended := 0;
-    perform shoal.own_run(run_no);
+    perform shoal.lock_run(run_no);
     if not exists (select 1 from shoal.run r
                    where r.no = run_no and r.state = case when reason is null then 'removed' else 'cancelled' end) then
         place := null;
@@ -253,12 +253,12 @@ begin
     end loop;
 end $$;
 
--- One step of what a run still has to do to its lanes; true means that there is more to do now.
+-- One step of a run's lane work; true means that there is more to do now.
 --
--- `give`: it was paused, or nobody serves it, and must not keep places in lanes that other runs share: what it has let
--- out goes back behind them. That is put off as long as nobody else waits for a lane: then nothing is moved at all, and
--- nothing has to be let out again later. `ask`: it is active again, so its lanes are asked to let items out.
-create or replace function shoal.settle_lanes(run_no int, most int) returns boolean
+-- `release`: the run was paused, or no worker serves it, so it must not keep slots in shared lanes: its admitted items
+-- return to `waiting`. This is deferred until another run waits for a lane, because then nothing may have to be moved
+-- at all. `readmit`: the run is active again, so its lanes admit items.
+create or replace function shoal.apply_lane_work(run_no int, most int) returns boolean
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off set plan_cache_mode = force_generic_plan
@@ -268,32 +268,32 @@ declare
     place bigint[];
 begin
     select r.lane_work into work from shoal.run r where r.no = run_no;
-    if work = 'give' then
+    if work = 'release' then
         if not shoal.others_wait(run_no) then
             return false;
         end if;
-        perform shoal.own_run(run_no);
-    elsif work = 'ask' then
-        perform shoal.share_runs(array[run_no]);
+        perform shoal.lock_run(run_no);
+    elsif work = 'readmit' then
+        perform shoal.lock_runs_shared(array[run_no]);
     else
         return false;
     end if;
-    -- Asked again under the lock. Two who go on at once take turns.
-    select r.lane_place into place from shoal.run r where r.no = run_no and r.lane_work = work for no key update;
+    -- Checked again under the lock. Two processes that continue at once take turns.
+    select r.lane_work_cursor into place from shoal.run r where r.no = run_no and r.lane_work = work for no key update;
     if not found then
         return true;
     end if;
-    if work = 'give' then
-        place := shoal.give_up_places(run_no, place, most);
+    if work = 'release' then
+        place := shoal.release_lane_slots(run_no, place, most);
     else
-        place := shoal.ask_lanes(run_no, place, most);
+        place := shoal.readmit_from_lanes(run_no, place, most);
     end if;
-    update shoal.run r set lane_work = case when place is not null then work end, lane_place = place
+    update shoal.run r set lane_work = case when place is not null then work end, lane_work_cursor = place
     where r.no = run_no;
     return place is not null;
 end $$;
 
--- Whether a run that is worked on, other than this one, has items behind lanes.
+-- Whether another active run that workers serve has items waiting for lanes.
 create or replace function shoal.others_wait(run_no int) returns boolean
 language sql stable as $$
     select exists (
@@ -305,8 +305,9 @@ language sql stable as $$
         group by x.queue having sum(x.waiting) > 0)
 $$;
 
--- Put the next of what an owned run has let out of shared lanes back in line. Returns where to go on; null: all done.
-create or replace function shoal.give_up_places(run_no int, place bigint[], most int) returns bigint[]
+-- Return the next admitted items of a run to `waiting` of their shared lanes. Returns the cursor; null: all done. The
+-- caller holds the run's lock exclusively.
+create or replace function shoal.release_lane_slots(run_no int, place bigint[], most int) returns bigint[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off set plan_cache_mode = force_generic_plan
@@ -396,8 +397,8 @@ begin
     return array[table_no, at_queue, priorities[cardinality(items)], items[cardinality(items)]];
 end $$;
 
--- Ask the next lanes to let out what waits behind them of a run. Returns where to go on; null: all were asked.
-create or replace function shoal.ask_lanes(run_no int, place bigint[], most int) returns bigint[]
+-- Admit items of a run from its next lanes. Returns the cursor; null: all lanes were read.
+create or replace function shoal.readmit_from_lanes(run_no int, place bigint[], most int) returns bigint[]
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set jit = off set plan_cache_mode = force_generic_plan
@@ -411,7 +412,7 @@ begin
     if looked_at = '{}' then
         return null;
     end if;
-    -- Only so many lanes as let out about as many items as a step may move, at least one.
+    -- Only so many lanes as admit about as many items as a step may move, at least one.
     select array_agg(x.id), max(x.id) filter (where x.sum >= most) into lanes, enough
     from (
         select l.id, l.n, sum(l.n) over (order by l.id) as sum
@@ -432,11 +433,11 @@ begin
     return array[coalesce(enough, looked_at[cardinality(looked_at)])];
 end $$;
 
--- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items.
+-- Runs whose idle flag is wrong. A run is idle when there are workers and none of them claims its items.
 create or replace function shoal.idle_changes() returns table (run_no int, now_idle boolean)
 language sql stable as $$
     with live as materialized (select w.scope from shoal.worker w where w.state = 'live'),
-    judged as (
+    classified as (
         select r.no, r.idle, exists (select 1 from live) and not exists (
             select 1 from live v
             where coalesce(v.scope ->> 'scraper', r.scraper) = r.scraper
@@ -444,20 +445,20 @@ language sql stable as $$
                    or r.id in (select json_array_elements_text(v.scope -> 'run_ids')))) as now_idle
         from shoal.run r where r.state = 'active'
     )
-    select j.no, j.now_idle from judged j where j.idle <> j.now_idle
+    select j.no, j.now_idle from classified j where j.idle <> j.now_idle
 $$;
 
--- Nothing of the run moves at that moment, and whatever moves later sees it.
+-- Under the run's lock, so that every later transaction sees the flag.
 create or replace function shoal.set_idle(run_number int, wanted boolean) returns void
 language plpgsql as $$
 begin
-    perform shoal.own_run(run_number);
+    perform shoal.lock_run(run_number);
     update shoal.run r
-    set idle = wanted, lane_work = case when wanted then 'give' else 'ask' end, lane_place = null
+    set idle = wanted, lane_work = case when wanted then 'release' else 'readmit' end, lane_work_cursor = null
     where r.no = run_number and r.idle <> wanted and r.state = 'active';
 end $$;
 
--- Fold count deltas into totals and per-minute figures.
+-- Fold count deltas into totals and counts per minute.
 create or replace function shoal.fold_counts(most int) returns int
 language plpgsql as $$
 declare
@@ -502,7 +503,7 @@ begin
     return n;
 end $$;
 
--- Runs that are sealed and have nothing left are finished. Returns their ids.
+-- Finish runs that are sealed and have no open items. Returns their ids.
 create or replace function shoal.finish_runs() returns text[]
 language plpgsql as $$
 declare
@@ -515,11 +516,11 @@ begin
         where r.state = 'active' and r.sealed and coalesce(m.items, 0) = 0
         order by r.no limit 100
     loop
-        -- Something of it moves at this moment: then it is finished in a later round.
+        -- Something of it is moving: then it is finished in a later round.
         if not pg_catalog.pg_try_advisory_xact_lock(21320, candidate.no) then
             continue;
         end if;
-        -- Asked again now that nothing of the run moves.
+        -- Checked again now that nothing of the run moves.
         update shoal.run r set state = 'finished', finished_at = shoal.clock(), changed_at = shoal.clock()
         where r.no = candidate.no and r.state = 'active' and r.sealed
           and coalesce((select m.items from shoal.remaining_items m where m.run = r.no), 0) = 0;
@@ -532,7 +533,7 @@ begin
     return finished;
 end $$;
 
--- Items that are not ended, per run that has not ended well, from the counts alone. The deltas are summed up once.
+-- Open items per run that is cancelled, or active and sealed, from the counts alone.
 create or replace view shoal.remaining_items as
 select k.run, sum(coalesce(c.ready + c.waiting + c.delayed + c.leased, 0) + coalesce(d.items, 0)) as items
 from shoal.run r
@@ -543,8 +544,9 @@ left join (select x.queue, sum(x.ready + x.waiting + x.delayed + x.leased) as it
 where r.state = 'cancelled' or (r.state = 'active' and r.sealed)
 group by k.run;
 
--- One step of deleting a removed run that has no open items, along the primary keys from where the last step ended:
--- what it deleted stays in the way while somebody holds an old snapshot. `place`: null to begin, null when it is gone.
+-- One step of deleting a removed run without open items, along the primary keys from where the last step ended, because
+-- deleted rows are read again while another session holds an old snapshot. `place`: the cursor; null to begin, null
+-- when the run is deleted.
 create or replace function shoal.purge(run_no int, most int, inout place bigint[])
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -556,8 +558,8 @@ declare
     rows tid[];
     last_item bigint;
 begin
-    -- One at a time: two would wait for each other's rows and each think that nothing was left.
-    perform shoal.own_run(run_no);
+    -- One process at a time: two would wait for each other's rows and both find nothing left.
+    perform shoal.lock_run(run_no);
     if not exists (select 1 from shoal.run r where r.no = run_no and r.state = 'removed') then
         place := null;
         return;
@@ -565,7 +567,7 @@ begin
     while table_no <= 5 loop
         case table_no
         when 1 then
-            -- An item's records are many or few: the last one's are begun with again.
+            -- An item has any number of records: the next step starts with the last item again.
             select array_agg(x.ctid), max(x.item) - 1 into rows, last_item
             from (select y.ctid, y.item from shoal.result y
                   where (y.run, y.item) > (run_no, at_item) and (y.run, y.item) < (run_no + 1, 0)
@@ -616,8 +618,8 @@ begin
     place := null;
 end $$;
 
--- A new run. Its id is the ledger's time; a suffix is added when the plain id is taken. Asked again with the same
--- receipt, or for an idempotency key that has a run, it answers with the run that was made the first time.
+-- Create a run. Its id is the ledger's time, with a suffix when that id exists. With the same receipt again, or with an
+-- idempotency key that has a run, returns the existing run.
 create or replace function shoal.create_run(
     receipt_id uuid, scraper text, settings json, wanted_key text, code_version text, key_version int,
     max_attempts int, max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[],
@@ -661,25 +663,25 @@ begin
     return chosen;
 end $$;
 
--- Change a run's state when it is in one of the states given; returns the state it had. Nothing of the run is moving
--- at that moment, and whatever moves later sees the new state.
+-- Change a run's state if it is one of `allowed`; returns the state it had. Under the run's lock, so that every later
+-- transaction sees the new state.
 create or replace function shoal.set_run_state(run_no int, wanted text, allowed text[], actor text) returns text
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
     was text;
 begin
-    perform shoal.own_run(run_no);
+    perform shoal.lock_run(run_no);
     select r.state into was from shoal.run r where r.no = run_no for update;
     if was = any (allowed) then
         update shoal.run r
-        set lane_work = case wanted when 'paused' then 'give' when 'active' then 'ask' end, lane_place = null
+        set lane_work = case wanted when 'paused' then 'release' when 'active' then 'readmit' end, lane_work_cursor = null
         where r.no = run_no;
     end if;
     if was = any (allowed) and was <> wanted then
         update shoal.run r
         set state = wanted, changed_at = t,
-            -- A run that had ended takes items again, until it is sealed again.
+            -- A run that had ended accepts items again, until it is sealed again.
             sealed = r.sealed and not (wanted = 'active' and was in ('finished', 'cancelled')),
             finished_at = case when wanted in ('finished', 'cancelled') then t end
         where r.no = run_no;
@@ -691,8 +693,8 @@ begin
     return was;
 end $$;
 
--- When the run is the only one, its tables are emptied at once instead of row by row.
-create or replace function shoal.truncate_if_alone(run_no int) returns boolean
+-- When the run is the only one, its tables are truncated instead of deleting row by row.
+create or replace function shoal.truncate_if_only_run(run_no int) returns boolean
 language plpgsql as $$
 begin
     perform set_config('lock_timeout', '2s', true);

@@ -1,5 +1,5 @@
--- Lock a lane for an order; a shared one is made if need be. Null when the run has none of that name.
-create or replace function shoal.take_lane(run_no int, lane_key text) returns bigint
+-- Lock a lane for a change; a shared lane is created if needed. Null when the run has no such lane.
+create or replace function shoal.lock_lane(run_no int, lane_key text) returns bigint
 language plpgsql as $$
 declare
     lane_id bigint;
@@ -12,7 +12,7 @@ begin
     return lane_id;
 end $$;
 
--- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
+-- Change what is not null. What an operator has set is not changed by stages later.
 create or replace function shoal.set_lane(
     run_no int, lane_key text, new_limit int, new_delay_min real, new_delay_max real, new_paused boolean, actor text)
 returns bigint
@@ -22,7 +22,7 @@ declare
     lane_id bigint;
     was_paced boolean;
 begin
-    lane_id := shoal.take_lane(run_no, lane_key);
+    lane_id := shoal.lock_lane(run_no, lane_key);
     if lane_id is null then
         return null;
     end if;
@@ -50,7 +50,7 @@ begin
     return lane_id;
 end $$;
 
--- Nothing of the lane starts for so long; 0 lifts a block.
+-- No item of the lane starts for so many seconds; 0 lifts a block.
 create or replace function shoal.block_lane(run_no int, lane_key text, wait double precision, why text, actor text)
 returns bigint
 language plpgsql as $$
@@ -58,7 +58,7 @@ declare
     t timestamptz;
     lane_id bigint;
 begin
-    lane_id := shoal.take_lane(run_no, lane_key);
+    lane_id := shoal.lock_lane(run_no, lane_key);
     if lane_id is null then
         return null;
     end if;
@@ -75,8 +75,8 @@ begin
     return lane_id;
 end $$;
 
--- At least so many seconds between two starts, whatever stages declare; 0 lifts it.
-create or replace function shoal.slow_lane(run_no int, lane_key text, new_floor double precision, why text)
+-- At least so many seconds between two starts, whatever stages declare; 0 removes the floor.
+create or replace function shoal.set_delay_floor(run_no int, lane_key text, new_floor double precision, why text)
 returns bigint
 language plpgsql as $$
 declare
@@ -84,7 +84,7 @@ declare
     lane_id bigint;
     was_paced boolean;
 begin
-    lane_id := shoal.take_lane(run_no, lane_key);
+    lane_id := shoal.lock_lane(run_no, lane_key);
     if lane_id is null then
         return null;
     end if;
@@ -107,8 +107,9 @@ begin
     return lane_id;
 end $$;
 
--- A lane's delay was changed. A shorter one counts at once. One that is new counts from now if items of the lane are
--- leased: their requests leave unheard of, any moment. What was let out before is held back when it is claimed.
+-- A lane's delay was changed. A shorter delay applies at once. The first delay of a lane counts from now if items of
+-- the lane are leased: their requests may start at any moment without a reservation. Items admitted before are deferred
+-- when they are claimed.
 create or replace function shoal.retime(lane_id bigint, was_paced boolean, t timestamptz) returns void
 language sql as $$
     update shoal.lane l
@@ -120,7 +121,7 @@ language sql as $$
     where l.id = lane_id
 $$;
 
--- Items that were let out to wait for their lane wait until it may start again: sooner or later than before.
+-- Delayed items with a slot become due when their lane may start again, sooner or later than before.
 create or replace function shoal.retime_delayed(lane_id bigint, t timestamptz) returns void
 language sql as $$
     update shoal.delayed d set due_at = greatest(t, shoal.lane_due(l, t))
@@ -129,13 +130,13 @@ language sql as $$
       and d.due_at <> greatest(t, shoal.lane_due(l, t))
 $$;
 
--- Reserve the next starts of a lane for a worker: after how many seconds each may leave. The first are those of the
--- leases given, which are marked as started; the others are further requests. A start may be used up to `slack` seconds
--- late, so other workers keep that much more distance. idle: the worker has missed the starts it had, and its last request
--- left so many seconds ago; if nobody came after it, it goes on from there and no time is lost. Fewer than asked for when
--- they would lie more than `within` seconds ahead (null: a delay and a minute, so that a block that is lifted does
--- not leave the lane waiting for hours); next_in says when the first that was not given would be. spacing: the least
--- distance that the worker must keep between two of its own.
+-- Reserve the next starts of a lane for a worker; waits: seconds until each. The first are for the given leases, which
+-- are marked as started; the others are further requests. A start may be used up to `slack` seconds late, so other
+-- workers keep that much more distance. idle: the worker did not use its reserved starts, and its last request was so
+-- many seconds ago; unless another worker reserved since, the delay counts from that request. Returns fewer starts than
+-- wanted when they would be more than `within` seconds ahead (null: a delay and a minute, so that after a block is
+-- lifted the lane does not wait for hours). next_in: when the first start that was not given would be. spacing: the
+-- minimum distance between two starts of the worker.
 create or replace function shoal.reserve(
     run_no int, lane_key text, worker_no int, items bigint[], epochs int[], wanted int, within double precision,
     slack double precision, idle double precision,
@@ -153,7 +154,7 @@ declare
 begin
     waits := '{}';
     if cardinality(items) > 0 then
-        perform shoal.share_runs(array(select s.run from shoal.lease s where s.item = any (items)));
+        perform shoal.lock_runs_shared(array(select s.run from shoal.lease s where s.item = any (items)));
     end if;
     select x.* into l from shoal.lane x where x.run = run_no and x.key = lane_key for update;
     t := shoal.clock();
@@ -198,8 +199,8 @@ begin
     end if;
 end $$;
 
--- The lane of a host that a stage's requests go to, locked. It is made with the stage's policy if it is not there; if it
--- is, it has the policy of the newest stage that named it, or the stricter one while the older one's run is under way.
+-- The lane of a host that a stage's requests go to, locked. It is created with the stage's policy; an existing lane
+-- gets the policy of the newest stage that named it, or the stricter one while the run of the older stage is active.
 create or replace function shoal.host_lane(stage_id int, lane_key text) returns bigint
 language plpgsql as $$
 declare
@@ -228,12 +229,12 @@ begin
     return lane_id;
 end $$;
 
--- A request from elsewhere asks for a place in a host's lane; asking again under the same number is the same request.
--- It waits in line (`ahead` are before it) and goes before the lane's own items, because it holds a place elsewhere
--- already. shut: the lane is blocked or paused for so many seconds, and nobody waits.
-create or replace function shoal.enter(
-    worker_no int, stage_id int, lane_key text, visit_id bigint,
-    out is_in boolean, out ahead int, out shut double precision, out why text, out paced boolean)
+-- Request a slot in a host's lane for a request of an item of another lane; the same id is the same request. It waits
+-- (`ahead` others are before it) and precedes the lane's own items, because its item already holds a slot of another
+-- lane. blocked_seconds: the lane is blocked or paused for so long, and the request does not wait.
+create or replace function shoal.request_slot(
+    worker_no int, stage_id int, lane_key text, slot_id bigint,
+    out is_granted boolean, out ahead int, out blocked_seconds double precision, out why text, out paced boolean)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -241,82 +242,82 @@ declare
     t timestamptz;
     lane_id bigint;
     l shoal.lane;
-    v shoal.visit;
+    v shoal.host_slot;
 begin
-    -- Should it be declared lost in this moment, the reaper's next round takes the place back.
+    -- If it is declared lost at this moment, the reaper's next round releases the slot.
     if not exists (select 1 from shoal.worker w where w.no = worker_no and w.state in ('live', 'draining')) then
         raise exception using errcode = 'SH001', message = 'worker lost';
     end if;
     lane_id := shoal.host_lane(stage_id, lane_key);
     select x.* into l from shoal.lane x where x.id = lane_id;
     t := shoal.clock();
-    is_in := false;
+    is_granted := false;
     ahead := 0;
     paced := l.delay_max > 0;
-    shut := case when l.paused then 2 when l.blocked_until > t then extract(epoch from l.blocked_until - t) else 0 end;
-    if shut > 0 then
+    blocked_seconds := case when l.paused then 2 when l.blocked_until > t then extract(epoch from l.blocked_until - t) else 0 end;
+    if blocked_seconds > 0 then
         why := case when l.paused then 'it is paused' else l.blocked_why end;
-        perform shoal.leave(array[visit_id]);
+        perform shoal.release_slots(array[slot_id]);
         return;
     end if;
-    select x.* into v from shoal.visit x where x.id = visit_id;
-    if v.entered then
-        is_in := true;
+    select x.* into v from shoal.host_slot x where x.id = slot_id;
+    if v.granted then
+        is_granted := true;
         return;
     end if;
     if v.id is null then
-        v := row(visit_id, l.id, t, worker_no, false)::shoal.visit;
-        insert into shoal.visit select v.*;
-        update shoal.lane x set wanted = x.wanted + 1 where x.id = l.id;
+        v := row(slot_id, l.id, t, worker_no, false)::shoal.host_slot;
+        insert into shoal.host_slot select v.*;
+        update shoal.lane x set slots_wanted = x.slots_wanted + 1 where x.id = l.id;
     end if;
-    ahead := (select count(*) from shoal.visit x where x.lane = l.id and not x.entered and (x.since, x.id) < (v.since, v.id));
-    if l.taken + l.visiting + ahead < l.max_active then
-        is_in := true;
-        update shoal.visit x set entered = true where x.id = visit_id;
-        update shoal.lane x set visiting = x.visiting + 1, wanted = x.wanted - 1 where x.id = l.id;
+    ahead := (select count(*) from shoal.host_slot x where x.lane = l.id and not x.granted and (x.since, x.id) < (v.since, v.id));
+    if l.taken + l.slots_granted + ahead < l.max_active then
+        is_granted := true;
+        update shoal.host_slot x set granted = true where x.id = slot_id;
+        update shoal.lane x set slots_granted = x.slots_granted + 1, slots_wanted = x.slots_wanted - 1 where x.id = l.id;
     end if;
 end $$;
 
--- Visits are over, or no longer wanted. Their places go to whoever waits.
-create or replace function shoal.leave(visits bigint[]) returns void
+-- Release slots, or withdraw requests for them. The lanes admit others.
+create or replace function shoal.release_slots(slots bigint[]) returns void
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     lanes bigint[];
 begin
-    lanes := array(select distinct v.lane from shoal.visit v where v.id = any (visits));
+    lanes := array(select distinct v.lane from shoal.host_slot v where v.id = any (slots));
     if lanes = '{}' then
         return;
     end if;
     perform shoal.lock_lanes(lanes);
     with gone as (
-        delete from shoal.visit v where v.id = any (visits) returning v.lane, v.entered
+        delete from shoal.host_slot v where v.id = any (slots) returning v.lane, v.granted
     )
-    update shoal.lane l set visiting = l.visiting - n.entered, wanted = l.wanted - n.waiting
-    from (select g.lane, count(*) filter (where g.entered)::int as entered,
-                 count(*) filter (where not g.entered)::int as waiting
+    update shoal.lane l set slots_granted = l.slots_granted - n.granted, slots_wanted = l.slots_wanted - n.waiting
+    from (select g.lane, count(*) filter (where g.granted)::int as granted,
+                 count(*) filter (where not g.granted)::int as waiting
           from gone g group by g.lane) n
     where l.id = n.lane;
     perform shoal.admit(lanes, shoal.clock());
 end $$;
 
--- A host asks to wait: nothing goes there for so long, nor for less than it asked before.
-create or replace function shoal.close_host(stage_id int, lane_key text, wait double precision, why text) returns void
+-- A host asked to wait: no request for so many seconds; an existing longer block stays.
+create or replace function shoal.block_host(stage_id int, lane_key text, wait double precision, why text) returns void
 language plpgsql as $$
 declare
     t timestamptz;
     lane_id bigint;
-    was_shut boolean;
+    was_blocked boolean;
 begin
     lane_id := shoal.host_lane(stage_id, lane_key);
     t := shoal.clock();
-    select coalesce(l.blocked_until > t, false) into was_shut from shoal.lane l where l.id = lane_id;
+    select coalesce(l.blocked_until > t, false) into was_blocked from shoal.lane l where l.id = lane_id;
     update shoal.lane l set blocked_until = t + shoal.seconds(wait), blocked_why = why
     where l.id = lane_id and coalesce(l.blocked_until < t + shoal.seconds(wait), true);
     if found then
         perform shoal.retime_delayed(lane_id, t);
-        if not was_shut then
+        if not was_blocked then
             insert into shoal.event (at, actor, action, subject, detail)
             values (t, 'ledger', 'lane.blocked', lane_key, json_build_object('seconds', wait, 'why', why));
         end if;

@@ -1,8 +1,8 @@
--- Lists of items: which ids come next, from the place where such items stand. Each answers with ids in ascending order,
--- and with seen_to: only items up to this id were looked at, because there are so many that do not match; null means all.
--- Plans are pinned as in 60_runs.sql; a list must not become slow because statistics are old.
+-- Lists of items: the next ids in ascending order, from the table of such items. seen_to: only items up to this id were
+-- read, because many do not match; null means all. Plans are pinned as in 60_runs.sql, so that a list does not become
+-- slow when statistics are old.
 
--- Of these queues, in this state (null: in any). Only for states that have a table and an index of their own.
+-- Items of these queues in this state (null: any). Only for states with their own table and index.
 create or replace function shoal.find_items(
     state text, queues int[], after_item bigint, most int, out ids bigint[], out seen_to bigint)
 language plpgsql stable
@@ -37,8 +37,8 @@ begin
         ids := array(select s.item from shoal.lease s where s.item > after_item and s.queue = any (queues)
                      order by s.item limit most);
     else
-        -- The ids of ready items are in order within each priority. From priority to priority along the index; when
-        -- there are very many, it is cheaper to look at all.
+        -- Ready items are ordered by id within each priority, so this steps from priority to priority along the index;
+        -- with very many priorities it is cheaper to read all rows.
         with recursive kind(queue, priority) as (
             select q.id, (select r.priority from shoal.ready r where r.queue = q.id order by r.priority limit 1)
             from unnest(queues) as q(id)
@@ -63,7 +63,7 @@ begin
     end if;
 end $$;
 
--- Done items of a run; of these queues, or of all (null). At most `most_seen` are looked at.
+-- Done items of a run, of these queues or of all (null). At most `most_seen` are read.
 create or replace function shoal.find_done(
     run_no int, queues int[], after_item bigint, most int, most_seen int, out ids bigint[], out seen_to bigint)
 language plpgsql stable
@@ -129,7 +129,7 @@ begin
     end if;
 end $$;
 
--- Items of a run with an earlier attempt that ended so. It need not be their last one: that is for the caller to see.
+-- Items of a run with an earlier attempt of this outcome or error, not necessarily their last: the caller checks that.
 create or replace function shoal.find_attempted(
     run_no int, after_item bigint, most int, most_seen int, with_outcome text, with_error text,
     out ids bigint[], out seen_to bigint)
@@ -147,7 +147,7 @@ begin
         where (a.run, a.item) > (run_no, after_item) and (a.run, a.item) < (run_no + 1, 0)
         order by a.run, a.item, a.epoch limit most_seen
     )
-    -- The last item seen may have more attempts than were seen: unless it is the only one, it is left for the next page.
+    -- The last item may have more attempts than were read: unless it is the only one, it is left for the next page.
     select array(select distinct w.item from w where w.matches order by w.item limit most), count(*),
            coalesce(max(w.item) filter (where w.item < (select max(x.item) from w x)), max(w.item))
     into ids, seen, seen_to from w;
@@ -156,7 +156,7 @@ begin
     end if;
 end $$;
 
--- All about these items. The state is where the row stands; one statement sees one moment, so an item is in one place.
+-- These items in full. The state is the table that holds the row; one statement has one snapshot, so it is unique.
 create or replace function shoal.item_views(run_no int, ids bigint[])
 returns table (
     id bigint, stage text, partition text, key text, url text, payload json, lane text, priority int, parent bigint,
@@ -201,9 +201,9 @@ begin
     order by i.id;
 end $$;
 
--- Lanes that a run waits for, among them the busiest. A run may wait for very many, and which have most waiting is in no
--- index: so the lanes of its first items are looked at, and of some spread evenly over the rest. A lane with a hundredth
--- of all that wait is found in 99 of 100 cases.
+-- Lanes that a run waits for, among them the busiest. There may be very many, and no index orders them by waiting
+-- items: so this reads the lanes of the first items and of some spread evenly over the rest. A lane with one percent of
+-- the waiting items is found in 99 of 100 cases.
 create or replace function shoal.busy_lanes(run_no int) returns bigint[]
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -237,7 +237,7 @@ begin
         ) x);
 end $$;
 
--- Delayed items of a run, so many that larger numbers need not be told apart.
+-- Delayed items of a run, up to the number that counts as "many".
 create or replace function shoal.some_delayed(run_no int)
 returns table (reason text, due_at timestamptz, lane bigint)
 language plpgsql stable

@@ -1,4 +1,4 @@
--- Plain views, for people with psql. They read the tables as they are; the engine does not use them.
+-- Plain views for psql.
 
 -- S0.16, S1.23: who holds what, of which run and stage.
 create or replace view shoal.active_claims as

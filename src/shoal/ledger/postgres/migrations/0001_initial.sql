@@ -1,7 +1,7 @@
--- functions: 62746f2302701fa8
--- The ledger, version 1. An item's facts never change; its state is the table it stands in:
--- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, so claimable rows are
--- the only rows a claim ever reads, and finished rows are only ever appended.
+-- functions: 7ee6c3527eb863ec
+-- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
+-- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
+-- claimable rows only, and finished rows are only appended.
 
 create table shoal.run (
     no           int generated always as identity primary key,
@@ -18,17 +18,18 @@ create table shoal.run (
     created_at   timestamptz not null,
     changed_at   timestamptz not null,
     finished_at  timestamptz,
-    idempotency_key     text,
-    -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
+    idempotency_key text,
+    -- Active, and there are workers, but none of them claims its items: it keeps no slots in shared lanes.
     idle         boolean not null default false,
-    -- What is still to be done to its lanes, and how far that has come: see shoal.settle_lanes.
-    lane_work    text check (lane_work in ('give', 'ask')),
-    lane_place   bigint[]
+    -- What is still to be done to its lanes, and the cursor of that: see shoal.apply_lane_work.
+    lane_work    text check (lane_work in ('release', 'readmit')),
+    lane_work_cursor   bigint[]
 );
 create index run_active on shoal.run (no) where state = 'active';
 create index run_lane_work on shoal.run (no) where lane_work is not null;
 -- One run for one idempotency key: a slot of a schedule, a member of a collection.
-create unique index run_idempotency_key on shoal.run (idempotency_key) where idempotency_key is not null and state <> 'removed';
+create unique index run_idempotency_key on shoal.run (idempotency_key)
+    where idempotency_key is not null and state <> 'removed';
 
 create table shoal.stage (
     id           int generated always as identity primary key,
@@ -43,7 +44,7 @@ create table shoal.stage (
     unique (run, name)
 );
 
--- What callers note about a run: whether its list was stored to its end, who called its hooks.
+-- Notes of callers about a run: whether its list was stored completely, which process called its hooks.
 create table shoal.run_note (
     run   int not null references shoal.run (no),
     name  text not null,
@@ -52,8 +53,8 @@ create table shoal.run_note (
     primary key (run, name)
 );
 
--- priority_min, priority_max: every item it ever got lies between them. A run whose queues are not all of one priority
--- is claimed with a look at the head of each.
+-- priority_min, priority_max: bounds for all items it ever had. When the queues of a run have different priorities, a
+-- claim compares their first items.
 create table shoal.queue (
     id           int generated always as identity primary key,
     run          int not null,
@@ -101,7 +102,7 @@ create table shoal.ready (
     primary key (queue, priority, item)
 );
 
--- Behind a full lane. The run is part of the key so that a paused run's rows are never scanned over.
+-- Waiting for a slot of their lane. The run is part of the key, so that the rows of a paused run are never read.
 create table shoal.waiting (
     item     bigint not null,
     lane     bigint not null,
@@ -114,10 +115,10 @@ create table shoal.waiting (
     rescues  smallint not null,
     primary key (lane, run, priority, item)
 );
--- For lists, and for orders about a whole run.
+-- For lists, and for changes of a whole run.
 create index waiting_queue on shoal.waiting (queue, item);
 
--- Not before due_at. slotted: it counts among its lane's taken places while it waits.
+-- Not claimable before due_at. slotted: the item keeps a slot of its lane meanwhile.
 create table shoal.delayed (
     item     bigint primary key,
     lane     bigint,
@@ -133,14 +134,14 @@ create table shoal.delayed (
     reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
 );
 create index delayed_due on shoal.delayed (due_at);
--- For lists, and for orders about a whole run.
+-- For lists, and for changes of a whole run.
 create index delayed_queue on shoal.delayed (queue, item);
 -- For an operator who lifts a block or shortens a delay.
 create index delayed_lane on shoal.delayed (lane) where slotted;
 
--- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
--- paced: its lane had a delay when it was claimed, so its worker reserves its start. started_at: when it did, or when
--- the start was reported.
+-- No index on worker: leases are few, and only the reaper searches by worker.
+-- paced: its lane had a delay when it was claimed, so its worker reserves a start. started_at: when the start was
+-- reserved or reported.
 create table shoal.lease (
     item       bigint primary key,
     lane       bigint,
@@ -199,14 +200,12 @@ create table shoal.result (
     primary key (run, item, n)
 );
 
--- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
--- unstarted: those of them without a reserved or reported start. visiting, wanted: places that requests from elsewhere
--- have, and wait for (see visit); items leave room for both.
--- next_at: when the next start may be reserved, by the worker next_by, whose starts those since run_from are; others keep
--- `handover` seconds more, because that
--- worker may send so late.
--- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
--- or, when it is fixed, what an operator set.
+-- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
+-- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
+-- hold and wait for (see host_slot); both reduce the number of items. next_at: the earliest start that can be reserved
+-- by the worker next_by, which has reserved the starts since run_from; for other workers it is `handover` seconds
+-- later, because next_by may send that late. delay_* is the effective delay: own_delay_*, declared by a stage, raised
+-- to the floor (robots.txt's crawl-delay), or what an operator set (delay_fixed).
 create table shoal.lane (
     id            bigint generated always as identity primary key,
     next_at       timestamptz,
@@ -218,8 +217,8 @@ create table shoal.lane (
     taken         int not null default 0,
     unstarted     int not null default 0,
     waiting       int not null default 0,
-    visiting      int not null default 0,
-    wanted        int not null default 0,
+    slots_granted int not null default 0,
+    slots_wanted  int not null default 0,
     next_by       int,
     run_from      timestamptz,
     handover      real not null default 0,
@@ -230,7 +229,7 @@ create table shoal.lane (
     own_delay_min real not null,
     own_delay_max real not null,
     floor         double precision not null default 0,
-    -- The stage whose policy it has; stages of newer runs outrank those of older ones.
+    -- The stage whose policy it has; stages of newer runs override those of older ones.
     declared_by   int not null default 0,
     key           text not null,
     blocked_why   text,
@@ -238,16 +237,17 @@ create table shoal.lane (
     unique (run, key)
 );
 
--- Places in a host's lane for requests that come from elsewhere: redirects, APIs, robots.txt. entered: it counts in the
--- lane's `visiting`; before that it waits and counts in `wanted`. They go with their worker, as leases do.
-create table shoal.visit (
+-- Slots in a host's lane for requests of items of other lanes: redirects, APIs, robots.txt. A slot that is not granted
+-- waits and counts in the lane's `slots_wanted`, then in `slots_granted`. Slots of a dead worker are released, as its
+-- leases are.
+create table shoal.host_slot (
     id      bigint primary key,
     lane    bigint not null,
     since   timestamptz not null,
     worker  int not null,
-    entered boolean not null
+    granted boolean not null
 );
-create index visit_waiting on shoal.visit (lane, since, id) where not entered;
+create index host_slot_waiting on shoal.host_slot (lane, since, id) where not granted;
 
 create table shoal.worker (
     no            int generated always as identity primary key,
@@ -259,16 +259,16 @@ create table shoal.worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds double precision not null,
     scope         json not null,
-    -- What it said about itself with its last heartbeat, and when: a claim is a sign of life too, and says nothing.
+    -- The report sent with its last heartbeat, and when. A claim counts as a heartbeat, but carries no report.
     report        json,
     reported_at   timestamptz,
     started_at    timestamptz not null,
-    beat_at       timestamptz not null,
+    heartbeat_at  timestamptz not null,
     ended_at      timestamptz
 );
-create index worker_present on shoal.worker (beat_at) where state in ('live', 'draining');
+create index worker_present on shoal.worker (heartbeat_at) where state in ('live', 'draining');
 
--- Claims that their callers gave up: they must not take anything should they reach the server after that.
+-- Claims that their callers abandoned: they must not take anything if they reach the server later.
 create table shoal.void_claim (
     worker   int not null,
     claim_no int not null,
@@ -307,7 +307,7 @@ create table shoal.queue_count (
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
     duplicates bigint not null default 0,
-    -- When an attempt on one of its items last ended, however it ended.
+    -- When an attempt on one of its items last ended, whatever the outcome.
     moved_at   timestamptz
 );
 
@@ -335,12 +335,12 @@ create table shoal.setting (
 );
 create index setting_scope on shoal.setting (scope, version);
 
--- Things that one of many processes is to do, once: a slot of a schedule, the telling of an alert.
+-- Locks for work that one of many processes does once: a slot of a schedule, the delivery of an alert.
 create table shoal.lock (
     name        text collate "C" primary key,
-    taken_by    text not null,
-    taken_at    timestamptz not null,
-    until       timestamptz not null,
+    owner       text not null,
+    acquired_at timestamptz not null,
+    expires_at  timestamptz not null,
     finished_at timestamptz,
     value       json not null default '{}'
 );
@@ -356,7 +356,7 @@ create table shoal.event (
 );
 create index event_run on shoal.event (run, id);
 
--- Answers to calls that may have to be asked again because the connection broke.
+-- Answers to calls that may be repeated after a broken connection.
 create table shoal.receipt (
     id     uuid primary key,
     at     timestamptz not null,
@@ -364,17 +364,17 @@ create table shoal.receipt (
 );
 create index receipt_at on shoal.receipt (at);
 
--- When a piece of upkeep was last done, so that a thousand workers do it as often as one.
--- place: where a piece that is done step by step goes on.
+-- When each kind of upkeep was last done, so that a thousand workers do it as often as one.
+-- cursor: where upkeep in steps continues.
 create table shoal.tick (
     name  text primary key,
     at    timestamptz not null,
-    place bigint not null default 0
+    cursor bigint not null default 0
 );
 insert into shoal.tick (name, at) values ('reap', '-infinity'), ('fold', '-infinity'), ('lanes', '-infinity'),
     ('tidy', '-infinity'), ('wake', '-infinity'), ('bulk', '-infinity');
 
--- Rows of these tables live for seconds: vacuum them by count, without pausing, and never pad their pages.
+-- Rows of these tables live for seconds: vacuum by count and without pauses, and fill the pages completely.
 alter table shoal.ready set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 alter table shoal.waiting set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
@@ -385,7 +385,7 @@ alter table shoal.lease set (fillfactor = 100, autovacuum_vacuum_scale_factor = 
     autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 alter table shoal.count_delta set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
--- Rows of these are updated in place again and again: leave room on the page for it.
+-- Rows of these tables are updated often: leave room on the page for new versions.
 alter table shoal.lane set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 alter table shoal.worker set (fillfactor = 50);

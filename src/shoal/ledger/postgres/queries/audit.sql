@@ -1,5 +1,8 @@
+-- Rules that the tables must keep: every row found is a violation. SQLite has the same ones; these differ in the keys
+-- of item, outcome and waiting, in greatest/max, and in counting booleans.
+
 -- name: audit_one_place
--- Law 1: every item stands in exactly one table.
+-- Law 1: every item is in exactly one table.
 select p.item || ' is in ' || count(*) || ' places' as detail
 from (
     select item from shoal.ready union all select item from shoal.waiting union all select item from shoal.delayed
@@ -16,7 +19,7 @@ where not exists (select 1 from shoal.ready x where x.queue = i.queue and x.prio
 limit 20
 
 -- name: audit_counts
--- Counts are what a full count would say.
+-- The counts must equal the number of rows.
 with actual as (
     select queue, state, count(*) as n from (
         select queue, 'ready' as state from shoal.ready union all select queue, 'waiting' from shoal.waiting
@@ -25,7 +28,7 @@ with actual as (
         union all select i.queue, 'results' from shoal.result r join shoal.item i on i.run = r.run and i.id = r.item
     ) x group by queue, state
 ),
-told as (
+stored as (
     select q.queue, v.state, v.n from shoal.queue_depth q
     cross join lateral (values ('ready', q.ready), ('waiting', q.waiting), ('delayed', q.delayed),
         ('leased', q.leased), ('done', q.done), ('dead', q.dead), ('cancelled', q.cancelled),
@@ -33,24 +36,24 @@ told as (
 )
 select 'queue ' || coalesce(a.queue, t.queue) || ' ' || coalesce(a.state, t.state) || ': counted '
        || coalesce(t.n, 0) || ', there are ' || coalesce(a.n, 0) as detail
-from actual a full join told t on t.queue = a.queue and t.state = a.state
+from actual a full join stored t on t.queue = a.queue and t.state = a.state
 where coalesce(a.n, 0) <> coalesce(t.n, 0)
   and not exists (select 1 from shoal.queue k join shoal.run r on r.no = k.run
                   where k.id = coalesce(a.queue, t.queue) and r.state = 'removed')
 limit 20
 
--- name: audit_visits
--- A lane's figures for requests from elsewhere are what its visits say.
-select 'lane ' || l.key || ': says ' || l.visiting || '/' || l.wanted || ' visits, has ' || coalesce(v.entered, 0) || '/'
-       || coalesce(v.waiting, 0) as detail
+-- name: audit_host_slots
+-- A lane's counters of slots must equal the number of its slots.
+select 'lane ' || l.key || ': says ' || l.slots_granted || '/' || l.slots_wanted || ' slots, has '
+       || coalesce(v.granted, 0) || '/' || coalesce(v.waiting, 0) as detail
 from shoal.lane l
-left join (select lane, count(*) filter (where entered) as entered, count(*) filter (where not entered) as waiting
-           from shoal.visit group by lane) v on v.lane = l.id
-where (l.visiting, l.wanted) <> (coalesce(v.entered, 0), coalesce(v.waiting, 0))
+left join (select lane, count(*) filter (where granted) as granted, count(*) filter (where not granted) as waiting
+           from shoal.host_slot group by lane) v on v.lane = l.id
+where (l.slots_granted, l.slots_wanted) <> (coalesce(v.granted, 0), coalesce(v.waiting, 0))
 limit 20
 
 -- name: audit_delays
--- The delay that holds is the one declared, raised to the floor; or the one an operator fixed.
+-- The effective delay is the declared one raised to the floor, or the one set by an operator.
 select 'lane ' || l.key || ': holds ' || l.delay_min || ' to ' || l.delay_max as detail
 from shoal.lane l
 where (l.delay_min, l.delay_max)

@@ -1,3 +1,5 @@
+-- Changes of many items: calls of functions/60_runs.sql. open_items_left adds the count deltas, which SQLite lacks.
+
 -- name: cancel_items
 select shoal.cancel_items($1::int, $2::bigint[], $3)
 
@@ -5,7 +7,7 @@ select shoal.cancel_items($1::int, $2::bigint[], $3)
 select * from shoal.cancel_open_items($1::int, $2::text, $3::int, $4::bigint[])
 
 -- name: open_items_left
--- By the counts, which are exact.
+-- From the counts, which are exact.
 select coalesce(sum(x.ready + x.waiting + x.delayed + x.leased), 0)::bigint
 from shoal.queue k join (
     select c.queue, c.ready, c.waiting, c.delayed, c.leased from shoal.queue_count c
@@ -21,8 +23,8 @@ select s.item, s.epoch from shoal.lease s
 where s.claimed_at <= shoal.clock() - make_interval(secs => $1) and ($2::int is null or s.run = $2)
 order by s.item
 
--- name: settle_lanes
-select shoal.settle_lanes($1::int, $2::int)
+-- name: apply_lane_work
+select shoal.apply_lane_work($1::int, $2::int)
 
 -- name: runs_with_lane_work
 select r.no from shoal.run r where r.lane_work is not null and r.state in ('active', 'paused') order by r.no
@@ -33,13 +35,13 @@ select * from shoal.idle_changes()
 -- name: set_idle
 select shoal.set_idle($1::int, $2::boolean)
 
--- name: half_cancelled_runs
--- A cancel that was interrupted between two of its steps.
+-- name: unfinished_cancels
+-- Runs whose cancel was interrupted between two steps.
 select r.no from shoal.run r join shoal.remaining_items m on m.run = r.no
 where r.state = 'cancelled' and m.items > 0
 
 -- name: purge
 select shoal.purge($1::int, $2::int, $3::bigint[])
 
--- name: truncate_if_alone
-select shoal.truncate_if_alone($1::int)
+-- name: truncate_if_only_run
+select shoal.truncate_if_only_run($1::int)

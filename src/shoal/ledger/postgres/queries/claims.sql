@@ -1,6 +1,9 @@
+-- Claims and leases: calls of functions/30_claim.sql and functions/50_unlease.sql. open_queues differs from SQLite in
+-- the count deltas and in lists, which are arrays here and JSON there.
+
 -- name: open_queues
--- Only queues that have something, by the counts. Deltas are few: they are folded every second. The last column is the
--- priority at the head, looked up only where it can be one of several.
+-- Only queues with ready items, by the counts. There are few deltas: they are folded every second. The last column is
+-- the priority of the first item, looked up only where a queue has several priorities.
 select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts), k.priority_min, k.priority_max,
        case when k.priority_min = k.priority_max then k.priority_min
             else coalesce((select f.priorities[1] from shoal.first_priorities(
@@ -26,14 +29,14 @@ select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], 
 -- name: first_priorities
 select f.priorities from shoal.first_priorities($1::int[], $2::int[], $3::bigint[], $4::int) f
 
--- name: recall
+-- name: recall_claim
 select * from shoal.recall($1::int, $2::int)
 
 -- name: promote_due
 select shoal.promote_due($1::int, $2::boolean)
 
--- name: started
-select shoal.started($1::bigint[], $2::int[])
+-- name: mark_started
+select shoal.mark_started($1::bigint[], $2::int[])
 
 -- name: unlease
 select * from shoal.unlease($1::bigint[], $2::int[], $3::text, $4::text)

@@ -1,3 +1,5 @@
+-- Commits: one call of functions/40_commit.sql.
+
 -- name: commit
 select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[], $7::float8[],
     $8::text[], $9::real[], $10::json[], $11::bigint[], $12::int[], $13::json[],

@@ -1,3 +1,5 @@
+-- Reads of locks. They differ from SQLite in times and in how the largest character is written.
+
 -- name: get_lock
 select e.* from shoal.lock e where e.name = $1
 

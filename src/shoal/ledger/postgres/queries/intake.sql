@@ -1,5 +1,8 @@
+-- Intake. Storing is a function (functions/20_intake.sql); the queues differ from SQLite in lists, arrays here and JSON
+-- there.
+
 -- name: make_queues
--- Makes what is missing and widens the range of priorities of what is there.
+-- Creates missing queues and widens the range of priorities of the others.
 insert into shoal.queue as k (run, stage, partition, priority_min, priority_max)
 select s.run, u.stage, u.partition, u.low, u.high
 from unnest($1::int[], $2::text[], $3::int[], $4::int[]) as u(stage, partition, low, high)

@@ -1,29 +1,31 @@
+-- Lanes and host slots: calls of functions/70_lanes.sql. get_lanes differs from SQLite in the arithmetic of times.
+
 -- name: set_lane
 select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
 
 -- name: block_lane
 select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
 
--- name: slow_lane
-select shoal.slow_lane($1::int, $2, $3::float8, $4)
+-- name: set_delay_floor
+select shoal.set_delay_floor($1::int, $2, $3::float8, $4)
 
--- name: lane_clock
+-- name: clock_seconds
 select extract(epoch from shoal.clock())::float8
 
 -- name: reserve
 select * from shoal.reserve($1::int, $2, $3::int, $4::bigint[], $5::int[], $6::int, $7::float8, $8::float8, $9::float8)
 
--- name: enter
-select * from shoal.enter($1::int, $2::int, $3, $4::bigint)
+-- name: request_slot
+select * from shoal.request_slot($1::int, $2::int, $3, $4::bigint)
 
--- name: leave
-select shoal.leave($1::bigint[])
+-- name: release_slots
+select shoal.release_slots($1::bigint[])
 
--- name: close_host
-select shoal.close_host($1::int, $2, $3::float8, $4)
+-- name: block_host
+select shoal.block_host($1::int, $2, $3::float8, $4)
 
 -- name: get_lanes
--- Seconds, not times: the caller's clock must not be needed to understand them.
+-- Seconds instead of times, because the caller's clock may differ.
 select l.*, r.id as run_id,
        greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
        greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds

@@ -1,3 +1,7 @@
+-- Reads. SQLite has the same names and columns; queries that are equal on both are in ledger/queries/. These differ
+-- because here times are timestamps, lists are arrays, counts are totals plus deltas, and the run leads the primary
+-- keys of item, outcome, attempt and result. Some call functions, whose plans are pinned (functions/75_lists.sql).
+
 -- name: worker_progress
 with finished as (
     select m.worker, m.done, m.dead from shoal.minute_count m join shoal.queue k on k.id = m.queue
@@ -17,7 +21,7 @@ from totals t join shoal.worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
 -- name: recent
--- What ended in the last minutes, and when something last did, or the run last changed its state.
+-- Attempts that ended in the last minutes, and when one last ended or the run last changed its state.
 with run_queue as materialized (select k.id from shoal.queue k where k.run = $1),
 unfolded as materialized (
     select d.* from shoal.count_delta d where d.worker is not null and d.queue in (select k.id from run_queue k)
@@ -82,7 +86,7 @@ where s.claimed_at <= shoal.clock() - make_interval(secs => $1)
 order by s.claimed_at limit $2
 
 -- name: results
--- A window of the run's records; of these at most so many of the stage, or of all.
+-- A window of the run's records, and at most $6 of it, of one stage or of all.
 select w.item, w.n, g.name as stage, i.key, i.url, w.record
 from (
     select r.item, r.n, r.record from shoal.result r
@@ -94,6 +98,8 @@ where $5::int is null or i.stage = $5
 order by w.item, w.n limit $6
 
 -- name: result_span
+-- Comparisons of whole keys, so that the planner reads the first and the last row of the index; SQLite does so for min
+-- and max.
 select (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
         order by r.run, r.item limit 1) as first,
        (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
@@ -106,7 +112,7 @@ where ($1::int is null or e.run = $1) and ($2::bigint is null or e.id < $2)
 order by e.id desc limit $3
 
 -- name: rank_ready
--- How many stand before it in its queue, counted up to a limit.
+-- How many items precede it in its queue, counted up to a limit.
 select count(*) from (
     select 1 from shoal.item i join shoal.ready r
       on r.queue = i.queue and (r.priority, r.item) < (i.priority, i.id)
@@ -136,8 +142,8 @@ where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
--- Counted up to a limit; the first to come due of each kind. An item that keeps its place in a lane waits for what the
--- lane waits for: the end of a block, its turn in a group, or the distance between two starts.
+-- Counted up to a limit, with the first due time of each kind. An item with a slot waits for its lane: for the end of a
+-- block, for the item before it in an ordered lane, or for the delay between two starts.
 select case when x.reason <> 'lane' then x.reason when l.blocked_until > shoal.clock() then 'blocked'
             when l.ordered then 'order' else 'lane' end as kind,
        count(*) as items, min(x.due_at) as first_due
@@ -145,7 +151,7 @@ from shoal.some_delayed($1::int) x left join shoal.lane l on l.id = x.lane
 group by 1 order by 2 desc, 1
 
 -- name: blocked_lanes
--- Of the items that are delayed: the lanes that are blocked, those with most items first.
+-- Blocked lanes of delayed items, those with most items first.
 select l.*, r.id as run_id,
        greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
        greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
@@ -156,7 +162,7 @@ where l.blocked_until > shoal.clock()
 order by x.items desc, l.id limit 5
 
 -- name: scalings
--- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
+-- The newest decision for each pool or worker. Only the newest events are read: a run may have very many.
 select y.subject, y.at, y.detail, extract(epoch from shoal.clock() - y.at)::float8 as seconds_ago
 from (select distinct on (x.subject) x.id, x.subject, x.at, x.detail
       from (select e.id, e.action, e.subject, e.at, e.detail from shoal.event e

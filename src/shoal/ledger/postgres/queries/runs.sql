@@ -1,3 +1,5 @@
+-- Runs. get_run and list_runs differ from SQLite in the list of stages, an array here and a JSON text there.
+
 -- name: create_run
 select shoal.create_run($1::uuid, $2, $3::json, $4, $5, $6::int, $7::int, $8::int, $9::text[], $10::int[], $11::int[],
     $12::real[], $13::real[], $14::boolean[], $15::boolean[])

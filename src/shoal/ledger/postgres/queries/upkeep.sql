@@ -1,3 +1,5 @@
+-- Upkeep and health. next_due differs from SQLite in lists and in the arithmetic of times.
+
 -- name: tick_due
 select shoal.tick_due($1, $2::float8)
 
@@ -11,8 +13,8 @@ select * from shoal.sweep_step($1::int)
 select shoal.finish_runs()
 
 -- name: tidy
--- Receipts matter for minutes, per-minute figures for days, locks for a schedule that comes once a year. At most so many
--- of each at a time; how many there were.
+-- Receipts are needed for minutes, counts per minute for days, locks for schedules that run once a year. Deletes at
+-- most $1 of each, and returns the largest number deleted.
 with old_receipts as (
     delete from shoal.receipt x where x.ctid = any (array(
         select y.ctid from shoal.receipt y where y.at < shoal.clock() - interval '1 day' limit $1::int)) returning 1
@@ -35,8 +37,8 @@ select greatest((select count(*) from old_receipts), (select count(*) from old_c
                 (select count(*) from old_minutes), (select count(*) from old_locks))
 
 -- name: next_due
--- Only the first of all delayed items are looked at: when none of them is of this scope, nothing of it comes due before
--- the last of them.
+-- Only the first delayed items are read: when none of them is in this scope, no item in it is due before the last of
+-- them.
 select extract(epoch from coalesce(
            min(x.due_at) filter (where x.ours),
            case when count(*) = $5::int then max(x.due_at) end) - shoal.clock())::float8
@@ -51,9 +53,9 @@ from (
     join shoal.run r on r.no = k.run
 ) x
 
--- name: vitals
--- S0.20. Sessions count against the limit of the whole server; waits and open transactions matter in this database.
--- A transaction that autovacuum holds is none of ours to worry about.
+-- name: health
+-- S0.20. Sessions are counted for the whole server, as its limit is; waits and transactions for this database, without
+-- those of autovacuum.
 select shoal.clock() as clock,
        count(*) filter (where a.backend_type = 'client backend')::int as sessions,
        current_setting('max_connections')::int as most_sessions,

@@ -1,9 +1,9 @@
--- The ledger, version 1. An item's facts never change; its state is the table it stands in:
--- ready, waiting, delayed, lease, or outcome. Moving on is a delete here and an insert there, as on PostgreSQL.
+-- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
+-- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, as on PostgreSQL.
 --
--- Differences from PostgreSQL: times are whole microseconds since 1970, truth values 0 and 1, JSON is text. There are
--- no count deltas (one writer at a time, so counts are simply kept), no receipts and no claim numbers (a local file
--- does not lose answers). Ids that other processes may have cached are never used again (autoincrement).
+-- Differences from PostgreSQL: times are whole microseconds since 1970, booleans are 0 and 1, JSON is text. There are
+-- no count deltas (with one writer at a time, totals are updated directly), no receipts and no claim numbers (a local
+-- file does not lose answers). Ids that other processes may have cached are never reused (autoincrement).
 
 create table run (
     no           integer primary key autoincrement,
@@ -20,17 +20,18 @@ create table run (
     created_at   integer not null,
     changed_at   integer not null,
     finished_at  integer,
-    idempotency_key     text,
-    -- Active, but no worker takes its items while there are workers: it keeps no place in lanes that others share.
+    idempotency_key text,
+    -- Active, and there are workers, but none of them claims its items: it keeps no slots in shared lanes.
     idle         integer not null default 0,
-    -- What is still to be done to its lanes, and how far that has come, a JSON list: see idle.py.
-    lane_work    text check (lane_work in ('give', 'ask')),
-    lane_place   text
+    -- What is still to be done to its lanes, and the cursor of that, a JSON list: see bulk.py.
+    lane_work    text check (lane_work in ('release', 'readmit')),
+    lane_work_cursor   text
 ) strict;
 create index run_active on run (no) where state = 'active';
 create index run_lane_work on run (no) where lane_work is not null;
 -- One run for one idempotency key: a slot of a schedule, a member of a collection.
-create unique index run_idempotency_key on run (idempotency_key) where idempotency_key is not null and state <> 'removed';
+create unique index run_idempotency_key on run (idempotency_key)
+    where idempotency_key is not null and state <> 'removed';
 
 create table stage (
     id             integer primary key autoincrement,
@@ -45,7 +46,7 @@ create table stage (
     unique (run, name)
 ) strict;
 
--- What callers note about a run: whether its list was stored to its end, who called its hooks.
+-- Notes of callers about a run: whether its list was stored completely, which process called its hooks.
 create table run_note (
     run   integer not null references run (no),
     name  text not null,
@@ -54,8 +55,8 @@ create table run_note (
     primary key (run, name)
 ) strict, without rowid;
 
--- priority_min, priority_max: every item it ever got lies between them. A run whose queues are not all of one priority
--- is claimed with a look at the head of each.
+-- priority_min, priority_max: bounds for all items it ever had. When the queues of a run have different priorities, a
+-- claim compares their first items.
 create table queue (
     id           integer primary key autoincrement,
     run          integer not null,
@@ -67,8 +68,8 @@ create table queue (
 ) strict;
 create index queue_run on queue (run);
 
--- Facts. Ids come from `counter`, so that a removed run's ids are not given out again: a lease is (item, epoch), and a
--- worker that slept through the removal must not commit to somebody else's item.
+-- Facts. Ids come from `counter`, so that the ids of a removed run are not reused: a lease is (item, epoch), and a
+-- worker that was suspended during the removal must not commit to another run's item.
 create table item (
     id           integer primary key,
     run          integer not null,
@@ -108,7 +109,7 @@ create table ready (
     primary key (queue, priority, item)
 ) strict, without rowid;
 
--- Behind a full lane. The run is part of the key so that a paused run's rows are never scanned over.
+-- Waiting for a slot of their lane. The run is part of the key, so that the rows of a paused run are never read.
 create table waiting (
     lane     integer not null,
     run      integer not null,
@@ -121,10 +122,10 @@ create table waiting (
     rescues  integer not null,
     primary key (lane, run, priority, item)
 ) strict, without rowid;
--- For lists, and for orders about a whole run.
+-- For lists, and for changes of a whole run.
 create index waiting_queue on waiting (queue, item);
 
--- Not before due_at. slotted: it counts among its lane's taken places while it waits.
+-- Not claimable before due_at. slotted: the item keeps a slot of its lane meanwhile.
 create table delayed (
     item     integer primary key,
     lane     integer,
@@ -140,14 +141,14 @@ create table delayed (
     reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
 ) strict;
 create index delayed_due on delayed (due_at);
--- For lists, and for orders about a whole run.
+-- For lists, and for changes of a whole run.
 create index delayed_queue on delayed (queue);
 -- For an operator who lifts a block or shortens a delay.
 create index delayed_lane on delayed (lane) where slotted;
 
--- Rights to work. No index on worker: leases are few, and only the reaper looks for them that way.
--- paced: its lane had a delay when it was claimed, so its worker reserves its start. started_at: when it did, or when
--- the start was reported.
+-- No index on worker: leases are few, and only the reaper searches by worker.
+-- paced: its lane had a delay when it was claimed, so its worker reserves a start. started_at: when the start was
+-- reserved or reported.
 create table lease (
     item       integer primary key,
     lane       integer,
@@ -196,7 +197,7 @@ create table attempt (
     primary key (item, epoch)
 ) strict, without rowid;
 
--- Records may be large, so they stand in a table of their own order; the key beside it is small.
+-- Records may be large, so the table has rowids and the primary key is a small index.
 create table result (
     run    integer not null,
     item   integer not null,
@@ -205,14 +206,12 @@ create table result (
     primary key (run, item, n)
 ) strict;
 
--- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot.
--- unstarted: those of them without a reserved or reported start. visiting, wanted: places that requests from elsewhere
--- have, and wait for (see visit); items leave room for both.
--- next_at: when the next start may be reserved, by the worker next_by, whose starts those since run_from are; others keep
--- `handover` microseconds more, because
--- that worker may send so late.
--- delay_*, the delay that holds, is own_delay_*, which a stage declared, raised to the floor (robots.txt's crawl-delay);
--- or, when it is fixed, what an operator set.
+-- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
+-- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
+-- hold and wait for (see host_slot); both reduce the number of items. next_at: the earliest start that can be reserved
+-- by the worker next_by, which has reserved the starts since run_from; for other workers it is `handover` microseconds
+-- later, because next_by may send that late. delay_* is the effective delay: own_delay_*, declared by a stage, raised
+-- to the floor (robots.txt's crawl-delay), or what an operator set (delay_fixed).
 create table lane (
     id            integer primary key autoincrement,
     next_at       integer,
@@ -224,8 +223,8 @@ create table lane (
     taken         integer not null default 0,
     unstarted     integer not null default 0,
     waiting       integer not null default 0,
-    visiting      integer not null default 0,
-    wanted        integer not null default 0,
+    slots_granted integer not null default 0,
+    slots_wanted  integer not null default 0,
     next_by       integer,
     run_from      integer,
     handover      integer not null default 0,
@@ -236,7 +235,7 @@ create table lane (
     own_delay_min real not null,
     own_delay_max real not null,
     floor         real not null default 0,
-    -- The stage whose policy it has; stages of newer runs outrank those of older ones.
+    -- The stage whose policy it has; stages of newer runs override those of older ones.
     declared_by   integer not null default 0,
     key           text not null,
     blocked_why   text,
@@ -244,28 +243,29 @@ create table lane (
     unique (run, key)
 ) strict;
 
--- How many items that have no start yet may be out at once, of a lane with a delay (ahead); how many more a lane lets out
--- now, and not before when: 100 ms before the next start, enough for a claim and a reservation.
+-- ahead: how many items without a start a lane with a delay may have admitted. allowance: how many more a lane admits
+-- now. due: when; 100 ms before the next start, which is enough for a claim and a reservation.
 create view lane_room as
 select l.id, l.run, 1 + cast(min(1e6, 0.1 / l.delay_max) as integer) as ahead,
        case when l.paused or l.waiting = 0 then 0
             when l.delay_max > 0
-            then max(0, min(l.max_active - l.taken - l.visiting - l.wanted,
+            then max(0, min(l.max_active - l.taken - l.slots_granted - l.slots_wanted,
                             1 + cast(min(1e6, 0.1 / l.delay_max) as integer) - l.unstarted))
-            else max(0, l.max_active - l.taken - l.visiting - l.wanted) end as allowance,
+            else max(0, l.max_active - l.taken - l.slots_granted - l.slots_wanted) end as allowance,
        max(case when l.delay_max > 0 then coalesce(l.next_at, 0) - 100000 else 0 end, coalesce(l.blocked_until, 0)) as due
 from lane l;
 
--- Places in a host's lane for requests that come from elsewhere: redirects, APIs, robots.txt. entered: it counts in the
--- lane's `visiting`; before that it waits and counts in `wanted`. They go with their worker, as leases do.
-create table visit (
+-- Slots in a host's lane for requests of items of other lanes: redirects, APIs, robots.txt. A slot that is not granted
+-- waits and counts in the lane's `slots_wanted`, then in `slots_granted`. Slots of a dead worker are released, as its
+-- leases are.
+create table host_slot (
     id      integer primary key,
     lane    integer not null,
     since   integer not null,
     worker  integer not null,
-    entered integer not null
+    granted integer not null
 ) strict;
-create index visit_lane on visit (lane, since, id);
+create index host_slot_lane on host_slot (lane, since, id);
 
 create table worker (
     no            integer primary key autoincrement,
@@ -277,11 +277,11 @@ create table worker (
     state         text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
     lease_seconds real not null,
     scope         text not null,
-    -- What it said about itself with its last heartbeat, and when: a claim is a sign of life too, and says nothing.
+    -- The report sent with its last heartbeat, and when. A claim counts as a heartbeat, but carries no report.
     report        text,
     reported_at   integer,
     started_at    integer not null,
-    beat_at       integer not null,
+    heartbeat_at  integer not null,
     ended_at      integer
 ) strict;
 create index worker_present on worker (no) where state in ('live', 'draining');
@@ -297,7 +297,7 @@ create table queue_count (
     cancelled  integer not null default 0,
     results    integer not null default 0,
     duplicates integer not null default 0,
-    -- When an attempt on one of its items last ended, however it ended.
+    -- When an attempt on one of its items last ended, whatever the outcome.
     moved_at   integer
 ) strict;
 
@@ -325,12 +325,12 @@ create table setting (
 ) strict;
 create index setting_scope on setting (scope, version);
 
--- Things that one of many processes is to do, once: a slot of a schedule, the telling of an alert.
+-- Locks for work that one of many processes does once: a slot of a schedule, the delivery of an alert.
 create table lock (
     name        text primary key,
-    taken_by    text not null,
-    taken_at    integer not null,
-    until       integer not null,
+    owner       text not null,
+    acquired_at integer not null,
+    expires_at  integer not null,
     finished_at integer,
     value       text not null default '{}'
 ) strict, without rowid;
@@ -346,23 +346,23 @@ create table event (
 ) strict;
 create index event_run on event (run, id);
 
--- When a piece of upkeep was last done, so that many workers do it as often as one.
--- place: where a piece that is done step by step goes on.
+-- When each kind of upkeep was last done, so that many workers do it as often as one.
+-- cursor: where upkeep in steps continues.
 create table tick (
     name  text primary key,
     at    integer not null,
-    place integer not null default 0
+    cursor integer not null default 0
 ) strict, without rowid;
 insert into tick (name, at) values ('reap', 0), ('lanes', 0), ('tidy', 0), ('bulk', 0);
 
--- What to add to the kernel's clock to get the ledger's, for each boot of a machine. See clock.py.
+-- The offset between the kernel's clock and the ledger's, for each boot of a machine. See SqliteClock.
 create table clock (
     boot   text primary key,
     offset integer not null
 ) strict, without rowid;
 
--- Plain views, for people with the sqlite3 shell. They read the tables as they are. Ages are counted by the wall clock:
--- the shell does not know the ledger's, and the two differ only when somebody has set the wall clock.
+-- Plain views for the sqlite3 shell. Ages use the wall clock, because the shell does not have the ledger's clock; the
+-- two differ only when the wall clock was set.
 
 -- S0.16, S1.23: who holds what, of which run and stage.
 create view active_claims as
@@ -426,7 +426,8 @@ group by w.id, r.no, g.id order by done desc;
 -- S1.18: what failed, why, and how often it was tried again.
 create view failed_items as
 select r.id as run_id, r.scraper, g.name as stage, o.item, coalesce(i.url, i.key) as url, o.outcome,
-       o.error as error_message, max(o.tries - 1, 0) as retry_count, strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
+       o.error as error_message, max(o.tries - 1, 0) as retry_count,
+       strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
 from outcome o
 join run r on r.no = o.run
 join item i on i.id = o.item

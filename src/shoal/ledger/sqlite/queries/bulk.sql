@@ -1,46 +1,49 @@
--- name: yield_pick_ready
--- A paused run must not sit on places in lanes that other runs share. These, of one queue: [[priority, id, lane], ...].
-insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
+-- Changes of many items. Each step collects rows in a temporary table and moves them table by table; on PostgreSQL each
+-- step is a function (functions/60_runs.sql).
+
+-- name: release_slot_pick_ready
+-- Items of a paused or idle run that lose their slots in shared lanes, of one queue: [[priority, id, lane], ...].
+insert into temp.released (item, lane, queue, priority, epoch, tries, rescues, was_ready)
 select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, 1
 from json_each(?2) j
 cross join lane l on l.id = j.value ->> 2
 cross join ready y on y.queue = ?1 and y.priority = j.value ->> 0 and y.item = j.value ->> 1
 where l.run = 0
 
--- name: yield_pick_delayed
-insert into temp.yielded (item, lane, queue, priority, epoch, tries, rescues, was_ready)
+-- name: release_slot_pick_delayed
+insert into temp.released (item, lane, queue, priority, epoch, tries, rescues, was_ready)
 select d.item, d.lane, d.queue, d.priority, d.epoch, d.tries, d.rescues, 0
 from json_each(?2) j
 cross join lane l on l.id = j.value ->> 2
 cross join delayed d on d.item = j.value ->> 1
 where l.run = 0 and d.slotted and d.queue = ?1
 
--- name: yield_leave_ready
+-- name: release_slot_leave_ready
 delete from ready where (queue, priority, item)
-    in (select g.queue, g.priority, g.item from temp.yielded g where g.was_ready)
+    in (select g.queue, g.priority, g.item from temp.released g where g.was_ready)
 
--- name: yield_leave_delayed
-delete from delayed where item in (select g.item from temp.yielded g where not g.was_ready)
+-- name: release_slot_leave_delayed
+delete from delayed where item in (select g.item from temp.released g where not g.was_ready)
 
--- name: yield_waiting
+-- name: release_slot_waiting
 insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
-select g.lane, ?1, g.priority, g.item, ?2, g.queue, g.epoch, g.tries, g.rescues from temp.yielded g
+select g.lane, ?1, g.priority, g.item, ?2, g.queue, g.epoch, g.tries, g.rescues from temp.released g
 
--- name: yield_lanes
+-- name: release_slot_lanes
 update lane as l set taken = l.taken - n.n, unstarted = l.unstarted - n.n, waiting = l.waiting + n.n
-from (select g.lane, count(*) as n from temp.yielded g group by g.lane) n
+from (select g.lane, count(*) as n from temp.released g group by g.lane) n
 where l.id = n.lane
 
--- name: yield_touch
-insert or ignore into temp.touched (lane) select g.lane from temp.yielded g
+-- name: release_slot_touch
+insert or ignore into temp.touched (lane) select g.lane from temp.released g
 
--- name: yield_counts
+-- name: release_slot_counts
 update queue_count as c set waiting = c.waiting + n.n, ready = c.ready - n.ready, delayed = c.delayed - n.n + n.ready
-from (select g.queue, count(*) as n, sum(g.was_ready) as ready from temp.yielded g group by g.queue) n
+from (select g.queue, count(*) as n, sum(g.was_ready) as ready from temp.released g group by g.queue) n
 where c.queue = n.queue
 
--- name: yield_end
-delete from temp.yielded
+-- name: release_slot_end
+delete from temp.released
 
 -- name: purge_pick
 -- The items to delete next, [id, ...].
@@ -111,7 +114,7 @@ delete from queue_count
 delete from minute_count
 
 -- name: drop_ready
--- Items of a run to end as cancelled, [id, ...], wherever they stand: first noted, place by place, then moved.
+-- Items of a run to end as cancelled, [id, ...], whatever their state: first collected from each table, then moved.
 insert into temp.dropped (item, lane, queue, priority, epoch, tries, rescues, worker, claimed_at, slotted,
                           unstarted, place)
 select y.item, y.lane, y.queue, y.priority, y.epoch, y.tries, y.rescues, null, ?3, 1, 1, 'ready'
@@ -183,30 +186,30 @@ where c.queue = n.queue
 -- name: drop_end
 delete from temp.dropped
 
--- name: some_leased
--- The next items of a queue that stand in one table, behind a priority and an id: [[priority, id, lane], ...].
+-- name: next_leased
+-- The next items of a queue in one table, after a priority and an id: [[priority, id, lane], ...].
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select s.priority, s.item, s.lane from lease s where s.queue = ?1 and s.item > ?3 order by s.item limit ?4) x
 
--- name: some_delayed
--- The lane only of those that have a place in it.
+-- name: next_delayed
+-- The lane only of items that have a slot in it.
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select d.priority, d.item, iif(d.slotted, d.lane, null) as lane from delayed d indexed by delayed_queue
     where d.queue = ?1 and d.item > ?3 order by d.item limit ?4) x
 
--- name: some_waiting
+-- name: next_waiting
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select w.priority, w.item, w.lane from waiting w indexed by waiting_queue
     where w.queue = ?1 and w.item > ?3 order by w.item limit ?4) x
 
--- name: some_ready
+-- name: next_ready
 select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     select y.priority, y.item, y.lane from ready y
     where y.queue = ?1 and (y.priority, y.item) > (?2, ?3) order by y.priority, y.item limit ?4) x
 
--- name: revive_pick
--- Another life for dead or cancelled items: tries and rescues start anew, the epoch goes on.
-insert into temp.revived (item, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
+-- name: retry_pick
+-- Dead or cancelled items to retry: tries and rescues start at 0, the epoch continues.
+insert into temp.retried (item, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
                           error, detail)
 select o.item, i.lane, o.queue, i.priority, o.epoch, o.state, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome,
        o.error, o.detail
@@ -214,48 +217,48 @@ from json_each(?2) j
 cross join outcome o on o.item = j.value and o.run = ?1 and o.state in ('dead', 'cancelled')
 cross join item i on i.id = o.item
 
--- name: revive_leave
-delete from outcome where item in (select v.item from temp.revived v)
+-- name: retry_leave
+delete from outcome where item in (select v.item from temp.retried v)
 
--- name: revive_history
--- Their end becomes an ordinary attempt. An item cancelled before anybody claimed it has none to keep.
+-- name: retry_history
+-- Their outcome becomes an ordinary attempt. An item cancelled before its first claim has none to keep.
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
 select v.item, v.epoch, v.claimed_at, v.ended_at, ?1, v.worker, v.seconds, v.outcome, v.error, v.detail
-from temp.revived v where v.epoch > 0
+from temp.retried v where v.epoch > 0
 on conflict (item, epoch) do nothing
 
--- name: revive_ready
+-- name: retry_ready
 insert into ready (queue, priority, item, since, epoch, tries, rescues)
-select v.queue, v.priority, v.item, ?1, v.epoch, 0, 0 from temp.revived v where v.lane is null
+select v.queue, v.priority, v.item, ?1, v.epoch, 0, 0 from temp.retried v where v.lane is null
 
--- name: revive_waiting
+-- name: retry_waiting
 insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
-select v.lane, ?1, v.priority, v.item, ?2, v.queue, v.epoch, 0, 0 from temp.revived v where v.lane is not null
+select v.lane, ?1, v.priority, v.item, ?2, v.queue, v.epoch, 0, 0 from temp.retried v where v.lane is not null
 
--- name: revive_lanes
+-- name: retry_lanes
 update lane as l set waiting = l.waiting + n.n
-from (select v.lane, count(*) as n from temp.revived v where v.lane is not null group by v.lane) n
+from (select v.lane, count(*) as n from temp.retried v where v.lane is not null group by v.lane) n
 where l.id = n.lane
 
--- name: revive_touch
-insert or ignore into temp.touched (lane) select v.lane from temp.revived v where v.lane is not null
+-- name: retry_touch
+insert or ignore into temp.touched (lane) select v.lane from temp.retried v where v.lane is not null
 
--- name: revive_counts
+-- name: retry_counts
 update queue_count as c
 set dead = c.dead - n.dead, cancelled = c.cancelled - n.n + n.dead, ready = c.ready + n.n - n.laned,
     waiting = c.waiting + n.laned
 from (select v.queue, count(*) as n, sum(v.state = 'dead') as dead, count(v.lane) as laned
-      from temp.revived v group by v.queue) n
+      from temp.retried v group by v.queue) n
 where c.queue = n.queue
 
--- name: revive_end
-delete from temp.revived
+-- name: retry_end
+delete from temp.retried
 
--- name: queues_of_run
+-- name: queue_ids
 select k.id from queue k where k.run = ?1 order by k.id
 
 -- name: idle_changes
--- Runs that became idle, or are no longer: there are workers, and none of them takes this run's items.
+-- Runs whose idle flag is wrong. A run is idle when there are workers and none of them claims its items.
 with live as materialized (select w.scope from worker w where w.state = 'live'),
 judged as materialized (
     select r.no, r.idle, exists (select 1 from live) and not exists (
@@ -268,14 +271,14 @@ judged as materialized (
 select j.no, j.now_idle from judged j where j.idle <> j.now_idle
 
 -- name: set_idle
-update run set idle = ?2, lane_work = iif(?2, 'give', 'ask'), lane_place = null where no = ?1
+update run set idle = ?2, lane_work = iif(?2, 'release', 'readmit'), lane_work_cursor = null where no = ?1
 
 -- name: set_lane_work
-update run set lane_work = ?2, lane_place = ?3 where no = ?1
+update run set lane_work = ?2, lane_work_cursor = ?3 where no = ?1
 
 -- name: lane_work
--- What is to be done to a run's lanes, how far that is, and whether another run that is worked on waits for lanes.
-select r.lane_work, r.lane_place, exists (
+-- A run's lane work, its cursor, and whether another active run that workers serve waits for lanes.
+select r.lane_work, r.lane_work_cursor, exists (
     select 1 from run o indexed by run_active
     cross join queue k on k.run = o.no
     cross join queue_count c on c.queue = k.id
@@ -283,17 +286,18 @@ select r.lane_work, r.lane_place, exists (
 from run r where r.no = ?1 and r.state in ('active', 'paused')
 
 -- name: runs_with_lane_work
--- Those that have something to do now.
+-- Only those with something to do now; PostgreSQL checks that in apply_lane_work.
 select r.no from run r indexed by run_lane_work
-where r.lane_work is not null and r.state in ('active', 'paused') and (r.lane_work = 'ask' or exists (
+where r.lane_work is not null and r.state in ('active', 'paused') and (r.lane_work = 'readmit' or exists (
     select 1 from run o indexed by run_active
     cross join queue k on k.run = o.no
     cross join queue_count c on c.queue = k.id
     where o.state = 'active' and not o.idle and o.no <> r.no and c.waiting > 0))
 order by r.no
 
--- name: lanes_to_ask
--- The lanes behind this id, as many as let out about as many of the run's items as a step may move: [last id, [id, ...]].
+-- name: lanes_to_readmit
+-- The next lanes after this id, as many as admit about as many of the run's items as a step may move:
+-- [last id, [id, ...]].
 with looked_at as materialized (
     select o.id, o.run, o.allowance from lane_room o where o.id > ?2 order by o.id limit ?3
 ),
@@ -307,14 +311,14 @@ select json_array(
     coalesce((select min(a.id) from asked a where a.sum >= ?3), (select max(o.id) from looked_at o)),
     (select json_group_array(a.id) from asked a where a.sum - a.n < ?3))
 
--- name: wake_run
--- A retried item brings its run back to life.
+-- name: reactivate_run
+-- A run with a retried item becomes active again.
 update run set state = 'active', finished_at = null, changed_at = ?2
 where no = ?1 and state in ('finished', 'cancelled')
 returning id
 
--- name: half_cancelled_runs
--- A cancel that was interrupted between two of its steps.
+-- name: unfinished_cancels
+-- Runs whose cancel was interrupted between two steps.
 select r.no from run r
 where r.state = 'cancelled'
   and exists (select 1 from queue k join queue_count c on c.queue = k.id

@@ -1,6 +1,9 @@
+-- Claims. On PostgreSQL these are functions (functions/30_claim.sql); open_queues differs in lists, JSON here and
+-- arrays there, and in the count deltas.
+
 -- name: open_queues
--- Only queues that have something, by the counts. The last column is the priority at the head, looked up only where it
--- can be one of several.
+-- Only queues with ready items, by the counts. The last column is the priority of the first item, looked up only where
+-- a queue has several priorities.
 select k.id, r.no, r.id, s.name, k.partition, coalesce(s.max_attempts, r.max_attempts), k.priority_min, k.priority_max,
        case when k.priority_min = k.priority_max then k.priority_min
             else coalesce((select y.priority from ready y where y.queue = k.id order by y.priority, y.item limit 1),
@@ -17,19 +20,19 @@ where r.state = 'active'
   and c.ready > 0
 
 -- name: first_priorities
--- What a claim would find, without taking it: for runs whose queues have different priorities.
+-- The first items without claiming them: for runs whose queues have different priorities.
 select (select json_group_array(x.priority)
         from (select y.priority from ready y where y.queue = j.value order by y.priority, y.item limit ?2) x)
 from json_each(?1) j
 
--- name: claim_beat
--- A claim is a sign of life. It also settles the race with a reaper: whoever comes first wins.
-update worker set beat_at = ?2 where no = ?1 and state in ('live', 'draining')
+-- name: claim_heartbeat
+-- A claim counts as a heartbeat. It also decides the race with the reaper: the first one wins.
+update worker set heartbeat_at = ?2 where no = ?1 and state in ('live', 'draining')
 
 -- name: claim_pick
--- The first rows of a queue, as one JSON text: see scratch/tables.sql for why. The last columns say that the row's lane
--- does not let it start soon, and that it keeps a distance: it was paused or blocked after the row became ready, others
--- have reserved starts since, or too many are out (they became ready before it had a delay).
+-- The first rows of a queue as one JSON text: see scratch/tables.sql for why. The last two columns: deferred (the row
+-- may not start soon, because its lane was paused or blocked after it became ready, others have reserved starts since,
+-- or too many became ready before the lane had a delay) and paced (the lane has a delay).
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
     case when l.paused or l.blocked_until > ?3 then 1
@@ -47,16 +50,16 @@ cross join item i on i.id = y.item
 left join lane l on l.id = y.lane
 
 -- name: claim_lease
--- All but the deflected ones, [item, ...].
+-- All but the deferred items ?6, [item, ...].
 insert into lease (item, lane, claimed_at, epoch, worker, run, queue, priority, tries, rescues, paced)
 select y.item, y.lane, ?3, y.epoch + 1, ?4, ?5, y.queue, y.priority, y.tries, y.rescues, coalesce(l.delay_max > 0, 0)
 from (select * from ready where queue = ?1 order by priority, item limit ?2) y
 left join lane l on l.id = y.lane
 where ?6 = '[]' or y.item not in (select value from json_each(?6))
 
--- name: claim_deflect
--- Sent away with their slot and looked at again within seconds, so that an operator who lifts the block need not touch
--- these rows.
+-- name: claim_defer
+-- Deferred items keep their slot and become ready again within seconds, so that lifting a block need not change these
+-- rows.
 insert into delayed (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
 select y.item, y.lane,
        case when l.paused then ?3 + 2000000
@@ -73,31 +76,31 @@ delete from ready where queue = ?1 and (priority, item) <= (?2, ?3)
 -- name: claim_counts
 update queue_count set ready = ready - ?2, leased = leased + ?3, delayed = delayed + ?4 where queue = ?1
 
--- name: begun_pick
-insert or ignore into temp.begun (item, lane)
+-- name: started_pick
+insert or ignore into temp.started (item, lane)
 select s.item, s.lane
 from json_each(?1) j cross join lease s on s.item = j.value ->> 0 and s.epoch = j.value ->> 1
 where s.started_at is null
 
--- name: begun_touch
+-- name: started_touch
 insert or ignore into temp.touched (lane)
 select s.lane from json_each(?1) j cross join lease s on s.item = j.value ->> 0 where s.lane is not null
 
--- name: begun_mark
-update lease set started_at = ?1 where item in (select b.item from temp.begun b)
+-- name: started_mark
+update lease set started_at = ?1 where item in (select b.item from temp.started b)
 
--- name: begun_lanes
+-- name: started_lanes
 update lane as l
 set unstarted = l.unstarted - n.n,
     next_at = case when l.delay_max > 0
                    then max(coalesce(l.next_at, 0), ?1 + cast(1e6 * (
                        l.delay_min + (random() & 0xffffffff) / 4294967295.0 * (l.delay_max - l.delay_min)) as integer))
                    else l.next_at end
-from (select b.lane, count(*) as n from temp.begun b where b.lane is not null group by b.lane) n
+from (select b.lane, count(*) as n from temp.started b where b.lane is not null group by b.lane) n
 where l.id = n.lane
 
--- name: begun_end
-delete from temp.begun
+-- name: started_end
+delete from temp.started
 
 -- name: leases_held
 select json_group_array(s.item)
@@ -107,9 +110,9 @@ from json_each(?1) j cross join lease s on s.item = j.value ->> 0 and s.epoch = 
 select exists (select 1 from delayed d where d.due_at <= clock())
 
 -- name: promote_pick
--- What has come due: with its slot, or without a lane, it goes to ready; the rest to its place behind the lane. A
--- paused run gives up its slot in a lane that other runs share. So does every item of a lane with a delay that has too many
--- unstarted ones outside, from the time before it had a delay: they come out again in their turn.
+-- Items that are due: to ready if they have a slot or no lane, otherwise to waiting (in_line). A paused run loses its
+-- slots in shared lanes. So do items of a lane with a delay that has too many unstarted items admitted, from before it
+-- had a delay: they are admitted again in order.
 insert into temp.promoted (item, lane, run, queue, priority, epoch, tries, rescues, slotted, in_line)
 select d.item, d.lane, d.run, d.queue, d.priority, d.epoch, d.tries, d.rescues, d.slotted,
        d.lane is not null

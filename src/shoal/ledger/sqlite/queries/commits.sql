@@ -1,5 +1,7 @@
+-- Commits. On PostgreSQL this is one function (functions/40_commit.sql).
+
 -- name: commit_take_done
--- The usual batch, all done, nothing to say: {"item:epoch": seconds}. Only leases that still stand are found.
+-- The usual batch, all done, without error or detail: {"item:epoch": seconds}. Only valid leases are found.
 insert into temp.ended (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
                         kind, outcome, delay, error, seconds, detail, holds, next_at, delay_max)
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.claimed_at, s.started_at,
@@ -10,7 +12,7 @@ cross join lease s
 
 -- name: commit_take
 -- Any batch: [item, epoch, kind, outcome, delay, error, seconds, detail].
--- holds: the head of a sequential group keeps its place while it waits for its retry.
+-- holds: the first item of an ordered lane keeps its slot while it waits for a retry.
 insert into temp.ended (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
                         kind, outcome, delay, error, seconds, detail, holds, next_at, delay_max)
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.claimed_at, s.started_at,
@@ -51,7 +53,7 @@ select e.lane, e.run, e.priority, e.item, ?1, e.queue, e.epoch, e.tries, e.rescu
 from temp.ended e where e.kind = 'throttled' and e.lane is not null and not e.holds
 
 -- name: commit_results
--- {"item:n": record}. Only what was held and is done is stored.
+-- {"item:n": record}. Only records of done items with a valid lease are stored.
 insert into result (run, item, n, record)
 select e.run, e.item, cast(substr(j.key, instr(j.key, ':') + 1) as integer), j.value
 from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
@@ -117,14 +119,14 @@ on conflict (minute, queue, worker) do update
 set done = done + excluded.done, dead = dead + excluded.dead, retried = retried + excluded.retried,
     throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
 
--- name: commit_facts
--- [how many, how many done, how many in lanes, the queue if it is one, seconds in all].
+-- name: commit_summary
+-- [number of items, of done ones, of those in lanes, the queue if there is only one, total seconds].
 select json_array(count(*), coalesce(sum(e.kind = 'done'), 0), count(e.lane),
                   case when min(e.queue) = max(e.queue) then min(e.queue) end, total(e.seconds))
 from temp.ended e
 
 -- name: commit_count_done
--- The usual batch again: all done, all of one queue. Two rows are changed and nothing is summed up.
+-- The usual batch: all done, all of one queue. Two rows change, and no sums are needed.
 update queue_count set leased = leased - ?2, done = done + ?2, moved_at = ?3 where queue = ?1
 
 -- name: commit_minute_done
@@ -135,8 +137,8 @@ on conflict (minute, queue, worker) do update set done = done + excluded.done, s
 -- name: commit_done_items
 select json_group_array(e.item) from temp.ended e where e.kind = 'done'
 
--- name: commit_missed
--- Of [item, epoch] those that were not held, with 1 when this same commit had been made before.
+-- name: commit_not_held
+-- Those of [item, epoch] without a valid lease, with 1 when this same commit was made before.
 select json_group_array(json_array(
     j.value ->> 0,
     exists (select 1 from outcome o where o.item = j.value ->> 0 and o.epoch = j.value ->> 1 and o.worker = ?2

@@ -1,10 +1,12 @@
+-- Reads of locks. They differ from PostgreSQL in times and in how the largest character is written.
+
 -- name: get_lock
-select e.name, e.taken_by, e.taken_at as "taken_at [moment]", e.until as "until [moment]",
+select e.name, e.owner, e.acquired_at as "acquired_at [moment]", e.expires_at as "expires_at [moment]",
        e.finished_at as "finished_at [moment]", e.value
 from lock e where e.name = ?1
 
 -- name: list_locks
-select e.name, e.taken_by, e.taken_at as "taken_at [moment]", e.until as "until [moment]",
+select e.name, e.owner, e.acquired_at as "acquired_at [moment]", e.expires_at as "expires_at [moment]",
        e.finished_at as "finished_at [moment]", e.value
 from lock e where e.name >= ?1 and e.name < ?1 || char(1114111)
 order by e.name desc limit ?2

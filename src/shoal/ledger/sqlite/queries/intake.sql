@@ -1,5 +1,8 @@
+-- Intake. On PostgreSQL storing is a function (functions/20_intake.sql); the queues differ in lists, JSON here and
+-- arrays there.
+
 -- name: make_queues
--- Makes what is missing and widens the range of priorities of what is there.
+-- Creates missing queues and widens the range of priorities of the others.
 insert into queue (run, stage, partition, priority_min, priority_max)
 select s.run, s.id, json_extract(?2, '$[' || j.key || ']'), json_extract(?3, '$[' || j.key || ']'),
        json_extract(?4, '$[' || j.key || ']')
@@ -19,7 +22,7 @@ cross join queue k on k.stage = j.value and k.partition = json_extract(?2, '$[' 
 update counter set value = value + ?1 where name = 'item' returning value
 
 -- name: store_urls
--- Items that are a URL and nothing else. The hashes come as one blob, 32 bytes each, because JSON knows no blobs.
+-- Items with nothing but a URL. The hashes are one blob, 32 bytes each, because JSON has no blobs.
 insert into item (id, run, stage, queue, priority, created_at, key_hash, url)
 select ?1 + j.key, ?2, ?3, ?4, 0, ?5, substr(?6, 1 + 32 * j.key, 32), j.value
 from json_each(?7) j where true
@@ -57,7 +60,7 @@ from (select i.lane, count(*) as n from item i
 where l.id = n.lane
 
 -- name: intake_counts
--- ?3 says how many were handed in for each queue; those that are not new are duplicates.
+-- ?3: how many were enqueued into each queue; those that are not new are duplicates.
 insert into queue_count (queue, ready, waiting, delayed, duplicates)
 select cast(j.key as integer), coalesce(f.n - f.waiting - f.delayed, 0), coalesce(f.waiting, 0),
        coalesce(f.delayed, 0), j.value - coalesce(f.n, 0)

@@ -1,29 +1,32 @@
+-- Lanes and host slots. On PostgreSQL changes are functions (functions/70_lanes.sql).
+
 -- name: make_shared_lane
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered)
 values (0, ?1, 1, 0, 0, 0, 0, 0)
 on conflict (run, key) do nothing
 
--- name: lane_facts
+-- name: find_lane
 select l.id, l.delay_max > 0 as paced from lane l where l.run = ?1 and l.key = ?2
 
 -- name: set_lane
--- Set what is not null. A lane that an operator has set keeps that whatever stages declare later.
+-- Change what is not null. What an operator has set is not changed by stages later.
 update lane
 set max_active = coalesce(?2, max_active), own_delay_min = coalesce(?3, own_delay_min),
     own_delay_max = coalesce(?4, own_delay_max), delay_min = coalesce(?3, delay_min),
-    delay_max = coalesce(?4, delay_max), delay_fixed = delay_fixed or ?3 is not null, paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
+    delay_max = coalesce(?4, delay_max), delay_fixed = delay_fixed or ?3 is not null,
+    paused = coalesce(?5, paused), by_operator = by_operator or ?2 is not null or ?3 is not null
 where id = ?1
 
--- name: slow_lane
+-- name: set_delay_floor
 update lane
 set floor = ?2, floor_why = ?3, delay_min = case when delay_fixed then delay_min else max(own_delay_min, ?2) end,
     delay_max = case when delay_fixed then delay_max else max(own_delay_max, ?2) end
 where id = ?1 and (floor <> ?2 or floor_why is not ?3)
 
 -- name: retime_lane
--- A lane's delay was changed. A shorter one counts at once. One that is new counts from now if items of the lane are
--- leased: their requests leave unheard of, any moment. What was let out before is held back when it is claimed.
--- ?2 says whether the lane kept a distance before.
+-- A lane's delay was changed. A shorter delay applies at once. The first delay of a lane counts from now if items of
+-- the lane are leased: their requests may start at any moment without a reservation. Items admitted before are deferred
+-- when they are claimed. ?2: whether the lane had a delay before.
 update lane
 set next_at = case
     when next_at > ?3 + cast(1e6 * delay_max as integer) then ?3 + cast(1e6 * delay_max as integer)
@@ -34,19 +37,19 @@ set next_at = case
 where id = ?1
 
 -- name: retime_delayed
--- Items that were let out to wait for their lane wait until it may start again: sooner or later than before.
+-- Delayed items with a slot become due when their lane may start again, sooner or later than before.
 update delayed as d set due_at = max(?2, o.due)
 from lane_room o
 where o.id = ?1 and d.lane = ?1 and d.slotted and d.reason = 'lane' and d.due_at <> max(?2, o.due)
 
 -- name: lane_starts
--- What a reservation needs to know of a lane. ?3 is the worker who asks.
+-- What a reservation needs of a lane. ?3 is the worker.
 select l.id, l.delay_min, l.delay_max, coalesce(l.blocked_until, 0) as blocked_until, coalesce(l.next_at, 0) as next_at,
        l.handover, coalesce(l.next_by = ?3, 0) as is_mine, coalesce(l.run_from, 0) as run_from
 from lane l where l.run = ?1 and l.key = ?2
 
 -- name: reserve_leases
--- The leases [item, epoch] that get a start now.
+-- Mark the leases [item, epoch] that get a start.
 update lease as s set started_at = ?2
 from json_each(?1) j
 where s.item = j.value ->> 0 and s.epoch = j.value ->> 1 and s.started_at is null and s.lane = ?3
@@ -58,8 +61,8 @@ set unstarted = unstarted - ?2, next_at = coalesce(?3, next_at), handover = ?5,
 where id = ?1
 
 -- name: host_lane
--- The lane of a host that a stage's requests go to: made with the stage's policy if it is not there; if it is, it has the
--- policy of the newest stage that named it, or the stricter one while the older one's run is under way.
+-- The lane of a host that a stage's requests go to. It is created with the stage's policy; an existing lane gets the
+-- policy of the newest stage that named it, or the stricter one while the run of the older stage is active.
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
 select 0, ?2, s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_delay_min, s.lane_delay_max, 0, s.id
 from stage s
@@ -80,57 +83,57 @@ on conflict (run, key) do update
                           where a.id = lane.declared_by and n.id = excluded.declared_by and a.run <> n.run)
         ) o)
 
--- name: visited_lane
-select l.id, l.max_active - l.taken - l.visiting as free, l.delay_max > 0 as paced, l.paused, l.blocked_why,
+-- name: host_lane_state
+select l.id, l.max_active - l.taken - l.slots_granted as free, l.delay_max > 0 as paced, l.paused, l.blocked_why,
        coalesce(l.blocked_until, 0) as blocked_until
 from lane l where l.run = 0 and l.key = ?1
 
 -- name: is_worker_live
 select exists (select 1 from worker where no = ?1 and state in ('live', 'draining'))
 
--- name: find_visit
-select v.entered, v.since from visit v where v.id = ?1
+-- name: find_slot
+select v.granted, v.since from host_slot v where v.id = ?1
 
--- name: want_visit
-insert into visit (id, lane, since, worker, entered) values (?1, ?2, ?3, ?4, 0)
+-- name: insert_slot
+insert into host_slot (id, lane, since, worker, granted) values (?1, ?2, ?3, ?4, 0)
 
--- name: visits_before
-select count(*) from visit v where v.lane = ?1 and not v.entered and (v.since, v.id) < (?2, ?3)
+-- name: slots_ahead
+select count(*) from host_slot v where v.lane = ?1 and not v.granted and (v.since, v.id) < (?2, ?3)
 
--- name: enter_visit
-update visit set entered = 1 where id = ?1
+-- name: grant_slot
+update host_slot set granted = 1 where id = ?1
 
--- name: count_visits
--- After any change of a lane's visits.
-update lane set visiting = (select count(*) from visit v where v.lane = lane.id and v.entered),
-                wanted = (select count(*) from visit v where v.lane = lane.id and not v.entered)
+-- name: count_slots
+-- Called after any change of a lane's slots.
+update lane set slots_granted = (select count(*) from host_slot v where v.lane = lane.id and v.granted),
+                slots_wanted = (select count(*) from host_slot v where v.lane = lane.id and not v.granted)
 where id in (select value from json_each(?1))
 
--- name: lanes_of_visits
-select json_group_array(distinct v.lane) from visit v where v.id in (select value from json_each(?1))
+-- name: lanes_of_slots
+select json_group_array(distinct v.lane) from host_slot v where v.id in (select value from json_each(?1))
 
--- name: visits_of_worker
-select json_group_array(v.id) from visit v where v.worker = ?1
+-- name: slots_of_worker
+select json_group_array(v.id) from host_slot v where v.worker = ?1
 
--- name: orphaned_visits
-select json_group_array(v.id) from visit v join worker w on w.no = v.worker where w.state in ('stopped', 'lost')
+-- name: orphaned_slots
+select json_group_array(v.id) from host_slot v join worker w on w.no = v.worker where w.state in ('stopped', 'lost')
 
--- name: drop_visits
-delete from visit where id in (select value from json_each(?1))
+-- name: delete_slots
+delete from host_slot where id in (select value from json_each(?1))
 
--- name: close_host
+-- name: block_host
 update lane set blocked_until = ?2, blocked_why = ?3 where id = ?1 and coalesce(blocked_until, 0) < ?2
 
 -- name: block_lane
 update lane set blocked_until = ?2, blocked_why = ?3 where id = ?1
 
 -- name: get_lanes
--- Seconds, not times: the caller's clock must not be needed to understand them.
+-- Seconds instead of times, because the caller's clock may differ.
 select l.*, r.id as run_id, max(0.0, (l.blocked_until - clock()) / 1e6) as blocked_seconds,
        max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
 from lane l left join run r on r.no = l.run
 where l.run = ?1 and (?2 is null or l.key = ?2) and (?3 is null or l.key > ?3)
 order by l.key limit ?4
 
--- name: lane_clock
+-- name: clock_seconds
 select clock() / 1e6

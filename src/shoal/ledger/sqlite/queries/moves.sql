@@ -1,8 +1,12 @@
+-- Moves between waiting, ready and lease that several operations use. On PostgreSQL these are functions/10_admit.sql
+-- and functions/50_unlease.sql.
+
 -- name: admit_pick
--- Let as many items out of `waiting` as the touched lanes allow. Items of a lane with a delay come out a moment before
--- they may start: their workers reserve the starts and wait for them, so no time is lost on the way. Where several runs wait behind one lane they take turns; paused and idle runs' rows are not looked at.
--- SQLite has no LATERAL, so `walk` steps from one waiting item to the next, as far as the allowance goes. The plus in
--- +k.item takes the type off the value: only then does SQLite use the whole key to find the next row.
+-- Admit as many items from `waiting` as the touched lanes allow. Items of a lane with a delay are admitted shortly
+-- before they may start: their workers reserve the starts and sleep until then, so no time is lost. Runs that wait for
+-- the same lane take turns; rows of paused and idle runs are not read. SQLite has no LATERAL, so `walk` steps from one
+-- waiting item to the next, up to the allowance. The plus in +k.item removes the affinity of the value: only then does
+-- SQLite use the whole key to find the next row.
 insert into temp.admitted (item, lane, run, queue, priority, epoch, tries, rescues, due)
 with recursive
 open as materialized (
@@ -80,8 +84,8 @@ delete from temp.touched
 insert or ignore into temp.touched (lane) select value from json_each(?1)
 
 -- name: next_lanes_with_room
--- Lanes that could let somebody out but were not asked: after a resume, or a raised limit.
--- Of the next ?2 lanes after the id ?1: [last id or null, how many there were, [those that could let somebody out]].
+-- Lanes that can admit items although no operation has touched them, such as after a resume or a raised limit.
+-- Of the next ?2 lanes after the id ?1: [last id or null, how many lanes, [ids of those that can admit items]].
 select json_array(max(x.id), count(*), json_group_array(x.id) filter (where x.has_room)) from (
     select l.id, l.allowance > 0
         and exists (select 1 from run r where r.state = 'active' and not r.idle and (l.run = 0 or l.run = r.no)
@@ -89,9 +93,9 @@ select json_array(max(x.id), count(*), json_group_array(x.id) filter (where x.ha
     from lane_room l where l.id > ?1 order by l.id limit ?2) x
 
 -- name: ensure_lanes
--- A lane has the policy of the newest stage that named it, until an operator sets something else: two runs with
--- different policies do not pull it to and fro. While the run that named it before is still under way, the stricter of
--- the two holds, because both visit.
+-- A lane has the policy of the newest stage that named it, until an operator changes it, so that two runs with
+-- different policies do not overwrite each other. While the run of the older stage is active, the stricter policy
+-- applies, because both runs send requests.
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
 select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_delay_min, x.lane_delay_max,
        x.lane_ordered, x.stage
@@ -122,18 +126,17 @@ on conflict (run, key) do update
         ) o)
 
 -- name: find_lanes
--- [position in the list asked for, id] of each.
+-- [position in the given list, id] of each.
 select json_group_array(json_array(j.key, l.id))
 from json_each(?1) j
 cross join stage s on s.id = j.value ->> 1
 cross join lane l on l.run = case when s.lane_shared then 0 else s.run end and l.key = j.value ->> 0
 
 -- name: unlease_pick
--- Leases to take away, as [item, epoch]; ?2 says how: returned, released or crashed.
--- A first crash makes every lease of the worker a suspect (rescues = 1) because nobody knows which item killed it;
--- after that only items that had been reported as started are counted on. ScalingHistory the run's max_rescues: poison.
--- straight: it keeps its slot and goes straight back, because it has surely not been started. But a paused or idle
--- run keeps no slot in a lane that other runs share.
+-- Leases to end, as [item, epoch]; ?2 says how: returned, released or crashed. The first crash counts for every lease
+-- of the worker (rescues = 1), because it is unknown which item caused it; later ones count only for items reported as
+-- started. Beyond the run's max_rescues the item is poison. straight: the item was certainly not started, so it keeps
+-- its slot and returns to ready; but a paused or idle run keeps no slot in a shared lane.
 insert or ignore into temp.unleased (item, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
                                      worker, poison, straight, ordered, next_at, delay_max)
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues_now, s.claimed_at, s.started_at,
@@ -159,7 +162,7 @@ select u.item, u.epoch, u.claimed_at, ?1, u.run, u.worker,
        max(0, (?1 - coalesce(u.started_at, u.claimed_at)) / 1e6), ?2, ?3
 from temp.unleased u where not u.poison
 
--- name: unlease_buried
+-- name: unlease_quarantined
 insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues, state, outcome,
                      error)
 select u.item, u.claimed_at, ?1, u.run, u.queue, u.epoch, u.worker, 0, u.tries, u.rescues, 'dead', 'poison',
@@ -186,7 +189,7 @@ from temp.unleased u where not u.poison and not u.straight and not u.ordered
 insert or ignore into temp.touched (lane) select u.lane from temp.unleased u where u.lane is not null
 
 -- name: unlease_lanes
--- A worker that died or was cut off may have started without saying so: keep the distance from now.
+-- A worker that died or lost its lease may have started without reporting it: the delay counts from now.
 update lane as l
 set taken = l.taken - n.left_lane,
     unstarted = l.unstarted - n.left_unstarted + n.held_again,
@@ -221,21 +224,21 @@ insert into minute_count (minute, queue, worker, dead)
 select ?1 - ?1 % 60000000, u.queue, u.worker, sum(u.poison) from temp.unleased u where true group by u.queue, u.worker
 on conflict (minute, queue, worker) do update set dead = dead + excluded.dead
 
--- name: unlease_facts
--- [back, quarantined, how many in lanes].
+-- name: unlease_summary
+-- [returned, quarantined, how many in lanes].
 select json_array(coalesce(sum(not u.poison), 0), coalesce(sum(u.poison), 0), count(u.lane)) from temp.unleased u
 
 -- name: unlease_end
 delete from temp.unleased
 
--- name: reap_bury
+-- name: declare_lost
 update worker set state = 'lost', ended_at = ?1
 where state in ('live', 'draining')
-  and (no in (select value from json_each(?2)) or beat_at < ?1 - cast(1e6 * lease_seconds as integer))
+  and (no in (select value from json_each(?2)) or heartbeat_at < ?1 - cast(1e6 * lease_seconds as integer))
 returning id
 
 -- name: orphaned_leases
--- Leases of workers that are gone, at most ?1; also those that an earlier round left.
+-- Leases of stopped and lost workers, at most ?1, including those that an earlier round left.
 select 'Worker ' || x.id || ' was ' || x.state || '.' as reason,
        json_group_array(json_array(x.item, x.epoch)) as leases, count(*) as leased
 from (
@@ -248,7 +251,7 @@ group by x.no
 select json_group_array(json_array(s.item, s.epoch)) from lease s where s.worker = ?1
 
 -- name: leases_unknown
--- What a worker holds without knowing it: leases of claims that were interrupted on the way to it.
+-- Leases that a worker does not know of, from claims whose answer was lost.
 select json_group_array(json_array(s.item, s.epoch)) from lease s
 where s.worker = ?1
   and (s.item, s.epoch) not in (select j.value ->> 0, j.value ->> 1 from json_each(?2) j)

@@ -1,3 +1,7 @@
+-- Reads. PostgreSQL has the same names and columns; queries that are equal on both are in ledger/queries/. These differ
+-- because here times are microseconds ("x [moment]" is converted to a datetime), lists are JSON texts, there is no
+-- LATERAL, and rows that refer to each other are joined by id alone: on PostgreSQL the run leads the primary keys.
+
 -- name: worker_progress
 with finished as (
     select m.worker, m.done, m.dead from minute_count m join queue k on k.id = m.queue
@@ -14,7 +18,7 @@ from totals t join worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
 -- name: recent
--- What ended in the last minutes, and when something last did, or the run last changed its state.
+-- Attempts that ended in the last minutes, and when one last ended or the run last changed its state.
 with run_queue as (select k.id from queue k where k.run = ?1),
 moved as (select max(c.moved_at) as at from run_queue k join queue_count c on c.queue = k.id)
 select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead, coalesce(sum(m.retried), 0) as retried,
@@ -26,7 +30,7 @@ from minute_count m
 where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from run_queue k)
 
 -- name: item_views
--- The state is where the row stands; one statement sees one moment, so an item is in exactly one place.
+-- The state is the table that holds the row; one statement has one snapshot, so it is unique.
 select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
        coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
        case when o.item is not null then o.state when s.item is not null then 'leased'
@@ -57,11 +61,10 @@ left join attempt a on a.item = i.id and a.epoch = (select max(x.epoch) from att
 order by i.id
 
 -- name: find_items
--- Lists of items: which ids come next, from the place where such items stand; in ascending order. seen_to: only items
--- up to this id were looked at, because there are so many that do not match; null means all.
--- Here: of the queues ?2, in the state ?1, which has a table and an index of its own; null: in any state. SQLite has no
--- LATERAL; a list that depends on the queue does as well. Ready items are in order within each priority: from priority
--- to priority along the index.
+-- Lists of items: the next ids in ascending order, from the table of such items. seen_to: only items up to this id were
+-- read, because many do not match; null means all. This one: of the queues ?2, in the state ?1, which has its own table
+-- and index; null: any state. `in (select ...)` replaces LATERAL, which SQLite lacks. Ready items are ordered by id
+-- within each priority, so `kind` steps from priority to priority along the index.
 with recursive kind (queue, priority) as (
     select q.value, (select y.priority from ready y where y.queue = q.value order by y.priority limit 1)
     from json_each(?2) q where ?1 = 'ready'
@@ -96,7 +99,7 @@ select json_group_array(f.item) as ids, null as seen_to from (
     order by item limit ?4) f
 
 -- name: find_done
--- Done items of the run ?1; of the queues ?2. At most ?5 items are looked at.
+-- Done items of the run ?1, of the queues ?2. At most ?5 items are read.
 with seen as materialized (
     select z.id from json_each(coalesce(?2, (select json_group_array(k.id) from queue k where k.run = ?1))) q
     cross join item z on z.id in (
@@ -122,8 +125,8 @@ select (select json_group_array(f.item) from (select w.item from seen w where w.
 from seen w
 
 -- name: find_attempted
--- Items with an earlier attempt that ended so. It need not be their last one: that is for the caller to see.
--- The last item seen may have more attempts than were seen: unless it is the only one, it is left for the next page.
+-- Items with an earlier attempt of this outcome or error, not necessarily their last: the caller checks that.
+-- The last item may have more attempts than were read: unless it is the only one, it is left for the next page.
 with seen as materialized (
     select a.item, a.run = ?1 and (?5 is null or a.outcome = ?5) and (?6 is null or instr(a.error, ?6) > 0) as matches
     from attempt a
@@ -170,8 +173,8 @@ where s.claimed_at <= clock() - cast(1e6 * ?1 as integer)
 order by s.claimed_at limit ?2
 
 -- name: results
--- A window of the run's records; of these at most so many of the stage, or of all. The window is walked along the index:
--- only records that are wanted are read.
+-- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and
+-- only the selected records from the table.
 select r.item, r.n, g.name as stage, i.key, i.url, r.record
 from (
     select x.rowid as place from result x
@@ -194,7 +197,8 @@ where (?1 is null or e.run = ?1) and (?2 is null or e.id < ?2)
 order by e.id desc limit ?3
 
 -- name: rank_ready
--- How many stand before it in its queue, counted up to a limit.
+-- How many items precede it in its queue, counted up to a limit. The plus in +i.id removes the affinity of the value:
+-- only then does SQLite use the whole key.
 select count(*) from (
     select 1 from item i join ready r
       on r.queue = i.queue and (r.priority, r.item) < (i.priority, +i.id)
@@ -214,8 +218,8 @@ from item i join lane l on l.id = i.lane left join run r on r.no = l.run
 where i.run = ?1 and i.id = ?2
 
 -- name: busiest_lanes
--- A run may wait for very many lanes, and which have most waiting is in no index: so the lanes of its first items are
--- looked at, and of some spread evenly over the rest.
+-- A run may wait for very many lanes, and no index orders them by waiting items: so this reads the lanes of the first
+-- items and of some spread evenly over the rest.
 with recursive ends as materialized (
     select k.id as queue, 1 + 500 / (select count(*) from queue x where x.run = ?1) as each,
            (select min(w.item) from waiting w indexed by waiting_queue where w.queue = k.id) as first,
@@ -246,8 +250,8 @@ where l.waiting > 0
 order by l.waiting desc, l.id limit 5
 
 -- name: delayed_reasons
--- Counted up to a limit; the first to come due of each kind. An item that keeps its place in a lane waits for what the
--- lane waits for: the end of a block, its turn in a group, or the distance between two starts.
+-- Counted up to a limit, with the first due time of each kind. An item with a slot waits for its lane: for the end of a
+-- block, for the item before it in an ordered lane, or for the delay between two starts.
 select case when x.reason <> 'lane' then x.reason when l.blocked_until > clock() then 'blocked'
             when l.ordered then 'order' else 'lane' end as kind,
        count(*) as items, min(x.due_at) as "first_due [moment]"
@@ -257,7 +261,7 @@ left join lane l on l.id = x.lane
 group by kind order by items desc, kind
 
 -- name: blocked_lanes
--- Of the items that are delayed: the lanes that are blocked, those with most items first.
+-- Blocked lanes of delayed items, those with most items first.
 select l.*, r.id as run_id,
        max(0.0, (l.blocked_until - clock()) / 1e6) as blocked_seconds,
        max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
@@ -270,7 +274,7 @@ where l.blocked_until > clock()
 order by x.items desc, l.id limit 5
 
 -- name: scalings
--- The newest change of each pool or worker. Only the newest events are looked at: a run may have very many.
+-- The newest decision for each pool or worker. Only the newest events are read: a run may have very many.
 select x.subject, x.at as "at [moment]", x.detail, (clock() - x.at) / 1e6 as seconds_ago, max(x.id) as newest
 from (select e.id, e.action, e.subject, e.at, e.detail from event e
       where e.run = ?1 order by e.id desc limit 200) x

@@ -1,3 +1,6 @@
+-- Runs. On PostgreSQL creating a run and changing its state are functions, which lock the run; here the write
+-- transaction does.
+
 -- name: insert_run
 insert into run (id, scraper, settings, code_version, key_version, max_attempts, max_rescues, created_at, changed_at,
                  idempotency_key)
@@ -32,7 +35,7 @@ order by r.no desc limit ?3
 update run set sealed = 1 where no = ?1 and not sealed
 
 -- name: change_run_state
--- A run that had ended takes items again when it becomes active, until it is sealed again.
+-- A run that had ended accepts items again when it becomes active, until it is sealed again.
 update run
 set state = ?2, changed_at = ?3, sealed = sealed and not (?2 = 'active' and state in ('finished', 'cancelled')),
     finished_at = case when ?2 in ('finished', 'cancelled') then ?3 end

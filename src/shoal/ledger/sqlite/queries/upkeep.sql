@@ -1,23 +1,26 @@
+-- Upkeep and health. next_due differs from PostgreSQL in lists and in the arithmetic of times; the clock's offset and
+-- the cursors of upkeep are stored by functions there or not needed.
+
 -- name: ticks_due
--- Which upkeep has not been done for its interval, {"name": microseconds}. A time far ahead is a clock that was set.
+-- Upkeep whose interval has passed, {"name": microseconds}. A time in the future means that the clock was set back.
 select k.name from json_each(?1) j cross join tick k on k.name = j.key
 where k.at <= clock() - j.value or k.at > clock() + j.value
 
--- name: take_tick
+-- name: acquire_tick
 -- True for one caller per interval.
 update tick set at = ?2 where name = ?1 and (at <= ?2 - ?3 or at > ?2 + ?3)
 
--- name: tick_place
-select k.place from tick k where k.name = ?1
+-- name: tick_cursor
+select k.cursor from tick k where k.name = ?1
 
--- name: set_tick_place
-update tick set place = ?2 where name = ?1
+-- name: set_tick_cursor
+update tick set cursor = ?2 where name = ?1
 
--- name: anything_left
--- Whether a move of many items may have been left half-way.
+-- name: unfinished_bulk
+-- Whether a change of many items may have been interrupted.
 select exists (select 1 from run r where r.state = 'removed')
     or exists (select 1 from run r indexed by run_lane_work where r.lane_work is not null
-                 and r.state in ('active', 'paused') and (r.lane_work = 'ask' or exists (
+                 and r.state in ('active', 'paused') and (r.lane_work = 'readmit' or exists (
                      select 1 from run o indexed by run_active
                      cross join queue k on k.run = o.no
                      cross join queue_count c on c.queue = k.id
@@ -26,7 +29,7 @@ select exists (select 1 from run r where r.state = 'removed')
                where r.state = 'cancelled' and c.ready + c.waiting + c.delayed + c.leased > 0)
 
 -- name: finishable_runs
--- Sealed and nothing left, from the counts alone.
+-- Sealed and without open items, from the counts alone.
 select r.no, r.id from run r
 where r.state = 'active' and r.sealed
   and not exists (select 1 from queue k join queue_count c on c.queue = k.id
@@ -40,8 +43,8 @@ delete from minute_count where (minute, queue, worker)
     in (select m.minute, m.queue, m.worker from minute_count m where m.minute < ?1 limit ?2)
 
 -- name: next_due
--- Only the first of all delayed items are looked at: when none of them is of this scope, nothing of it comes due before
--- the last of them.
+-- Only the first delayed items are read: when none of them is in this scope, no item in it is due before the last of
+-- them.
 select (coalesce(min(x.due_at) filter (where x.ours), case when count(*) = ?5 then max(x.due_at) end)
         - clock()) / 1e6
 from (
@@ -56,8 +59,8 @@ from (
 ) x
 
 -- name: last_seen
--- The latest moment that the ledger has noted: workers beat, upkeep ticks, people act.
-select max(coalesce((select max(beat_at) from worker), 0), coalesce((select max(at) from tick), 0),
+-- The latest time stored in the ledger: heartbeats, upkeep, events.
+select max(coalesce((select max(heartbeat_at) from worker), 0), coalesce((select max(at) from tick), 0),
            coalesce((select at from event order by id desc limit 1), 0))
 
 -- name: clock_offset
@@ -66,6 +69,6 @@ select c.offset from clock c where c.boot = ?1
 -- name: set_clock_offset
 insert into clock (boot, offset) values (?1, ?2) on conflict (boot) do update set offset = excluded.offset
 
--- name: vitals
--- A file has no sessions to count.
+-- name: health
+-- PostgreSQL also reports sessions and lock waits; a file has none.
 select clock() as "clock [moment]"

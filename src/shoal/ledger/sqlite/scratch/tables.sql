@@ -1,9 +1,9 @@
--- Temporary tables of the writing connection, in memory. An operation first notes here which rows it moves and how it
--- judges them, then moves them table by table: what PostgreSQL does with one statement of many parts. A whole batch
--- goes in one statement, because Python's sqlite3 gives up the interpreter's lock at every row it steps over: 200
--- small statements beside a busy event loop take 200 turns of waiting, one takes one.
+-- Temporary tables of the writing connection, in memory. An operation first stores here which rows it moves and how it
+-- classifies them, then moves them table by table; PostgreSQL does this in one statement with several CTEs. A batch is
+-- one statement, because Python's sqlite3 releases the interpreter lock for every row: 200 small statements beside a
+-- busy event loop wait 200 times, one waits once.
 
--- Lanes whose figures changed: they may have room now.
+-- Lanes whose counters changed: they may admit items now.
 create temp table touched (lane integer primary key);
 
 create temp table admitted (
@@ -14,7 +14,7 @@ create temp table promoted (
     item integer primary key, lane, run, queue, priority, epoch, tries, rescues, slotted, in_line
 );
 
-create temp table begun (item integer primary key, lane);
+create temp table started (item integer primary key, lane);
 
 create temp table ended (
     item integer primary key, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at,
@@ -31,11 +31,11 @@ create temp table dropped (
     place
 );
 
-create temp table revived (
+create temp table retried (
     item integer primary key, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
     error, detail
 );
 
-create temp table yielded (
+create temp table released (
     item integer primary key, lane, queue, priority, epoch, tries, rescues, was_ready
 );
