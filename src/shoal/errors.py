@@ -67,7 +67,7 @@ class InvalidRecord(UsageError):
 
 
 class InvalidSetting(UsageError):
-    remedy = "Choose a value in the range; the old value stays in force."
+    remedy = "Choose a value in the range; the old value is still in effect."
 
 
 class InvalidScraper(UsageError):
@@ -93,16 +93,16 @@ class NotFound(ShoalError):
 
 
 class WorkerLost(ShoalError):
-    remedy = "Register again under a new worker id; its leases were given to others."
+    remedy = "Register again with a new worker id; the leases of the old one were released."
 
 
 class OutputFailed(ShoalError):
-    remedy = "What the command did is done; free some space or send its output elsewhere to see it."
+    remedy = "The command was executed; only its output was lost. Free disk space, or redirect the output."
     exit_code = 1
 
 
 class StoreFailed(ShoalError):
-    remedy = "Make room, or name another folder with --store; nothing is lost, what was under way is done again."
+    remedy = "Free disk space, or choose another folder with --store. Nothing is lost; unfinished items run again."
     exit_code = 3
 
 
@@ -180,8 +180,8 @@ class LedgerReadOnly(LedgerError):
 
 
 class LedgerFull(LedgerError):
-    remedy = "Free some disk space; what was acknowledged is safe, the refused write was not made."
+    remedy = "Free disk space. Acknowledged writes are safe; this write was not made."
 
 
 class LedgerCorrupt(LedgerError):
-    remedy = "Stop the workers, keep a copy of the database as it is, and go back to the last backup."
+    remedy = "Stop the workers, copy the damaged database, and restore the last backup."

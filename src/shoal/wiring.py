@@ -46,7 +46,7 @@ async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting:
     if not create and not path.exists():
         raise LedgerNotMigrated(
             f"There is no ledger at {path}.",
-            remedy="Nothing has run here yet: start with `shoal run`, or go to the project's folder.",
+            remedy="Start a run with `shoal run`, or change to the project's folder.",
         )
     from shoal.ledger.sqlite.ledger import open_sqlite
 

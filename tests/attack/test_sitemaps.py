@@ -43,11 +43,11 @@ def crawl(children: int, most: int = 10_000) -> tuple[int, list[str], int]:
 def test_the_depth_of_indexes_is_limited_and_logged() -> None:
     read, warned, deepest = crawl(children=1)
     assert (read, deepest) == (MAX_DEPTH + 1, MAX_DEPTH)
-    assert warned == ["sitemaps are nested too deeply; these are not read"]
+    assert warned == ["sitemaps nested too deeply; skipped"]
 
 
 def test_the_number_of_sitemaps_is_limited_over_the_whole_tree(monkeypatch: Any) -> None:
     monkeypatch.setattr(sitemap, "MAX_SITEMAPS", 300)
     read, warned, _ = crawl(children=7)
     assert 100 < read <= 301
-    assert "there are too many sitemaps; not all are read" in warned
+    assert "too many sitemaps; rest skipped" in warned

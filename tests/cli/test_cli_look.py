@@ -154,7 +154,7 @@ def test_what_is_not_there_exits_5_and_says_how_to_find_it(look: Look, arguments
 def test_a_ledger_without_runs_says_how_to_get_one(shoal_here: Shoal) -> None:
     nothing = shoal_here("status")
     assert nothing.returncode == 3
-    assert "Nothing has run here yet: start with `shoal run`, or go to the project's folder." in nothing.stderr
+    assert "Start a run with `shoal run`, or change to the project's folder." in nothing.stderr
     assert shoal_here("db", "migrate").returncode == 0
     for command in (["status"], ["runs", "ls"], ["workers", "ls"], ["lanes", "ls"]):
         said = shoal_here(*command)
@@ -233,7 +233,7 @@ def test_items_are_found_by_filters(look: Look, filters: list[str], expected: li
 def test_why_is_a_sentence_with_its_times(look: Look) -> None:
     run = look.scene.active
     retrying = look.text("items", "why", run, "--key", "https://EXAMPLE.com/1")
-    assert retrying.startswith("Try 2 of 4 comes later; the last one failed: read timed out. (since 20")
+    assert retrying.startswith("Try 2 of 4 is scheduled; the last one failed: read timed out. (since 20")
     assert ", until 20" in retrying
     waiting = [gate["code"] for gate in look.json("items", "why", run, "13")]
     assert waiting == ["lane_limit", "lane_rank"]
@@ -298,7 +298,7 @@ def test_lanes_change_while_it_runs(either: Look) -> None:
     (lane,) = either.json("lanes", "show", HOST)
     assert (lane["policy"]["limit"], lane["policy"]["delay_max"], lane["set_by_operator"]) == (3, 3.0, True)
     assert "paused" in either.text("lanes", "pause", HOST)
-    assert f"The lane {HOST} is paused; `shoal lanes resume {HOST}` lets it go on." in either.text(
+    assert f"The lane {HOST} is paused; `shoal lanes resume {HOST}` resumes it." in either.text(
         "items", "why", either.scene.active
     )
     assert "paused" not in either.text("lanes", "resume", HOST)

@@ -56,7 +56,7 @@ def test_a_killed_worker_is_no_worker_to_anybody_who_asks(project: Project) -> N
     assert "no heartbeat for " in listed.stderr
     assert "when any worker of this ledger or `shoal release` runs" in listed.stderr
     assert "are dead or disconnected" in project.shoal("doctor", code=1).stdout
-    assert "Taken from dead workers: " in project.shoal("release").stdout
+    assert "Released from dead workers: " in project.shoal("release").stdout
     counts = project.counts()
     assert (counts.leased, counts.remaining) == (0, 8)
 

@@ -337,7 +337,7 @@ def test_a_list_that_was_cut_short_is_completed(project: Project) -> None:
         command.tell(signal.SIGINT)
         assert command.wait() == 130
         (told,) = [line for line in command.stderr.splitlines() if "--resume" in line]
-        _, *arguments = shlex.split(told.partition("Go on with: ")[2])
+        _, *arguments = shlex.split(told.partition("Continue with: ")[2])
         project.shoal(*arguments, "--limit", "1", "--set", "drain=0")
     assert project.counts().total == LINES + 1
     assert project.run().sealed

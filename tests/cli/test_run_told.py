@@ -44,7 +44,7 @@ def test_a_start_with_a_typo_is_told_and_leaves_no_run(either: Project, command:
 def test_there_must_be_a_run_to_resume(project: Project) -> None:
     project.write(PAGES)
     urls = project.urls(["http://127.0.0.1:1/a"])
-    sentence = f"There is no run of shop to resume in {project.ledger}. Leave --resume out to start one."
+    sentence = f"There is no run of shop to resume in {project.ledger}. Omit --resume to start one."
     for made in (False, True):
         if made:
             project.shoal("db", "migrate")

@@ -152,7 +152,10 @@ def test_a_scraper_without_a_table_has_the_common_settings(tmp_path: Path) -> No
             "scrapers.books.stages.a.retry = 4",
             "scrapers.books.stages.a.retry in shoal.toml is not a setting; did you mean retries?",
         ),
-        ("scrapers.books.pool_size = 4", "scrapers.books.pool_size in shoal.toml is a setting of the whole process."),
+        (
+            "scrapers.books.pool_size = 4",
+            "scrapers.books.pool_size in shoal.toml is a setting of the process, not of a scraper.",
+        ),
         ("mode = 'single'", "mode in shoal.toml is a setting of a scraper."),
         ("scrapers.'a b'.lease = 4", "'a b' is no scraper name"),
         ("scrapers.books.stages.'a/b'.retries = 4", "'a/b' is no stage name"),
@@ -165,7 +168,7 @@ def test_a_scraper_without_a_table_has_the_common_settings(tmp_path: Path) -> No
         ("scrapers.books.stages.a.delay = [1]", "or [least, most]."),
         ("scrapers.books.stages.a.delay = -1", "it must be a number of seconds from 0 to 86400, or [least, most]."),
         ("scrapers.books.stages.a.timeout = 0", "it must be a number of seconds from 0.1 to 86400."),
-        ("scrapers.books.stages.a = {rate = '2/s', delay = 1}", "both say how far apart starts are."),
+        ("scrapers.books.stages.a = {rate = '2/s', delay = 1}", "are both set; they mean the same."),
     ],
 )
 def test_mistakes_in_tables_are_reported_with_their_origin(tmp_path: Path, toml: str, message: str) -> None:

@@ -249,7 +249,7 @@ async def test_an_unknown_host_is_transient(fetcher: HttpFetcher, monkeypatch: p
 
 
 async def test_a_name_that_cannot_be_looked_up_is_permanent(fetcher: HttpFetcher) -> None:
-    with pytest.raises(Permanent, match=r"is no valid host name"):
+    with pytest.raises(Permanent, match=r"is not a valid host name"):
         await fetcher.fetch(Request(url=f"http://{'x' * 70}.test/"))
 
 

@@ -76,7 +76,7 @@ async def test_a_file_that_is_not_ours_counts_as_missing_and_stays(
 
 async def test_a_write_error_of_the_store_is_transient(tmp_path: Path) -> None:
     (tmp_path / "pages").write_text("a file where the folder should be")
-    with pytest.raises(StoreFailed, match=r"http://shop.test/ could not be kept in the store: \w+"):
+    with pytest.raises(StoreFailed, match=r"http://shop.test/ could not be written to the store: \w+"):
         await FileStore(tmp_path / "pages").put(Page.of("http://shop.test/"))
 
 

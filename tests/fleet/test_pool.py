@@ -66,7 +66,7 @@ def test_a_test_runs_workers_0_and_1_of_the_full_plan_on_their_own_partitions(ei
     assert {name: sum(workers.values()) for name, workers in done.items()} == {"a": 10, "b": 10}
     assert all(len(workers) == 1 for workers in done.values()), "a worker took what is not its own"
     assert (either.counts().done, either.counts().remaining) == (20, 10)
-    (suggested,) = re.findall(r"Go on with: \S*shoal (.*)", said.stderr)
+    (suggested,) = re.findall(r"Continue with: \S*shoal (.*)", said.stderr)
     assert suggested.endswith(" --workers 3 --stagger 0")
     either.shoal(*suggested.split(), "--yes")
     assert all_done_once(either)

@@ -40,7 +40,7 @@ def test_what_is_no_rate(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("2/week", "has the unit 'week'; Shoal knows s, min, h and d"),
+        ("2/week", "has the unit 'week'; the units are s, min, h and d"),
         ("2/ms", "has the unit 'ms'"),
         ("0/s", "would never start anything"),
         ("1/2d", "means 172800 seconds between two starts"),

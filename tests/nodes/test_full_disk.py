@@ -74,7 +74,7 @@ def test_a_full_store_is_no_fault_of_the_items(fleet: Fleet) -> None:
         with filled(disk):
             assert unlucky.wait(PATIENCE) == 3
         assert unlucky.stderr.splitlines()[-1].startswith("Error: ")
-        assert "could not be kept in the store: No space left on device. Make room" in unlucky.stderr
+        assert "could not be written to the store: No space left on device. Free disk space" in unlucky.stderr
         counts = fleet.operator.counts()
         assert (counts.dead, counts.leased) == (0, 0)
         team = [start_worker(fleet, number, run_id, lease=10) for number in (0, 1)]
@@ -111,7 +111,7 @@ def test_the_ledgers_disk_is_full_for_a_while(fleet: Fleet, cramped: tuple[Proje
         run = project.start("run", "shop.py", "--urls-file", project.urls(pages), "-j", str(SLOTS))
         until_seen(site, lambda visits: answered(visits) >= SLOTS, "work")
         with filled(disk):
-            run.wait_until_it_says("the ledger's disk is full; waiting for space")
+            run.wait_until_it_says("ledger disk full; waiting for space")
             (row,) = project.shoal("status").stdout.splitlines()[1:]
             assert row.endswith("space on the ledger's disk"), row
             assert "There is no space left for disk/ledger.db." in project.shoal("items", "why", "latest").stdout

@@ -214,7 +214,7 @@ def test_a_scraper_has_its_own_addresses(project: Project, webhook: Webhook) -> 
             f"json://127.0.0.1/x tgram://{TOKEN}",
             "Address 2 of notify (from SHOAL_NOTIFY), tgram://***, cannot",
         ),
-        ("run", TOKEN, "Address 1 of notify (from SHOAL_NOTIFY) is no address; it must be "),
+        ("run", TOKEN, "Address 1 of notify (from SHOAL_NOTIFY) is not an address; it must be "),
     ],
 )
 def test_a_wrong_address_is_refused_at_start(project: Project, command: str, addresses: str, says: str) -> None:

@@ -267,7 +267,7 @@ async def test_a_tear_down_that_fails_is_logged_and_changes_nothing(
     await shop.fill(1)
     assert (await shop.work()).done == 1
     (line,) = logged
-    assert line.startswith("the tear-down of a provider failed: ValueError: cannot close (test_providers.py:")
+    assert line.startswith("provider teardown failed: ValueError: cannot close (test_providers.py:")
     assert shop.journal == ["connect", "disconnect"]
 
 

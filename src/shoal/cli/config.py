@@ -61,7 +61,7 @@ def _scraper_rows(settings: Settings, scraper: str) -> Iterator[Row]:
         known = ", ".join(settings.scrapers) or "none"
         raise NotFound(
             f"No configuration file has a table [scrapers.{scraper}].",
-            remedy=f"Leave the name out to see what holds for every other scraper; those with a table: {known}.",
+            remedy=f"Omit the name to see the settings of all other scrapers; scrapers with a table: {known}.",
         )
     table, effective = settings.scrapers[scraper], settings.for_scraper(scraper)
     yield "mode", effective.mode, str(effective.origins["mode"])

@@ -47,7 +47,9 @@ def export(
     from shoal.export.targets import Format, format_of
 
     if output == STDOUT and format_of(output, format) is Format.PARQUET and sys.stdout.isatty():
-        raise UsageError("Parquet is no text for a terminal.", remedy="Name a file with -o, or use a pipe.")
+        raise UsageError(
+            "Parquet is binary and cannot be written to a terminal.", remedy="Name a file with -o, or use a pipe."
+        )
     layout = Layout(columns=_parse_columns(columns), meta=meta, bom=bom, safe_csv=safe_csv)
     try:
         found, report = session.with_ledger(partial(_export, session, run, output, format, stage, layout))
@@ -105,7 +107,7 @@ def _parse_columns(text: str | None) -> tuple[str, ...]:
 
     names = tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), []))
     if not all(names) or not names:
-        raise UsageError(f"--columns {text!r} holds an empty name.", remedy="Write it like --columns title,price.")
+        raise UsageError(f"--columns {text!r} contains an empty name.", remedy="Write it like --columns title,price.")
     return names
 
 

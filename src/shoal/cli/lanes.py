@@ -110,7 +110,7 @@ def _parse_delay(text: str) -> tuple[float, float]:
     try:
         return float(low), float(high if dash else low)
     except ValueError:
-        raise InvalidSetting(f"{text!r} is no delay: write seconds as 0.5, or a spread as 1-3.") from None
+        raise InvalidSetting(f"{text!r} is not a delay: write seconds such as 0.5, or a range such as 1-3.") from None
 
 
 def _print(session: Session, lane: LaneView) -> None:

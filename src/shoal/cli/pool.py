@@ -84,7 +84,9 @@ def start(
         raise typer.BadParameter("it excludes --resume, --fresh and --urls-file.", param_hint="--run-id")
     check_bounds(least, most, test or only or workers is not None, "--workers, --test or --only")
     if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
-        raise UsageError("Nobody is there to confirm the plan.", remedy="Add --yes to start without asking.")
+        raise UsageError(
+            "stdin is not a terminal, so the plan cannot be confirmed.", remedy="Add --yes to start without asking."
+        )
     from shoal.autoscale.rules import Bounds
     from shoal.cli.render.pool import PoolConsole
     from shoal.service.begin import RunChoice

@@ -36,4 +36,4 @@ def release(
     session.data(f"Released: {pluralize(report.released, 'item')}.")
     if report.dead_workers:
         names = ", ".join(report.dead_workers)
-        session.data(f"Taken from dead workers: {pluralize(report.rescued, 'item')} ({names}).")
+        session.data(f"Released from dead workers: {pluralize(report.rescued, 'item')} ({names}).")

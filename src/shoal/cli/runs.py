@@ -126,7 +126,7 @@ def compare(
         rows.append((f"dead: {kind}", here, there, _difference(here, there)))
     session.table(["", one["run"], other["run"], "DIFFERENCE"], rows)
     if not (one["deaths_complete"] and other["deaths_complete"]):
-        session.note("So many items died that the kinds of only the first ones were counted.")
+        session.note("Too many dead items: only the first ones were grouped.")
 
 
 def _difference(one: Any, other: Any) -> str:

@@ -81,7 +81,7 @@ def _payload(text: str | None) -> dict[str, Any] | None:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as problem:
         raise UsageError(
-            f"--payload is no JSON object: {problem}.", remedy="""Write it like --payload '{"page": 2}'."""
+            f"--payload is not a JSON object: {problem}.", remedy="""Write it like --payload '{"page": 2}'."""
         ) from None
 
 

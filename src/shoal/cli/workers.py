@@ -54,7 +54,7 @@ def stop(
     elif drained:
         session.data("\n".join(f"{name} drains: it finishes its running items, then exits." for name in drained))
     else:
-        session.note("No worker works on that run.")
+        session.note("No worker serves that run.")
 
 
 async def _drain(ledger: Ledger, worker: str | None, run: str | None) -> list[str]:

@@ -98,7 +98,7 @@ def _stage(name: str, table: Mapping[str, RawValue]) -> StageConfig:
     check_name("stage", name)
     if "rate" in table and "delay" in table:
         raise InvalidSetting(
-            f"{table['rate'].origin} and {table['delay'].origin} both say how far apart starts are.",
+            f"{table['rate'].origin} and {table['delay'].origin} are both set; they mean the same.",
             remedy="Give one of the two.",
         )
     return StageConfig(**{key: read_value(key, STAGE_TYPES[key], given) for key, given in table.items()})

@@ -81,14 +81,14 @@ class PostgresParts:
             return ledger
         if HIDDEN in (address.password, address.options.get("sslpassword")):
             raise InvalidSetting(
-                f"The password in {redacted_address(ledger)} is {HIDDEN}, which stands for one that was not printed.",
+                f"The password in {redacted_address(ledger)} is {HIDDEN}, the placeholder of a hidden password.",
                 remedy="Leave it out of the address, and set PGPASSWORD or DB_PASSWORD_FILE.",
             )
         address = self._from_variables(self._from_service(address))
         if not address.hosts and not address.database:
             raise InvalidSetting(
                 f"{redacted_address(ledger)} names neither a host nor a database; PGHOST and PGDATABASE are not set.",
-                remedy="Write postgresql://user@host:5432/database; a variable in it may have been empty.",
+                remedy="Write postgresql://user@host:5432/database; perhaps a variable in it was empty.",
             )
         return self._with_password(self._with_options(address)).url
 

@@ -76,7 +76,7 @@ def _validated(name: str, given: RawValue, parts: Mapping[str, RawValue]) -> Sch
     if "every" in parts:
         if "timezone" in parts:
             raise InvalidSetting(
-                f"{parts['timezone'].origin} means nothing beside every.", remedy="Remove it, or give a cron."
+                f"{parts['timezone'].origin} has no effect with every.", remedy="Remove it, or give a cron."
             )
         found["every"] = _every(parts["every"])
     else:
@@ -91,7 +91,7 @@ def _overlap(parts: Mapping[str, RawValue], found: Mapping[str, Any]) -> Overlap
         return cast("Overlap", found.get("overlap", "skip"))
     if found.get("overlap") == "skip":
         raise InvalidSetting(
-            f"{parts['overlap'].origin} is skip, but {parts['missed'].origin} asks for every slot.",
+            f"{parts['overlap'].origin} is skip, but {parts['missed'].origin} requires every slot.",
             remedy='Leave overlap out, or choose missed = "once".',
         )
     return "wait"

@@ -225,7 +225,7 @@ class TableReader:
         for name in table:
             if name in self._process_names and name not in self._scraper_names:
                 raise InvalidSetting(
-                    f"{path}.{name} in {file} is a setting of the whole process.",
+                    f"{path}.{name} in {file} is a setting of the process, not of a scraper.",
                     remedy="Write it outside of the scrapers' tables.",
                 )
         own = {name: value for name, value in table.items() if name not in (_AUTHOR_SETTINGS, _STAGES)}

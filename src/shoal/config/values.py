@@ -130,7 +130,8 @@ def _read_addresses(name: str, given: RawValue) -> Addresses:
         if not isinstance(url, str) or not _SERVICE.fullmatch(url):
             # The value is not repeated: it may be most of a token.
             raise InvalidSetting(
-                f"Address {position} of {name} (from {given.origin}) is no address; it must be {ADDRESSES.accepted}.",
+                f"Address {position} of {name} (from {given.origin}) is not an address; "
+                f"it must be {ADDRESSES.accepted}.",
                 remedy=f"Correct {given.origin}.",
             )
     return Addresses(tuple(value))

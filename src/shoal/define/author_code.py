@@ -58,7 +58,9 @@ def _file_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise NotFound(f"There is no file {path}.", remedy="Check the path.")
     if path.stem in sys.stdlib_module_names:
-        raise InvalidScraper(f"{path.name} has the name of a module of Python's own.", remedy="Rename the file.")
+        raise InvalidScraper(
+            f"{path.name} has the name of a module of the standard library.", remedy="Rename the file."
+        )
     _import_from(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -84,7 +86,9 @@ def _named_module(name: str, folder: Path, *, fresh: bool = False) -> ModuleType
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise NotFound(f"There is no module {name!r}.", remedy="Check the name; start Shoal beside it.") from None
+            raise NotFound(
+                f"There is no module {name!r}.", remedy="Check the name; run shoal in the folder that contains it."
+            ) from None
         raise _import_error(name, None, error) from error
     except (Exception, SystemExit) as error:
         raise _import_error(name, None, error) from error

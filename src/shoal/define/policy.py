@@ -126,7 +126,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not (_is_number(self.timeout) and 0 < self.timeout <= MAX_TIMEOUT_SECONDS):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         if self.ordered and self.concurrency not in (None, 1):
-            raise InvalidSetting("An ordered stage works on one item of a lane at a time: leave concurrency out.")
+            raise InvalidSetting("An ordered stage runs one item of a lane at a time: omit concurrency.")
         self.lane().checked()
 
 

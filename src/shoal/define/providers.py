@@ -164,7 +164,7 @@ class ProviderRegistry:
         is_async = function_kind(inspect.unwrap(function)) is not FunctionKind.PLAIN or kind is not FunctionKind.PLAIN
         if not is_async and any(provider.type is Http for _, provider in parameters):
             raise InvalidScraper(
-                f"{function_location(function)} asks for Http, which only `async def` functions can use.",
+                f"{function_location(function)} has a parameter of type Http, which needs an `async def` function.",
                 remedy="Make it `async def`, or ask for a Page.",
             )
         readers = tuple((name, provider.read) for name, provider in parameters if provider.read is not None)
@@ -209,7 +209,7 @@ class ProviderRegistry:
             if known.scope in scopes
         )
         return InvalidScraper(
-            f"{where} asks for {name!r}, which Shoal cannot give it.",
+            f"{where} has the parameter {name!r}, which Shoal cannot inject.",
             remedy=f"Annotate its parameters with one of {offered}, give {name!r} a default, "
             f"or provide its type with @{self._scraper}.provide.",
         )
@@ -264,7 +264,7 @@ def _type_hints(function: Callable[..., Any]) -> Mapping[str, Any]:
         return typing.get_type_hints(function)
     except NameError as problem:
         raise InvalidScraper(
-            f"{function_location(function)} has a type that is not known at module level: {problem}.",
+            f"{function_location(function)} has a type annotation that cannot be resolved: {problem}.",
             remedy="Import it at the top of the file, not inside a function or under TYPE_CHECKING.",
         ) from None
 

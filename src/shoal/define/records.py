@@ -86,7 +86,7 @@ def record_json(value: Any) -> str:
         return _model_text(value, dump)
     if hasattr(value, "__aiter__") or hasattr(value, "__await__"):
         raise InvalidRecord(
-            f"A {type(value).__name__} is no record.", remedy="To give a stage work, yield its item: stage.item(url)."
+            f"A {type(value).__name__} is not a record.", remedy="To add an item to a stage, yield stage.item(url)."
         )
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
@@ -120,6 +120,6 @@ def _convert(value: Any, record_type: Any) -> Any:
         return msgspec.convert(msgspec.to_builtins(value), record_type)
     except (ValueError, TypeError) as problem:  # msgspec.ValidationError is a ValueError
         raise InvalidRecord(
-            f"The record is no valid {name}: {' '.join(str(problem).split())}.",
+            f"The record is not a valid {name}: {' '.join(str(problem).split())}.",
             remedy="Convert the value before you yield it, or change the type.",
         ) from None

@@ -218,7 +218,7 @@ class Scraper:
             except ShoalError:
                 raise
             except Exception as error:
-                raise InvalidScraper(f"What {self.name} starts from fails: {error_summary(error)}.") from error
+                raise InvalidScraper(f"A source of {self.name}.start() failed: {error_summary(error)}.") from error
 
     def configure(
         self,
@@ -385,7 +385,7 @@ def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any])
         return msgspec.convert(dict(given), kind)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
-            f"The settings of {scraper} are not right: {_validation_message(problem)}.",
+            f"The settings of {scraper} are invalid: {_validation_message(problem)}.",
             remedy=f"Correct [scrapers.{scraper}.settings].",
         ) from None
 

@@ -56,8 +56,8 @@ def _add_sitemap_stage(target: AnyStage) -> AnyStage:
         yield from _sitemaps(stage, item, listed, log)
         if sitemap.problem:
             if not count:
-                raise Permanent(f"{page.url} is no sitemap: {sitemap.problem}")
-            log.warning("the sitemap is broken; what could be read of it is used", why=sitemap.problem, read=count)
+                raise Permanent(f"{page.url} is not a sitemap: {sitemap.problem}")
+            log.warning("sitemap broken; readable part used", why=sitemap.problem, read=count)
 
     stage: Stage[..., Iterator[NewItem]] = Stage(target.scraper, read, {"name": _name(target)})
     target.scraper.add_stage(stage)
@@ -73,11 +73,11 @@ def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterato
         return
     depth, left = item.depth + 1, item.payload.get(SITEMAPS_LEFT, MAX_SITEMAPS)
     if depth > MAX_DEPTH:
-        log.warning("sitemaps are nested too deeply; these are not read", listed=len(urls), deepest=MAX_DEPTH)
+        log.warning("sitemaps nested too deeply; skipped", listed=len(urls), deepest=MAX_DEPTH)
         return
     taken = urls[:left]
     if len(taken) < len(urls):
-        log.warning("there are too many sitemaps; not all are read", listed=len(urls), read=len(taken))
+        log.warning("too many sitemaps; rest skipped", listed=len(urls), read=len(taken))
     if taken:
         payload = {**item.payload, DEPTH: depth, SITEMAPS_LEFT: (left - len(taken)) // len(taken)}
         for url in taken:

@@ -172,7 +172,7 @@ class Stage(Generic[P, T]):
             if self.follow.to is not None and self.follow.to not in self.scraper.stages:
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
         if self.policy.ordered and self.by_host:
-            raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=: what runs one after another.")
+            raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
 
     def _lane_of(self, new: NewItem) -> str | None:
         if isinstance(self._lane, _Host):

@@ -77,7 +77,7 @@ class Unpacker:
     def _damaged(self, why: str) -> UsageError:
         return UsageError(
             f"{self._name} is damaged: {why}.",
-            remedy="Get the file again. Part of it may be stored already; reading it again stores nothing twice.",
+            remedy="Get the file again. A part may be stored already; duplicates are dropped.",
         )
 
 

@@ -207,5 +207,5 @@ def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return UsageError(
         f"The URLs cannot be read from {name}: {why[:1].lower()}{why[1:]}.",
-        remedy="Name a file with one URL a line, or - for standard input.",
+        remedy="Name a file with one URL per line, or - for standard input.",
     )

@@ -95,7 +95,7 @@ def _inflater_of(response: ClientResponse) -> Inflater | None:
         return None
     if name in ("gzip", "x-gzip", "deflate"):
         return Inflater(deflate=True)
-    raise Permanent(f"{response.url} came in the encoding {name[:40]!r}; only {ACCEPT_ENCODING} was asked for")
+    raise Permanent(f"{response.url} has the content encoding {name[:40]!r}; accepted are {ACCEPT_ENCODING}")
 
 
 def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:

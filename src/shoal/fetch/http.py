@@ -251,7 +251,7 @@ def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
     if isinstance(error, aiohttp.InvalidURL):
         return Permanent(f"{quoted(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
-        return Permanent(f"{site} is no valid host name")
+        return Permanent(f"{site} is not a valid host name")
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
         return Permanent(f"{site} has an address that is not public, which deny_private refuses")
     # A certificate error is a ValueError too, but not an error of the request.

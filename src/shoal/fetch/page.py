@@ -200,7 +200,7 @@ class Page:
         """The base of relative links: <base href> if there is one, else the page's own URL."""
         base = urls.parse_url(self.url)
         if base is None:
-            raise Permanent(f"{self.url} is no absolute URL, so its links cannot be resolved")
+            raise Permanent(f"{self.url} is not an absolute URL, so its links cannot be resolved")
         body = self.body
         if (b"<base" in body or b"<BASE" in body or b"<Base" in body) and self.content_type in _HTML_TYPES:
             from shoal.fetch import html_links

@@ -132,7 +132,7 @@ def _redirect_target(source: can_ada.URL, location: str) -> can_ada.URL:
         target = source + urls.header_text(location.strip(urls.HTML_WHITESPACE))
     except (ValueError, TypeError):
         start = urls.without_credentials(source.href)
-        raise Permanent(f"{start} redirects to {quoted(location)}, which is no valid URL") from None
+        raise Permanent(f"{start} redirects to {quoted(location)}, which is not a valid URL") from None
     if not urls.is_http(target):
         start = urls.without_credentials(source.href)
         scheme = target.protocol[:-1]

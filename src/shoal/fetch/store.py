@@ -64,7 +64,7 @@ class FileStore:
             await asyncio.to_thread(_save, self._path(page.requested_url), page)
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise StoreFailed(f"{page.requested_url} could not be kept in the store: {reason}.") from error
+            raise StoreFailed(f"{page.requested_url} could not be written to the store: {reason}.") from error
 
     @staticmethod
     def validators(page: Page) -> dict[str, str]:

@@ -257,7 +257,7 @@ class Pool:
                 slot.state = SlotState.GAVE_UP
                 self._report(
                     f"Worker {slot.number} is given up after {pluralize(slot.restarts, 'restart')}; its log is "
-                    f"{self._launcher.log_file(slot.number)}. The others go on."
+                    f"{self._launcher.log_file(slot.number)}. The other workers continue."
                 )
                 return
             else:
@@ -279,9 +279,9 @@ class Pool:
         if code != 0:
             try:
                 freed = await self._pool_workers.mark_dead(child.pid)
-                self._log.info("leases of the worker released", worker=slot.number, items=freed)
+                self._log.info("leases released", worker=slot.number, items=freed)
             except LedgerError as error:  # they are released when the lease ends
-                self._report(f"The items of worker {slot.number} wait for the end of its lease: {error.message}")
+                self._report(f"The items of worker {slot.number} are released when its lease expires: {error.message}")
         return code
 
     async def _wait_before_restart(self, slot: PoolSlot, code: int) -> None:

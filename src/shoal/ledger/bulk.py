@@ -144,7 +144,7 @@ class BaseSteering(ABC):
         which = replace(which, states=which.states or (ItemState.DEAD,))
         if not set(which.states) <= set(RETRYABLE):
             raise InvalidSetting(
-                f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled ones ended badly."
+                f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled items can."
             )
         retried = await self._change(run_id, which, limit, on_progress, lambda items: self._retry(no, items))
         await self._record_event(no, by, "items.retried", run_id, {"items": retried})
@@ -156,7 +156,7 @@ class BaseSteering(ABC):
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or OPEN_STATES)
         if set(which.states) & set(FINAL_STATES):
-            raise InvalidSetting("Items that have ended cannot be cancelled: name open states only.")
+            raise InvalidSetting("Ended items cannot be cancelled: give open states only.")
         reason = f"Cancelled by {by or 'an operator'}."
         cancelled = 0
 

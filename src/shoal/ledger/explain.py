@@ -185,7 +185,7 @@ _REASONS = {
 def _run_reasons(run: Run, changed_at: dt.datetime) -> list[WaitReason]:
     match run.state:
         case RunState.PAUSED:
-            text = f"The run {run.id} is paused; `shoal runs resume {run.id}` lets it go on."
+            text = f"The run {run.id} is paused; `shoal runs resume {run.id}` resumes it."
             return [WaitReason(code="run_paused", text=text, since=changed_at)]
         case RunState.CANCELLED | RunState.FINISHED:
             text = f"The run {run.id} is {run.state.value}."
@@ -201,14 +201,14 @@ def _ledger_full_reasons(full: str | None, workers: Iterable[WorkerView]) -> lis
             full = f"{worker.id} cannot store anything: {worker.report.trouble}"
     if full is None:
         return []
-    return [WaitReason(code="ledger_full", text=f"{full} Workers wait until there is; nothing is lost meanwhile.")]
+    return [WaitReason(code="ledger_full", text=f"{full} Workers wait for free space; nothing is lost.")]
 
 
 def _leased_reason(item: ItemView, workers: Iterable[WorkerView], now: dt.datetime) -> WaitReason:
     """Which worker holds the item, and whether it has started it, according to its last report."""
     worker = next((worker for worker in workers if worker.id == item.worker), None)
     if worker is None:
-        text = f"Claimed by {item.worker}, which is gone; it returns {_RETURNED_BY}."
+        text = f"Claimed by {item.worker}, which no longer exists; it returns {_RETURNED_BY}."
         return WaitReason(code="held_by_dead", text=text, since=item.since)
     if not worker.alive:
         silent = f"no heartbeat for {_seconds(worker.silent_seconds)} (its lease is {worker.lease_seconds:g} s)"
@@ -286,15 +286,15 @@ def _delayed_reason(item: ItemView, reason: str | None, lane: LaneView | None, n
         reason = "order"
     match reason:
         case "retry":
-            text = f"Try {item.tries + 1} of {item.max_attempts} comes later; the last one failed: {item.error}."
+            text = f"Try {item.tries + 1} of {item.max_attempts} is scheduled; the last one failed: {item.error}."
         case "throttled":
             text = f"The site asked to wait: {item.error}."
         case "not_before":
             text = "It was enqueued not to start before a set time."
         case "blocked":
-            text = f"It is the next of its lane {item.lane}, and the lane is blocked."
+            text = f"It is the first item of the lane {item.lane}, which is blocked."
         case "order":
-            text = f"It is the next of its group {item.lane}, and the pause after the one before it is not over."
+            text = f"It is the first item of the group {item.lane}; the pause after the previous item has not ended."
         case _:
             text = f"It waits for the delay of the lane {lane.key if lane else item.lane}."
     if item.due_at is not None and item.due_at <= now:
@@ -316,7 +316,7 @@ def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> li
     waiting = lane.waiting or None
     if lane.paused:
         of_run = f" --run {lane.run_id}" if lane.run_id is not None else ""
-        text = f"The lane {lane.key} is paused; `shoal lanes resume {shlex.quote(lane.key)}{of_run}` lets it go on."
+        text = f"The lane {lane.key} is paused; `shoal lanes resume {shlex.quote(lane.key)}{of_run}` resumes it."
         reasons.append(WaitReason(code="lane_paused", text=text, items=waiting))
     if lane.blocked_seconds > 0:
         reasons.append(_blocked_reason(lane, now))
@@ -328,7 +328,7 @@ def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> li
         elif lane.taken + lane.visiting >= policy.limit:
             text = f"The lane {lane.key} is full: {lane.taken + lane.visiting} of {policy.limit} places are taken."
             if lane.visiting:
-                text += f" {lane.visiting} by requests that redirects or handlers sent there."
+                text += f" {lane.visiting} of them by requests from redirects or handlers."
             reasons.append(WaitReason(code="lane_limit", text=text, items=waiting))
         elif policy.delay_max > 0:
             text = f"The lane {lane.key} starts one item every {_range(policy.delay_min, policy.delay_max)} s"
@@ -373,7 +373,7 @@ def _worker_reasons(
         return [
             WaitReason(
                 code="no_worker_for_partition",
-                text=f"No live worker takes the partition {partition!r}: all keep to their own.",
+                text=f"No live worker takes the partition {partition!r}: all workers claim their own partitions only.",
             )
         ]
     return []
@@ -403,7 +403,7 @@ def _last_served(
 def _no_worker(run: Run, stages: Sequence[str]) -> str:
     named = f"the stage {stages[0]}" if len(stages) == 1 else f"the stages {', '.join(stages)}"
     if run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
-        return f"No live worker runs the members of {run.scraper}. Go on with `shoal run` and its folder."
+        return f"No live worker runs the members of {run.scraper}. Resume it with `shoal run` and its folder."
     start = "Start one: `shoal worker` or `shoal run` with its file or name."
     return f"No live worker serves {named} of {run.scraper}. {start}"
 

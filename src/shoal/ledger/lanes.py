@@ -49,7 +49,7 @@ class BaseLanes(ABC):
     async def get(self, key: str, *, run_id: str | None = None) -> LaneView:
         rows = await self._queryable.fetch(self._sql["get_lanes"], await self._run_no(run_id), key, None, 1)
         if not rows:
-            raise NotFound(f"There is no lane {key!r}.", remedy="Lanes appear with their first item; check the name.")
+            raise NotFound(f"There is no lane {key!r}.", remedy="Check the name; a lane exists from its first item on.")
         return lane_from(rows[0])
 
     async def list(

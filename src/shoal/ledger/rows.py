@@ -48,7 +48,7 @@ def _checked_read(read: Callable[[Row], T]) -> Callable[[Row], T]:
             return read(row)
         except (ValueError, TypeError, KeyError, OverflowError) as problem:
             what = read.__name__.removesuffix("_from")
-            raise LedgerCorrupt(f"The ledger holds a row ({what}) that cannot be read: {problem}.") from problem
+            raise LedgerCorrupt(f"The ledger contains an invalid row ({what}): {problem}.") from problem
 
     return checked
 
@@ -205,7 +205,7 @@ def array_from(value: Any) -> list[Any]:
 def check_limit(limit: int) -> None:
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
         raise InvalidSetting(
-            f"The limit is {limit!r}; it must be from 1 to {MAX_PAGE}.", remedy="Ask for less at once."
+            f"The limit is {limit!r}; it must be from 1 to {MAX_PAGE}.", remedy="Request fewer at once."
         )
 
 
@@ -217,5 +217,7 @@ def int_cursor(cursor: str | None) -> int | None:
 def cursor_parts(cursor: str, count: int) -> list[int]:
     parts = cursor.split(".")
     if len(parts) != count or not all(part.isdecimal() and len(part) < 19 for part in parts):
-        raise UsageError(f"{cursor!r} is no cursor of this list.", remedy="Use the cursor of the page before, or none.")
+        raise UsageError(
+            f"{cursor!r} is not a cursor of this list.", remedy="Use the cursor of the previous page, or none."
+        )
     return [int(part) for part in parts]

@@ -38,7 +38,7 @@ def check_numbers(value: Any, what: str, error: type[UsageError]) -> None:
     place, number = next(_not_finite(msgspec.to_builtins(value, str_keys=True), ""))
     raise error(
         f"The {what} cannot be stored as JSON: {place or 'it'} is {number}, which JSON has no number for.",
-        remedy="Leave the value out, or use None, where there is no number.",
+        remedy="Omit the value, or use None.",
     )
 
 

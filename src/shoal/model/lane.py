@@ -50,7 +50,7 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.delay_min > self.delay_max:
             raise InvalidSetting(f"A lane's delay_min {self.delay_min} is above its delay_max {self.delay_max}.")
         if self.ordered and (self.limit != 1 or self.shared):
-            raise InvalidSetting("An ordered lane runs one at a time within one run: use limit=1 and shared=False.")
+            raise InvalidSetting("An ordered lane must have limit=1 and shared=False.")
         return self
 
 
@@ -70,7 +70,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def checked(self) -> StartRequest:
         if not 1 <= self.count <= MAX_STARTS or len(self.leases) > self.count:
-            raise InvalidSetting(f"{self.count} starts are asked for; from 1 to {MAX_STARTS} are possible.")
+            raise InvalidSetting(f"{self.count} starts requested; it must be from 1 to {MAX_STARTS}.")
         for name in ("slack", "idle"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and 0 <= value <= MAX_LANE_DELAY):
@@ -139,11 +139,11 @@ def parse_rate(text: str) -> float:
     unit = _SECONDS.get(match["unit"])
     if unit is None:
         raise InvalidSetting(
-            f"The rate {text!r} has the unit {match['unit']!r}; Shoal knows s, min, h and d.", remedy=_EXAMPLES
+            f"The rate {text!r} has the unit {match['unit']!r}; the units are s, min, h and d.", remedy=_EXAMPLES
         )
     starts = float(match["starts"])
     if starts == 0:
-        raise InvalidSetting(f"The rate {text!r} would never start anything.", remedy=_EXAMPLES)
+        raise InvalidSetting(f"The rate {text!r} is zero.", remedy=_EXAMPLES)
     pause = float(match["count"] or 1) * unit / starts
     if not 0 < pause <= MAX_LANE_DELAY:
         raise InvalidSetting(

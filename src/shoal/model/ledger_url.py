@@ -130,7 +130,8 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.options:
             if name in _NOT_SUPPORTED:
                 raise BadLedgerUrl(
-                    f"{shown} asks for {name}, which Shoal's PostgreSQL driver does not know.", remedy="Leave it out."
+                    f"{shown} has the option {name}, which Shoal's PostgreSQL driver does not support.",
+                    remedy="Omit it.",
                 )
         timeout = self.options.get("connect_timeout", "0")
         if not (timeout.isascii() and timeout.isdigit()):
@@ -144,7 +145,7 @@ def ledger_address(text: str) -> Path | PostgresAddress:
     if found is not None:
         return found
     if _IN_MEMORY in text:
-        raise BadLedgerUrl(f"{redacted_address(text)} is gone when the process ends, so it cannot hold a ledger.")
+        raise BadLedgerUrl(f"{redacted_address(text)} is an in-memory database; a ledger must be a file.")
     if text.lower().startswith("sqlite://"):
         return _sqlite_file(text)
     if (reason := reason_not_a_path(text)) is not None:

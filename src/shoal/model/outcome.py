@@ -127,7 +127,7 @@ def decide_attempt(
             wait = policy.delay(tries + 1, rng)
             return AttemptDecision(DecisionKind.RETRY, outcome, max(wait, retry_after or 0.0), error)
         case _:
-            raise InvalidSetting(f"{outcome.value} is given by the ledger itself, not by a worker.")
+            raise InvalidSetting(f"{outcome.value} is set by the ledger only, not by a worker.")
 
 
 def clean_error(error: str | None) -> str | None:

@@ -108,7 +108,9 @@ def run_id_at(moment: dt.datetime, taken: int = 0) -> str:
 
 def check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidSetting(f"{name!r} is no {what} name: use letters, digits, '_', '-' and '.', at most 100 of them.")
+        raise InvalidSetting(
+            f"{name!r} is not a valid {what} name: use letters, digits, '_', '-' and '.', at most 100 of them."
+        )
 
 
 def check_count(what: str, value: int, low: int, high: int) -> None:
@@ -119,7 +121,7 @@ def check_count(what: str, value: int, low: int, high: int) -> None:
 def check_key_version(version: int) -> None:
     if version != KEY_VERSION:
         raise InvalidSetting(
-            f"The run's keys follow version {version} of the rules; this code knows version {KEY_VERSION}.",
+            f"The run uses version {version} of the URL key rules; this code supports version {KEY_VERSION}.",
             remedy="Continue the run with the Shoal version that created it, or start it fresh.",
         )
 

@@ -83,7 +83,7 @@ async def plan_run(ledger: Ledger, scraper: Scraper, choice: RunChoice, *, ledge
 
 def nothing_to_resume(scraper: Scraper, ledger_name: str) -> NotFound:
     return NotFound(
-        f"There is no run of {scraper.name} to resume in {ledger_name}.", remedy="Leave --resume out to start one."
+        f"There is no run of {scraper.name} to resume in {ledger_name}.", remedy="Omit --resume to start one."
     )
 
 
@@ -158,7 +158,7 @@ async def fill_run(
         valid = "not valid" if progress.invalid == 1 else "valid"
         raise UsageError(
             f"{which} to start from is {valid}: {progress.first_error(urls)}",
-            remedy="Correct what to start from; nothing was stored.",
+            remedy="Correct the items given to start(); nothing was stored.",
         )
     if seal:
         await ledger.runs.seal(run.id, by=by)
@@ -179,7 +179,7 @@ async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlSource 
         name = noted["name"]
         raise UsageError(
             f"The run {plan.run.id} was stopped before all of {name} was stored.",
-            remedy=f"Hand it in again with --urls-file {shlex.quote(name)} (duplicates are dropped), or use --fresh.",
+            remedy=f"Pass it again with --urls-file {shlex.quote(name)} (duplicates are dropped), or use --fresh.",
         )
 
 
@@ -235,7 +235,7 @@ def _is_alive(pid: int) -> bool:
 def check_has_start_items(scraper: Scraper, urls: object | None, plan: RunPlan) -> None:
     if not scraper.has_sources and urls is None and (plan.run is None or not plan.run.sealed):
         raise UsageError(
-            f"{scraper.name} has nothing to start from.",
+            f"{scraper.name} has no items to start with.",
             remedy=f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
         )
 
@@ -244,7 +244,7 @@ def check_stages(scraper: Scraper, run: Run) -> None:
     missing = [name for name in scraper.stages if name not in run.stages]
     if missing:
         raise InvalidScraper(
-            f"The run {run.id} was made when {scraper.name} had no stage {missing[0]!r}.",
+            f"The run {run.id} was created when {scraper.name} had no stage {missing[0]!r}.",
             remedy="Start a new run with --fresh.",
         )
 
@@ -320,7 +320,7 @@ class RunBusy(NotAllowed):
 
     def __init__(self, scraper: str, run: Run | None, *, own: bool) -> None:
         what = f"Run {run.id} of {scraper} is still active" if run is not None else f"{scraper} is being run"
-        super().__init__(f"{what}, and must not be disturbed.", remedy="Wait until it has ended.")
+        super().__init__(f"{what}, and must not be changed while it runs.", remedy="Wait until it has ended.")
         self.scraper, self.run, self.own = scraper, run, own
 
 
@@ -376,7 +376,7 @@ async def find_keyed_runs(
     if own is not None:
         if own.scraper != scraper:
             raise UsageError(
-                f"The run {own.id}, made for {idempotency_key!r}, belongs to {own.scraper}, not to {scraper}.",
+                f"The run {own.id} with the key {idempotency_key!r} belongs to {own.scraper}, not to {scraper}.",
                 remedy="Give another idempotency key.",
             )
         return KeyedRuns(existing=own)

@@ -88,7 +88,7 @@ class Console:
 
     def _end_process(self, code: int, why: str) -> None:
         if self._quiet:  # otherwise the log has just said it
-            self._print_error(f"This process ends itself: {why}.")
+            self._print_error(f"This process exits: {why}.")
         if sys.stderr.isatty():
             sys.stderr.write(_SHOW_CURSOR)
             sys.stderr.flush()

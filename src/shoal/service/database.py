@@ -97,7 +97,7 @@ async def back_up(settings: Settings, file: Path, *, on_pages: OnPages) -> None:
         raise UsageError("PostgreSQL has its own tool for backups.", remedy=f"Run: {pg_dump_command(settings, file)}")
     async with ledger_context(settings, migrate=False) as ledger:
         if not isinstance(ledger, Backup):
-            raise UsageError("This ledger cannot copy itself.", remedy="Use the tools of its database.")
+            raise UsageError("This ledger has no backup command.", remedy="Use the tools of its database.")
         await ledger.back_up(file, on_pages)
 
 

@@ -53,7 +53,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
         if not self.resumed:
             return f"Run {self.run_id} of {self.scraper} begins."
         left = f"{pluralize(self.remaining, 'item')} {'is' if self.remaining == 1 else 'are'} left"
-        return f"Run {self.run_id} of {self.scraper} goes on: {left}. --fresh starts a new one."
+        return f"Run {self.run_id} of {self.scraper} continues: {left}. Use --fresh to start a new run."
 
 
 class RunPaused(Event, frozen=True, kw_only=True):

@@ -325,7 +325,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidSetting(
-            f"The folder {folder} cannot be made: {error.strerror}.", remedy="Choose another with --log-dir."
+            f"The folder {folder} cannot be created: {error.strerror}.", remedy="Choose another with --log-dir."
         ) from None
 
 

@@ -201,11 +201,11 @@ async def _acquire_slot(ledger: Ledger, name: str, options: SlotOptions) -> Slot
         other, lock = unfinished[0] if unfinished else (slot, None)
         if lock is not None and lock.until <= now:
             raise NotAllowed(
-                f"{name}: the slot of {other.name} was left unfinished by its node.",
+                f"{name}: the slot of {other.name} is unfinished: its node died or was disconnected.",
                 remedy="`shoal schedule start` resumes it.",
             )
         raise NotAllowed(
-            f"{name}: the slot of {other.name} is still going.", remedy="Wait until it has ended and try again."
+            f"{name}: the slot of {other.name} is still running.", remedy="Wait until it has ended and try again."
         )
     return slot
 
@@ -249,4 +249,4 @@ async def _send_slot_alert(settings: Settings, report: SlotReport, log: Log) -> 
     reasons = await send_text(own.notify.urls, f"{slot.schedule}: a slot failed", body, "failure")
     for shown, reason in zip(own.notify.shown(), reasons, strict=True):
         if reason:
-            log.warning("alert about a failed slot not delivered", address=shown, why=reason)
+            log.warning("slot alert not delivered", address=shown, why=reason)

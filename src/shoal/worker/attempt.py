@@ -199,7 +199,7 @@ class Attempt:
             raise ended
         if stage.blocked is not None and (reason := stage.blocked(page)):
             raise Blocked(
-                f"soft block: {reason}" if isinstance(reason, str) else "soft block: the author's rule says so"
+                f"soft block: {reason}" if isinstance(reason, str) else "soft block: by the stage's `blocked` function"
             )
         return page
 

@@ -150,7 +150,7 @@ class Claimer:
 
     async def _register_again(self) -> None:
         """The ledger gave the items to other workers. What runs can no longer be stored, so it is cancelled."""
-        self._log.warning("this worker was declared dead; it registers again under a new id", worker=self._identity.id)
+        self._log.warning("worker declared dead; registering again with a new id", worker=self._identity.id)
         self._lease_buffer.pop_unstarted()
         self._slots.cancel_attempts()
         self._lease_buffer.leases.clear()

@@ -141,7 +141,7 @@ class Committer:
                 self._count(finished)
                 if finished is not given:
                     error = finished.decision.error
-                    self._log.error("the ledger refused the results of an item", item=finished.lease.item, error=error)
+                    self._log.error("results refused by the ledger", item=finished.lease.item, error=error)
         if lost:
             self._log.warning("lease lost before commit; results discarded", items=len(lost))
 

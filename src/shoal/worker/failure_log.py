@@ -51,7 +51,7 @@ class FailureLog:
 
     def log_handler_error(self, claimed: ClaimedItem, error: BaseException) -> None:
         """Log an error of the author's code; its first occurrence with the traceback."""
-        self._log_author_error("the handler failed", claimed, error, error_summary(error))
+        self._log_author_error("handler failed", claimed, error, error_summary(error))
 
     def log_provider_error(self, claimed: ClaimedItem, failed: ProviderFailed) -> None:
         """Log that a provider could not be set up; the first time with the traceback."""
@@ -78,7 +78,7 @@ class FailureLog:
         kind = (
             f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {normalize_message(decision.error or '')}"
         )
-        emit = self._log.warning if self._is_new(kind, "more attempts failed like this", fields) else self._log.debug
+        emit = self._log.warning if self._is_new(kind, "attempt failed repeatedly", fields) else self._log.debug
         emit("attempt failed", **fields)
 
     def log_dropped_items(self, claimed: ClaimedItem, reasons: list[str]) -> None:

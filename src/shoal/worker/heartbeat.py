@@ -81,7 +81,7 @@ class Heartbeat:
             self._call(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
-        self._log.error("the heartbeat thread failed; this worker stops", exc_info=error)
+        self._log.error("heartbeat thread failed; worker stops", exc_info=error)
         if not self.failure.done():
             # A future does not accept a StopIteration or a cancellation as its exception.
             self.failure.set_exception(RuntimeError(f"the heartbeat ended: {type(error).__name__}: {error}"))
@@ -105,7 +105,7 @@ class Heartbeat:
     def _warn_unreachable(self, error: LedgerError) -> None:
         if time.monotonic() - self._warned_at >= WARN_INTERVAL_SECONDS:
             self._warned_at = time.monotonic()
-            self._log.warning("the heartbeat cannot reach the ledger", error=error.message)
+            self._log.warning("heartbeat failed: ledger unreachable", error=error.message)
 
     def _log_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log in one line what asyncio reports, such as a connection that broke while nothing waited for it."""

@@ -32,7 +32,7 @@ async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log)
         try:
             await _call(hook, scraper, ledger, run, log)
         except Exception as error:
-            log.error("a start hook failed", hook=hook.__name__, exc_info=error)
+            log.error("start hook failed", hook=hook.__name__, exc_info=error)
             raise UsageError(
                 f"The start hook {function_location(hook)} failed: {type(error).__name__}: {error}.",
                 remedy="Correct it and run the scraper again.",
@@ -57,7 +57,7 @@ async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: 
         try:
             await _call(hook, scraper, ledger, run, log)
         except Exception as error:
-            log.error("a finish hook failed", hook=hook.__name__, error=f"{type(error).__name__}: {error}")
+            log.error("finish hook failed", hook=hook.__name__, error=f"{type(error).__name__}: {error}")
     return True
 
 
@@ -78,7 +78,7 @@ async def watch_finished_runs(
         except LedgerError as error:
             if last:
                 raise
-            log.warning("cannot see which runs have finished; will try again", error=error.message)
+            log.warning("finished runs unknown: ledger unreachable, retrying", error=error.message)
         if last:
             return
         with contextlib.suppress(TimeoutError):

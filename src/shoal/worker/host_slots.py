@@ -228,11 +228,11 @@ class HostSlotPool:
     def _closed_error(self) -> Throttled:
         left = max(0.0, self._closed_until - time.monotonic())
         why = f": {self._close_reason}" if self._close_reason else ""
-        return Throttled(f"{self._host} must not be visited for {left:.0f} s{why}", retry_after=left, host=self._host)
+        return Throttled(f"{self._host} is closed for {left:.0f} s{why}", retry_after=left, host=self._host)
 
     def _no_slot_error(self) -> Throttled:
         wait = random.uniform(*NO_SLOT_DELAY_SECONDS)
-        return Throttled(f"no slot at {self._host} came free in time", retry_after=wait, host=self._host)
+        return Throttled(f"no free slot at {self._host} in time", retry_after=wait, host=self._host)
 
     def _fail_waiters(self, error: Exception | None = None) -> None:
         while self._waiting:

@@ -180,7 +180,7 @@ async def tear_down(opened: OpenedValue, log: Log) -> None:
         async with asyncio.timeout(TEAR_DOWN_SECONDS):
             await opened.tear_down()
     except Exception as error:
-        log.error("the tear-down of a provider failed", provider=opened.provider.name, error=error_summary(error))
+        log.error("provider teardown failed", provider=opened.provider.name, error=error_summary(error))
 
 
 class _WorkerValue:

@@ -63,7 +63,7 @@ class RetryWhenFull:
             self.trouble = error.message
             if now - self._logged_at >= FULL_RETRY_SECONDS:  # one line for all calls that wait
                 self._logged_at = now
-                self._log.warning("the ledger's disk is full; waiting for space", error=error.message)
+                self._log.warning("ledger disk full; waiting for space", error=error.message)
             await asyncio.sleep(FULL_RETRY_SECONDS)
             try:
                 return await call()
@@ -202,7 +202,7 @@ class Maintenance:
                 report = await self._ledger.upkeep.run_once()
             except LedgerError as error:
                 # Claims and commits fail as well, and decide how long the worker waits.
-                self._log.debug("maintenance cannot reach the ledger", error=error.message)
+                self._log.debug("maintenance skipped: ledger unreachable", error=error.message)
             else:
                 self._log_report(report)
                 if report.more:
@@ -211,6 +211,6 @@ class Maintenance:
 
     def _log_report(self, report: UpkeepReport) -> None:
         for worker in report.lost_workers:
-            self._log.warning("a worker was declared dead; its items were released", worker=worker)
+            self._log.warning("worker declared dead; items released", worker=worker)
         if report.quarantined:
-            self._log.warning("items that killed their workers were quarantined", items=report.quarantined)
+            self._log.warning("items quarantined after killing their workers", items=report.quarantined)

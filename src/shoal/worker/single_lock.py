@@ -90,8 +90,8 @@ async def _renew(name: str, owner_id: str, ledger: Ledger) -> None:
 
 def _already_running_error(scraper: str, owner: str) -> NotAllowed:
     return NotAllowed(
-        f"{scraper} is being run by another process{f' ({owner})' if owner else ''} on this ledger.",
-        remedy='Wait for it, help it with `shoal worker`, or share runs between machines with mode = "distributed".',
+        f"{scraper} is already running in another process{f' ({owner})' if owner else ''} on this ledger.",
+        remedy='Wait until it ends, add workers with `shoal worker`, or share it: mode = "distributed".',
     )
 
 

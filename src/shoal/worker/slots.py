@@ -127,7 +127,7 @@ class Slots:
             for claimed, finished in self._attempts.pop_overdue(OVERDUE_CHECK_SECONDS):
                 task = self._running.pop(claimed.lease, None)
                 if task is not None:
-                    self._log.warning("a handler ignores its timeout; its slot was replaced", item=claimed.name)
+                    self._log.warning("handler ignored its timeout; slot replaced", item=claimed.name)
                     self.tasks.discard(task)
                     if len(self.tasks) < self.capacity:
                         self._add_slot()
@@ -214,7 +214,7 @@ class Slots:
         failure_log = self._attempts.failure_log
         failure_log.log_failed_attempt(claimed, finished.decision)
         if failure_log.constant_error is not None and self._events.stop_reason is None:
-            self._log.error("every attempt fails at the same line; this worker stops", error=failure_log.constant_error)
+            self._log.error("every attempt fails at the same line; worker stops", error=failure_log.constant_error)
             self._events.stop(StopReason.BROKEN)
 
     async def _still_holds_lease(self, claimed: ClaimedItem) -> bool:

@@ -163,7 +163,7 @@ class LoopWatchdog:
             self._warn_at = 2 * self._stalled_seconds
             hang = self._describe_hang(stopped=False)
             self._log.warning(
-                "a handler blocks the event loop; nothing else of this process can run",
+                "event loop blocked by a handler",
                 seconds=round(self._stalled_seconds, 1),
                 at=hang.line,
                 item=", ".join(item.name for item in hang.suspects[:5]),
@@ -174,7 +174,7 @@ class LoopWatchdog:
             self._end(self._describe_hang(stopped=stopped), self._end_process)
 
     def _end(self, hang: Hang, end_process: EndProcess) -> None:
-        self._log.error("the event loop hangs; this process ends itself", why=str(hang))
+        self._log.error("event loop hung; process exits", why=str(hang))
         with contextlib.suppress(Exception):  # leases that cannot be returned now expire
             asyncio.run(asyncio.wait_for(self._release(hang), RELEASE_SECONDS))
         end_process(EXIT_INTERRUPTED if hang.stopped else EXIT_HUNG, str(hang))

@@ -216,7 +216,7 @@ def test_the_suggested_command_repeats_the_options(project: Project) -> None:
         add(project, "fiji/bad", f"{site.url}/status/404")
         arguments = ("--all", "-o", "my data/", "-j", "3", "--set", "member_pause=0", "--timeout", "1")
         command = project.shoal("run", "configs/", *arguments, code=124)
-        (suggested,) = re.findall(r"Go on with: \S*shoal (.*)", command.stderr)
+        (suggested,) = re.findall(r"Continue with: \S*shoal (.*)", command.stderr)
         assert suggested == "run configs/ --resume -j 3 -o 'my data/' --set member_pause=0"
         command = project.shoal(*shlex.split(suggested), code=1)
     assert "run configs/ --failed -j 3 -o 'my data/' --set member_pause=0" in command.stderr
@@ -547,8 +547,8 @@ def test_a_collection_may_have_a_schedule(project: Project) -> None:
     [
         (("configs/",), "configs is a folder of scrapers. Add --all to run them all"),
         (("configs/", "--all", "--urls-file", "x"), "configs/ is a folder of scrapers."),
-        (("configs/", "--all", "--country", "tonga"), "No scraper of the folder is chosen."),
-        (("configs/", "--where", "country=tonga"), "No scraper of the folder is chosen."),
+        (("configs/", "--all", "--country", "tonga"), "The options select no scraper of the folder."),
+        (("configs/", "--where", "country=tonga"), "The options select no scraper of the folder."),
         (("configs/", "--where", "tonga"), "'tonga' is not LABEL=VALUE"),
         (("nowhere/", "--all"), "There is no folder nowhere."),
         (("template.py", "--all"), "template.py is no folder of scrapers."),

@@ -175,7 +175,7 @@ def test_an_interrupted_run_of_an_idempotency_key_is_resumed(project: Project) -
     said = project.shoal(
         "run", "tick", "--idempotency-key", "to night", "--limit", "1", "--set", "concurrency=1"
     ).stderr
-    assert "Go on with: " in said
+    assert "Continue with: " in said
     assert "run tick --idempotency-key 'to night'" in said
     project.shoal("run", "tick", "--idempotency-key", "to night")
     (run,) = runs(project)

@@ -66,7 +66,7 @@ def print_members(session: Session, report: CollectionReport, target: str) -> No
     again = f"{command_line()} run {shlex.quote(target)}"
     same = f"{session.typed(*KEPT_OPTIONS)}{ledger_flag(report.settings)}"
     if totals["not_run"]:
-        session.note(f"Go on with: {again} --resume{same}")
+        session.note(f"Continue with: {again} --resume{same}")
     if totals["failed"]:
         session.note(f"Try those that failed again: {again} --failed{same}")
 

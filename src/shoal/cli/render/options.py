@@ -144,6 +144,9 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
 def says_yes(session: Session, question: str) -> bool:
     """As `confirm`, but return the answer: for callers that clean up after a no."""
     if session.no_input or not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody is there to confirm it.", remedy="Add --yes to do it without asking.")
+        raise UsageError(
+            f"{question} stdin is not a terminal, so it cannot be confirmed.",
+            remedy="Add --yes to do it without asking.",
+        )
     print(session.redacted(f"{question} Go on? [y/N] "), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -88,7 +88,7 @@ def print_end(session: Session, report: PoolReport, target: str, kept_options: s
     if own is not None and not own.remaining:
         session.note(f"The partitions of this pool are done: {pluralize(own.total, 'item')}, {own.dead} of them dead.")
     again = f"pool {shlex.quote(target)} --run-id {run.id}{kept_options}"
-    session.note(f"Go on with: {command_line()} {again}{ledger_flag(report.run.settings)}")
+    session.note(f"Continue with: {command_line()} {again}{ledger_flag(report.run.settings)}")
     if _has_failed(report):
         session.complain(f"The run has not ended: {pluralize(report.failed_workers, 'worker')} failed.")
     elif own is not None and _too_many_dead(report):

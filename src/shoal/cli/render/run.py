@@ -181,7 +181,7 @@ def _print_next(session: Session, report: RunReport, resume_arguments: str, *, e
     run, counts = report.run, report.counts
     shoal, flag = command_line(), ledger_flag(report.settings)
     if run.state is RunState.ACTIVE:
-        session.note(f"Go on with: {shoal} run {resume_arguments}{flag}")
+        session.note(f"Continue with: {shoal} run {resume_arguments}{flag}")
         return
     commands = []
     if counts.results and not exported:

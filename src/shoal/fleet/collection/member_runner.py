@@ -166,7 +166,7 @@ class MemberRunner:
             except OSError as error:
                 raise Transient(f"its records cannot be exported to {path}: {error.strerror}") from None
             except ShoalError as error:
-                raise Transient(f"its records are not exported: {error.message}") from None
+                raise Transient(f"export failed: {error.message}") from None
         return _record(member, outcome, run, self._log_location(file), seconds)
 
     async def _process(

@@ -117,7 +117,8 @@ def plan_members(members: Iterable[Member], member_filter: MemberFilter) -> Coll
     if not chosen:
         known = ", ".join(sorted({member.section for member in all_members}))
         raise UsageError(
-            "No scraper of the folder is chosen.", remedy=f"Check --where, --include and --exclude; it has {known}."
+            "The options select no scraper of the folder.",
+            remedy=f"Check --where, --include and --exclude; it has {known}.",
         )
     groups: dict[str, list[Member]] = defaultdict(list)
     for member in chosen:

@@ -109,7 +109,7 @@ class Scheduler:
             pauses = [await self._poll_schedule(name, config) for name, config in self._schedules.items()]
         except LedgerError as error:
             if self._ledger_answers:
-                self._print(f"The ledger does not answer, so nothing is started: {error.message}")
+                self._print(f"The ledger does not answer; no slot is started: {error.message}")
             self._ledger_answers = False
             return POLL_SECONDS
         if not self._ledger_answers:

@@ -147,7 +147,7 @@ class PostgresWorkers(BaseWorkers):
     async def drain(self, worker: str, *, by: str = "") -> None:
         rows = await self._db.fetch(self._sql["drain_worker"], worker, by)
         if not rows:
-            raise WorkerLost(f"There is no live worker {worker!r}.", remedy="See which workers are present.")
+            raise WorkerLost(f"There is no live worker {worker!r}.", remedy="`shoal workers ls` lists the workers.")
 
     async def stop(self, worker: str) -> int:
         returned: int = await self._db.value(self._sql["stop_worker"], await self._catalog.worker_no(worker))

@@ -64,14 +64,14 @@ def to_shoal_error(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911
             return WorkerLost("This worker was declared dead, or never registered.")
         case "SH002":
             return WrongState(
-                f"The run is {first_line(error)}: it takes no more items.", remedy="Resume it, or start it fresh."
+                f"The run is {first_line(error)}: it accepts no more items.", remedy="Resume it, or start it fresh."
             )
         case "SH003":
             return ClaimSuperseded("The claim was abandoned.")
         case "53100":
             return LedgerFull(f"The database server has no space left: {first_line(error)}.")
         case "XX001" | "XX002" | "58P01" | "58030":
-            return LedgerCorrupt(f"The database is damaged, or its disk is: {first_line(error)}.")
+            return LedgerCorrupt(f"The database or its disk is damaged: {first_line(error)}.")
         case "25006":
             return LedgerReadOnly(
                 f"The database refuses writes: {first_line(error)}.",
@@ -79,7 +79,7 @@ def to_shoal_error(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911
             )
         case "42501":
             return LedgerReadOnly(
-                f"The database refuses this user: {first_line(error)}.",
+                f"Permission denied for the database user: {first_line(error)}.",
                 remedy="Grant the user all rights on the schema shoal, or use its owner.",
             )
     if isinstance(error, _NOT_MIGRATED_ERRORS):
@@ -107,18 +107,18 @@ def tls_error(error: BaseException, url: str, display_url: str) -> LedgerUnreach
     """
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return LedgerUnreachable(
-            f"{display_url} does not speak TLS, and `sslmode` demands it.",
-            remedy="Turn TLS on at the server, or say sslmode=prefer.",
+            f"{display_url} does not support TLS, but `sslmode` requires it.",
+            remedy="Enable TLS on the server, or set sslmode=prefer.",
         )
     if isinstance(error, ssl.SSLError):
         return LedgerUnreachable(
             f"{display_url} is not trusted: {error.strerror or error}.",
-            remedy="Name the file of its certificate authority with sslrootcert=FILE in the address or PGSSLROOTCERT.",
+            remedy="Set sslrootcert=FILE in the address, or PGSSLROOTCERT, to the certificate of its authority.",
         )
     lacks_file = isinstance(error, asyncpg.ClientConfigurationError) and "certificate" in str(error)
     if lacks_file or (isinstance(error, FileNotFoundError) and "sslrootcert=" in url):
         return LedgerUnreachable(
-            f"{display_url} cannot be verified: the file of its certificate authority is not there.",
-            remedy="Name that file with sslrootcert=FILE in the address or PGSSLROOTCERT, or say sslmode=require.",
+            f"{display_url} cannot be verified: the certificate file of its authority does not exist.",
+            remedy="Name that file with sslrootcert=FILE in the address or PGSSLROOTCERT, or set sslmode=require.",
         )
     return None

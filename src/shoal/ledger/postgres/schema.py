@@ -68,6 +68,6 @@ class PostgresSchema:
         isolation = await self._db.value("show default_transaction_isolation")
         if isolation != "read committed":
             raise LedgerError(
-                f"{self._db.display_url} begins transactions as {isolation}; Shoal needs read committed.",
+                f"{self._db.display_url} has the default isolation level {isolation}; Shoal needs read committed.",
                 remedy="Reset default_transaction_isolation for this database and user.",
             )

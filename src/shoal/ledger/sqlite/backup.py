@@ -53,7 +53,7 @@ def _check_target(target: Path) -> None:
     if target.exists():
         raise UsageError(f"{target} exists already.", remedy="Choose another name, or remove the file first.")
     if not target.parent.is_dir():
-        raise UsageError(f"There is no folder {target.parent}.", remedy="Make it, or choose another place.")
+        raise UsageError(f"There is no folder {target.parent}.", remedy="Create it, or choose another path.")
 
 
 def _publish(part: Path, target: Path) -> None:
@@ -62,7 +62,7 @@ def _publish(part: Path, target: Path) -> None:
         part.rename(target)
         _sync(target.parent)
     except OSError as error:
-        raise UsageError(f"{target} cannot be made: {error.strerror}.", remedy="Choose another place.") from None
+        raise UsageError(f"{target} cannot be created: {error.strerror}.", remedy="Choose another place.") from None
 
 
 def _sync(path: Path) -> None:

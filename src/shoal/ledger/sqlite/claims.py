@@ -167,7 +167,7 @@ class SqliteWorkers(BaseWorkers):
             return True
 
         if not await self._db.write(work):
-            raise WorkerLost(f"There is no live worker {worker!r}.", remedy="See which workers are present.")
+            raise WorkerLost(f"There is no live worker {worker!r}.", remedy="`shoal workers ls` lists the workers.")
 
     async def stop(self, worker: str) -> int:
         no = await self._catalog.worker_no(worker)

@@ -70,7 +70,7 @@ class SqliteDatabase:
         except (FileExistsError, NotADirectoryError):
             raise BadLedgerUrl(f"{self.path.parent} is not a folder.") from None
         except OSError as error:
-            raise LedgerReadOnly(f"The folder {self.path.parent} cannot be made: {error.strerror}.") from None
+            raise LedgerReadOnly(f"The folder {self.path.parent} cannot be created: {error.strerror}.") from None
         await self._writer.thread.run(lambda: self._translate_errors(self._open_writer))
         await self._reader.thread.run(lambda: self._translate_errors(lambda: self._open(self._reader)))
         self._inode = self.path.stat().st_ino
@@ -84,7 +84,7 @@ class SqliteDatabase:
         if not is_there:
             raise LedgerUnreachable(
                 f"The ledger file {self.path} was removed or replaced while it was in use.",
-                remedy="What was stored in it is gone unless you put it back; start again.",
+                remedy="Its data is lost unless you restore the file. Then start again.",
             )
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class SqliteDatabase:
         except UnicodeDecodeError as error:
             raise corrupt_error(self.path, "even what SQLite says about it cannot be read") from error
         except UnicodeEncodeError:
-            raise UsageError("A text that was asked for is no valid Unicode.") from None
+            raise UsageError("The text is not valid Unicode.") from None
 
     def _in_transaction(
         self, work: Callable[[sqlite3.Connection], T], cancelled: Callable[[], bool], *, needs_clock: bool = True

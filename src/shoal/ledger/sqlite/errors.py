@@ -27,8 +27,8 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 def busy_error(path: Path, seconds: float) -> LedgerUnreachable:
     return LedgerUnreachable(
-        f"Another process has been writing to {path} for more than {seconds:g} s.",
-        remedy="Look for a stopped process or an open transaction on the file (`fuser -v` names them), then try again.",
+        f"Another process has held the write lock of {path} for more than {seconds:g} s.",
+        remedy="Find the process with `fuser -v` (a stopped process, or an open transaction), then try again.",
     )
 
 
@@ -40,7 +40,9 @@ def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return LedgerReadOnly(f"{path} cannot be written: {error}.")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return LedgerUnreachable(f"{path} is locked: {error}.", remedy="Look for another process that uses it.")
+            return LedgerUnreachable(
+                f"{path} is locked: {error}.", remedy="Find the other process that uses it (`fuser -v`)."
+            )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_MISMATCH:
             return corrupt_error(path, str(error))
         case sqlite3.SQLITE_CONSTRAINT:
@@ -48,8 +50,8 @@ def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR
             return corrupt_error(path, str(error))
         case sqlite3.SQLITE_NOTADB:
             return BadLedgerUrl(
-                f"{path} is not an SQLite database, or its beginning is damaged.",
-                remedy="Choose another file; if this one was a ledger, keep a copy and go back to the last backup.",
+                f"{path} is not an SQLite database, or its header is damaged.",
+                remedy="Choose another file; if this one was a ledger, copy it and restore the last backup.",
             )
         case sqlite3.SQLITE_CANTOPEN:
             return _cannot_open(error, path)
@@ -76,7 +78,7 @@ def corrupt_error(path: Path, finding: str) -> LedgerCorrupt:
     return LedgerCorrupt(
         f"The ledger {path} is damaged: {' '.join(finding.split())}.",
         remedy=(
-            "Stop the workers, keep a copy of the file as it is, and go back to the last backup "
+            "Stop the workers, copy the damaged file, and restore the last backup "
             f"(`shoal db backup`); without one, `sqlite3 {path} .recover` saves what can still be read."
         ),
     )
@@ -102,7 +104,7 @@ def _cannot_open(error: sqlite3.Error, path: Path) -> ShoalError:
     if path.parent.is_dir() and _no_space(path):
         return LedgerFull(f"There is no space left for {path}: {error}.")
     return LedgerUnreachable(
-        f"{path} cannot be opened: {error}.", remedy="Check the path and the rights of its folder."
+        f"{path} cannot be opened: {error}.", remedy="Check the path and the permissions of its folder."
     )
 
 

@@ -138,7 +138,7 @@ def _is_plain(item: PreparedItem) -> bool:
 def _enqueue(tx: Transaction, run_no: int, batch: UrlBatch | ItemBatch) -> tuple[int, int]:
     state = tx.value("run_state", run_no) or "removed"
     if state not in ("active", "paused"):
-        raise WrongState(f"The run is {state}: it takes no more items.", remedy="Resume it, or start it fresh.")
+        raise WrongState(f"The run is {state}: it accepts no more items.", remedy="Resume it, or start it fresh.")
     if isinstance(batch, UrlBatch):
         stored = store_urls(tx, run_no, batch)
     else:

@@ -78,7 +78,7 @@ class NewspaperContext:
         else:
             following = None
         template = self.listing_urls.templates[paging.part]
-        log.info("the listing ends", why=reason, template=template, pages=paging.pages, articles=paging.articles)
+        log.info("listing ended", why=reason, template=template, pages=paging.pages, articles=paging.articles)
         return following
 
 
@@ -147,7 +147,7 @@ async def _read_listing_page(
             raise
         after = paging.after_failure(item.url if is_permanent else None)
         if not is_permanent:
-            log.warning("a page of the listing failed", why=ended.message)
+            log.warning("listing page failed", why=ended.message)
             ends = after.batch_failed(context.paper.listing.batch_size)
             new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
     else:

@@ -179,7 +179,7 @@ class Reader:
         paths = listing.json_paths
         found = json_at(answer, paths.collection)
         if not isinstance(found, list | None):
-            raise Permanent(f"json_paths.collection is {paths.collection!r}, where the answer has no list")
+            raise Permanent(f"json_paths.collection {paths.collection!r} is not a list in the response")
         base = urls.parse_url(self._paper.base_url)
         for each in found or ():
             href = json_at(each, paths.url)

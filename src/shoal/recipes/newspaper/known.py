@@ -65,8 +65,8 @@ def _urls(file: Path) -> Iterator[str]:
                 yield from (line.strip() for line in lines)
     except (OSError, ValueError, csv.Error) as problem:
         raise InvalidScraper(
-            f"{file} cannot be read for the articles that are known: {' '.join(str(problem).split())}.",
-            remedy="Correct the file, or take it out of known.",
+            f"{file} cannot be read as a list of known articles: {' '.join(str(problem).split())}.",
+            remedy="Correct the file, or remove it from known.",
         ) from None
 
 

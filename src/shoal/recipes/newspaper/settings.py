@@ -215,7 +215,7 @@ def _check_url(header: YamlHeader, keys: list[str], url: str) -> None:
         url_key(url)
     except InvalidItem as problem:
         raise yaml_error(
-            header, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write a whole address."
+            header, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write an absolute URL."
         ) from None
 
 
