@@ -26,12 +26,12 @@ from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.service.blocking import run_to_end
 from shoal.service.events import StopRequest
-from shoal.service.scrapers import load_configured
+from shoal.service.lookup import load_configured
 from shoal.service.work import check_stages
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import has_open_runs
 from shoal.worker.hooks import call_finish_hooks
-from shoal.worker.options import StopReason, WorkSummary
+from shoal.worker.state import StopReason, WorkSummary
 
 # Kept at the end of a call for giving back, storing and closing connections.
 RESERVE_SECONDS = 3.0

@@ -19,12 +19,12 @@ from shoal.model.ledger_url import ledger_address, postgres_address, redacted_ad
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
-    from shoal.fetch.protocols import Fetcher
+    from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
     from shoal.notify.alert_thread import AlertThread
     from shoal.worker.attempt_runner import AttemptRunner
-    from shoal.worker.options import WorkerOptions
+    from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
 
@@ -140,7 +140,7 @@ def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen:
     """A worker's options from the settings and from `chosen`."""
     from shoal import __version__
     from shoal.autoscale.rules import LoadLimits
-    from shoal.worker.options import WorkerOptions
+    from shoal.worker.state import WorkerOptions
 
     return WorkerOptions(
         scope=scope,

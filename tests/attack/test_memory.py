@@ -12,11 +12,11 @@ from shoal.config import Settings
 from shoal.errors import Permanent
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.memory import MemoryBudget, reservation
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Request
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
-from shoal.worker.options import WorkerOptions
+from shoal.worker.state import WorkerOptions
 from tests.support.raw_site import Seen, Site, reply
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log

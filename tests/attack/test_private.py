@@ -8,7 +8,7 @@ import pytest
 from shoal.define.context import Http
 from shoal.errors import Permanent
 from shoal.fetch.http import HttpFetcher
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Request
 from shoal.fetch.robots import Robots
 from shoal.fetch.urls import PrivateAddress, is_public, public_socket
 from tests.support.raw_site import Site, redirect, reply

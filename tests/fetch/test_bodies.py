@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import Permanent, Transient
 from shoal.fetch.http import HttpFetcher
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Request
 from tests.support.raw_site import Seen, Site, reply
 
 TEXT = b"<p>page</p>" * 500
@@ -121,7 +121,7 @@ BOMB_SCRIPT = """
 import asyncio, resource, sys
 from shoal.errors import Permanent
 from shoal.fetch.http import HttpFetcher
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Request
 
 async def main(url):
     fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1", max_body=8 << 20)

@@ -9,7 +9,7 @@ import uvloop
 
 from shoal.errors import Permanent, Throttled, Transient
 from shoal.fetch.http import HttpFetcher
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Request
 from tests.support.raw_site import Seen, Site, redirect, reply
 
 STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "before_send", "sent", "done")]

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from shoal.fetch.inflate import Inflater
+from shoal.fetch.body import Inflater
 
 TEXT = b"shoal " * 1_000
 

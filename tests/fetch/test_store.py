@@ -8,8 +8,7 @@ import pytest
 
 from shoal.errors import Permanent, StoreFailed, Throttled
 from shoal.fetch.http import HttpFetcher
-from shoal.fetch.page import Page
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Page, Request
 from shoal.fetch.store import FileStore, StoreOnlyFetcher, StoringFetcher
 from tests.support.raw_site import Seen, Site, redirect, reply
 

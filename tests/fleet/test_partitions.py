@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import UsageError
-from shoal.fleet.partitions import assign_evenly, check_all_assigned, read_assignment, resize_assignment
-from shoal.fleet.plan import Workload, plan_workers
+from shoal.fleet.plan import (
+    Workload,
+    assign_evenly,
+    check_all_assigned,
+    plan_workers,
+    read_assignment,
+    resize_assignment,
+)
 
 STATES = [f"S{number:02d}" for number in range(51)]
 

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal.fleet.process import ChildCommand, ChildProcess, child_environment
-from shoal.fleet.process_limits import ProcessLimits, SessionMemory, wait_within_limits
+from shoal.fleet.process import (
+    ChildCommand,
+    ChildProcess,
+    ProcessLimits,
+    SessionMemory,
+    child_environment,
+    wait_within_limits,
+)
 
 # In the place of `shoal`: a child that counts the signals it gets, or ignores them.
 STUB = """

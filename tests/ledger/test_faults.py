@@ -18,8 +18,7 @@ from shoal.model.lane import LanePolicy
 from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.faults import InjectedFault, retry_on_fault, with_faults
-from shoal.testing.harness import LedgerHarness, done, retry
+from shoal.testing.harness import InjectedFault, LedgerHarness, done, retry, retry_on_fault, with_faults
 
 ITEMS = 250
 SPEC = RunSpec(

@@ -11,9 +11,9 @@ from shoal.ledger import upkeep
 from shoal.ledger.postgres import upkeep as postgres_upkeep
 from shoal.ledger.postgres.ledger import PostgresLedger
 from shoal.ledger.sqlite import upkeep as sqlite_upkeep
-from shoal.ledger.sqlite.bulk import cancel_open_items
 from shoal.ledger.sqlite.database import STALL_SECONDS
 from shoal.ledger.sqlite.ledger import SqliteLedger
+from shoal.ledger.sqlite.runs import cancel_open_items
 from shoal.model.views import ItemFilter
 from shoal.testing.harness import LedgerHarness, dead, done
 

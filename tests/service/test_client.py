@@ -16,7 +16,7 @@ from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
 from shoal.service.events import Event, ItemsRefused, RunPaused
 from shoal.wiring import open_ledger
-from shoal.worker.options import StopReason
+from shoal.worker.state import StopReason
 from tests.support.site import Site
 
 

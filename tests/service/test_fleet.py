@@ -21,11 +21,11 @@ from shoal.service.collection import (
     run_collection,
 )
 from shoal.service.events import CheckFinished, Event, Host, RunEnded, RunProgress
+from shoal.service.lookup import load_configured
 from shoal.service.pool import PoolRequest, prepare_pool, preview_pool, scale_pools
 from shoal.service.pool_run import run_pool
 from shoal.service.run import RunRequest
 from shoal.service.schedule import ScheduleRequest, SlotEnded, read_schedules, run_slot_now, schedules_of
-from shoal.service.scrapers import load_configured
 from shoal.wiring import ledger_context
 
 SCRAPER = """

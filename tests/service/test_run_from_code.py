@@ -14,7 +14,7 @@ import pytest
 from shoal import Page, RunReport, Scraper
 from shoal.errors import InvalidScraper, InvalidSetting, UsageError
 from shoal.model.run import RunState
-from shoal.worker.options import StopReason
+from shoal.worker.state import StopReason
 from tests.support.project import Project, clean_environment
 from tests.support.site import Site
 

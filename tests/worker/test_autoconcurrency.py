@@ -18,7 +18,7 @@ from shoal.model.views import Counts
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
-from shoal.worker.options import WorkerOptions
+from shoal.worker.state import WorkerOptions
 from shoal.worker.worker import Worker
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log

@@ -19,9 +19,9 @@ from shoal.model.run import RunState
 from shoal.model.worker import HeartbeatReply, WorkerState
 from shoal.wiring import ledger_context
 from shoal.worker.commit import Committer
-from shoal.worker.options import StopReason
 from shoal.worker.registration import Maintenance
 from shoal.worker.slots import Slots
+from shoal.worker.state import StopReason
 from tests.support import LONG
 from tests.worker.test_worker import ITEMS, Bench
 

@@ -22,8 +22,7 @@ from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import host_slots
 from shoal.worker.lane_starts import RateLimiter
-from shoal.worker.options import WorkerOptions
-from shoal.worker.state import WorkerEvents, WorkerIdentity, boottime_seconds
+from shoal.worker.state import WorkerEvents, WorkerIdentity, WorkerOptions, boottime_seconds
 from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log

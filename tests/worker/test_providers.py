@@ -21,7 +21,7 @@ from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import providers as providers_module
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.options import StopReason, WorkerOptions, WorkSummary
+from shoal.worker.state import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.worker import Worker
 from tests.support.site import Site
 

@@ -24,7 +24,7 @@ from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import registration as registration_module
 from shoal.worker.commit import CommitQueue
 from shoal.worker.hooks import watch_finished_runs
-from shoal.worker.options import StopReason, WorkerOptions, WorkSummary
+from shoal.worker.state import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.worker import Worker
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log

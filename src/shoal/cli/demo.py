@@ -15,8 +15,8 @@ from shoal.cli.scrapers import command_line
 
 if TYPE_CHECKING:
     from shoal.config import Settings
+    from shoal.demo.scraper import ScrapeCheck
     from shoal.demo.shop import RunningShop
-    from shoal.demo.verify import ScrapeCheck
     from shoal.ledger.protocols import Ledger
 
 # Slow enough to be watched, fast enough to be waited for.
@@ -51,9 +51,8 @@ def _demo_settings(settings: Settings) -> Settings:
 
 async def _demo(session: Session, settings: Settings) -> int:
     from shoal.cli.render.run import exit_code, print_summary
-    from shoal.demo.scraper import shop_scraper
+    from shoal.demo.scraper import check_scrape, shop_scraper
     from shoal.demo.shop import Shop
-    from shoal.demo.verify import check_scrape
     from shoal.service.begin import FillProgress, RunChoice, plan_run
     from shoal.service.console import Console
     from shoal.service.run import RunRequest, begin_run, execute_run, make_report

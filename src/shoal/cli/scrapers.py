@@ -85,7 +85,7 @@ def load(
     """
     import msgspec
 
-    from shoal.service.scrapers import load_configured
+    from shoal.service.lookup import load_configured
 
     overrule(session, overrides)
     scraper, settings = load_configured(target, session.settings, name=name)
@@ -152,7 +152,7 @@ def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile |
             check_stages(scraper, [stage])
             raise typer.BadParameter("it says which stage the URLs of --urls-file are for.", param_hint="--stage")
         return None
-    from shoal.service.scrapers import url_file as make_url_file
+    from shoal.service.lookup import url_file as make_url_file
 
     return make_url_file(scraper, path, stage)
 

@@ -23,8 +23,7 @@ from shoal.cli.scrapers import load
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Permanent, Throttled
-from shoal.fetch.page import Page
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Page, Request
 from shoal.fetch.robots import Robots
 from shoal.model.redaction import redacted
 from shoal.model.url_key import url_host

@@ -12,7 +12,7 @@ from shoal.cli.render.session import Session
 from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
-    from shoal.worker.options import WorkSummary
+    from shoal.worker.state import WorkSummary
 from shoal.cli.scrapers import Concurrency, Least, Most, check_bounds, load
 
 
@@ -83,7 +83,7 @@ def worker(
 
 
 def _print_end(session: Session, summary: WorkSummary) -> None:
-    from shoal.worker.options import StopReason
+    from shoal.worker.state import StopReason
 
     if summary.stop_reason is StopReason.NOTHING_LEFT:
         session.note("No more records to claim.")  # S0.22

@@ -11,8 +11,7 @@ import msgspec
 
 from shoal.errors import Throttled
 from shoal.fetch.classify import classify_page
-from shoal.fetch.page import Page
-from shoal.fetch.protocols import Fetcher, Request, RequestGate
+from shoal.fetch.page import Fetcher, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
 

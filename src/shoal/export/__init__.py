@@ -1,8 +1,7 @@
 """Export of results to files, samples of results, and the coverage of their fields."""
 
-from shoal.export.coverage import SAMPLE, Coverage, FieldCoverage, measure_coverage
 from shoal.export.job import ExportReport, Layout, check_target, export_run
-from shoal.export.records import first_results
+from shoal.export.records import SAMPLE, Coverage, FieldCoverage, first_results, measure_coverage
 from shoal.export.targets import Format
 
 __all__ = [

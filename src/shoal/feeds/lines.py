@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 
 from shoal.errors import UsageError
-from shoal.fetch.inflate import GZIP_MAGIC, Inflater
+from shoal.fetch.body import GZIP_MAGIC, Inflater
 
 BLOCK = 256 << 10
 _BOM = b"\xef\xbb\xbf"

@@ -1,4 +1,8 @@
-"""Reads the body of a response and decodes it to text.
+"""Reads the body of a response: bounded decompression, character sets.
+
+Inflater: bounded streaming decompression, for response bodies, sitemaps and URL files.
+
+Reads the body of a response and decodes it to text.
 
 The body is decompressed here and not by aiohttp, so that the size cap applies to the decompressed bytes of a zip bomb.
 """
@@ -6,19 +10,23 @@ The body is decompressed here and not by aiohttp, so that the size cap applies t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, read_bom, to_unicode
 
 from shoal.errors import Permanent, Transient
-from shoal.fetch.inflate import Inflater
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
     from shoal.fetch.memory import Reservation
 
+GZIP_MAGIC = b"\x1f\x8b"
+STEP = 256 << 10
+_GZIP_HEADER = 16 + zlib.MAX_WBITS
+_GZIP_OR_ZLIB_HEADER = 32 + zlib.MAX_WBITS
+_NO_HEADER = -zlib.MAX_WBITS
 ACCEPT_ENCODING = "gzip, deflate"
 # A body of unknown size is reserved in steps of this.
 _RESERVE_STEP = 64 * 1024
@@ -35,6 +43,68 @@ _WEB_ENCODINGS = frozenset(
         *("gb18030", "big5hkscs", "euc_jp", "iso2022_jp"),
     }
 )
+
+
+class Inflater:
+    """Decompresses gzip block by block, several members in a row too; no input makes it hold more than a step at once.
+
+    `deflate` accepts zlib streams and bare deflate streams as well. Data behind the last member is ignored, as browsers
+    do. The caller counts the bytes and stops iterating at its own limit.
+    """
+
+    def __init__(self, *, deflate: bool = False) -> None:
+        self._deflate = deflate
+        self._header = _GZIP_OR_ZLIB_HEADER if deflate else _GZIP_HEADER
+        self._stream: Any = zlib.decompressobj(self._header)
+        self._started = False
+        self._between_members = b""
+        self._ignores_rest = False
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the input so far ends inside a member. No input at all is complete."""
+        return self._started and not self._stream.eof
+
+    def feed(self, block: bytes, step: int = STEP) -> Iterator[bytes]:
+        """The decompressed bytes in pieces of at most `step`. Raises zlib.error for broken data."""
+        has_output = False
+        while (block or has_output) and not self._ignores_rest:
+            if self._stream.eof:
+                block = self._next_member(block)
+                continue
+            piece = self._decompress(block, step)
+            # zlib may have taken in the whole block and still hold output that did not fit into the step.
+            has_output = len(piece) == step and not self._stream.eof
+            block = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
+            if piece:
+                yield piece
+
+    def _decompress(self, block: bytes, step: int) -> bytes:
+        try:
+            piece: bytes = self._stream.decompress(block, step)
+        except zlib.error as error:
+            if self._started or not self._deflate:
+                raise
+            # Some servers send a bare deflate stream, without the zlib header that HTTP requires.
+            self._stream = zlib.decompressobj(_NO_HEADER)
+            try:
+                piece = self._stream.decompress(block, step)
+            except zlib.error:
+                raise error from None
+        self._started = True
+        return piece
+
+    def _next_member(self, block: bytes) -> bytes:
+        block = self._between_members + block
+        self._between_members = b""
+        if len(block) < len(GZIP_MAGIC):
+            self._between_members = block
+            return b""
+        if block.startswith(GZIP_MAGIC):
+            self._stream = zlib.decompressobj(self._header)
+        else:
+            self._ignores_rest = True
+        return block
 
 
 async def read_body(

@@ -19,8 +19,7 @@ from aiohttp import hdrs
 
 from shoal.errors import AttemptEnded, Permanent, Transient
 from shoal.fetch import urls
-from shoal.fetch.body import ACCEPT_ENCODING, read_body
-from shoal.fetch.inflate import GZIP_MAGIC
+from shoal.fetch.body import ACCEPT_ENCODING, GZIP_MAGIC, read_body
 from shoal.fetch.memory import reservation
 from shoal.fetch.page import Page
 from shoal.fetch.redirects import REDIRECTS, CookieJars, RedirectChain
@@ -33,7 +32,7 @@ NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
-    from shoal.fetch.protocols import Request, RequestGate
+    from shoal.fetch.page import Request, RequestGate
 
     _Pollers = WeakKeyDictionary[asyncio.Protocol, select.poll]
 

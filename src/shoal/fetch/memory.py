@@ -7,7 +7,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from shoal.fetch.inflate import GZIP_MAGIC
+from shoal.fetch.body import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page

@@ -19,7 +19,7 @@ from shoal.model.url_key import quoted
 if TYPE_CHECKING:
     import can_ada
 
-    from shoal.fetch.protocols import Request
+    from shoal.fetch.page import Request
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CREDENTIALS = (hdrs.AUTHORIZATION, hdrs.COOKIE, hdrs.PROXY_AUTHORIZATION)

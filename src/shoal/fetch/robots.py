@@ -13,14 +13,13 @@ from protego import Protego
 from shoal.errors import AttemptEnded, Permanent, Throttled, Transient
 from shoal.fetch import urls
 from shoal.fetch.classify import classify_page, ratio
-from shoal.fetch.protocols import Request
+from shoal.fetch.page import Request
 from shoal.model.lane import MAX_LANE_DELAY
 from shoal.model.log import Log
 from shoal.model.url_key import quoted
 
 if TYPE_CHECKING:
-    from shoal.fetch.page import Page
-    from shoal.fetch.protocols import Fetcher, RequestGate
+    from shoal.fetch.page import Fetcher, Page, RequestGate
 
 MAX_FILE_BYTES = 512 * 1024
 MAX_SITES = 10_000

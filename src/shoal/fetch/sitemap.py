@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from shoal.fetch.body import GZIP_MAGIC, Inflater
 from shoal.fetch.classify import read_date
-from shoal.fetch.inflate import GZIP_MAGIC, Inflater
 
 MAX_INFLATED = 50 << 20
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

@@ -24,7 +24,7 @@ from shoal.fetch.page import Page
 from shoal.model.url_key import key_hash, url_key
 
 if TYPE_CHECKING:
-    from shoal.fetch.protocols import Fetcher, Request, RequestGate
+    from shoal.fetch.page import Fetcher, Request, RequestGate
 
 _FORMAT = 1
 # Twice as fast as the default, for bodies a tenth larger.

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from shoal.errors import LedgerError, UsageError
-from shoal.fleet.partitions import PartitionAssignment
+from shoal.fleet.plan import PartitionAssignment
 from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState, WorkerLauncher
 from shoal.fleet.process import EX_OSERR, EXIT_INTERRUPTED
 from shoal.model.log import Log

@@ -27,6 +27,7 @@ from shoal.notify.conditions import (
     AlertKind,
     AlertRules,
     alert_rules,
+    build_alert,
     delivery_lock,
     end_condition,
     handler_fails_condition,
@@ -35,7 +36,6 @@ from shoal.notify.conditions import (
     raise_lock,
     running_conditions,
 )
-from shoal.notify.messages import build_alert
 
 MAX_RUNS_CHECKED = 200
 MAX_RECENT_ALERTS = 300

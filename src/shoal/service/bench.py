@@ -30,7 +30,7 @@ from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.service.events import Notice, OnEvent, ignore
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path
-from shoal.worker.options import WorkerOptions
+from shoal.worker.state import WorkerOptions
 
 BY = "shoal bench"
 NAME = "shoal-bench"

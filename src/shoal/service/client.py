@@ -34,9 +34,8 @@ from shoal.service import inspect, steer
 from shoal.service.begin import RunChoice
 from shoal.service.events import Host, OnEvent, ignore
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
-from shoal.service.lookup import find_run, ledger_named_in_errors, operator
+from shoal.service.lookup import configure, find_run, ledger_named_in_errors, load_configured, operator, url_source
 from shoal.service.run import EnqueueReport, enqueue_on, flag_text
-from shoal.service.scrapers import configure, load_configured, url_source
 from shoal.service.steer import ReleasedLeases, RemovedRun, ReplayedItem, ResumedRun
 from shoal.wiring import open_ledger
 

@@ -16,10 +16,8 @@ from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
 from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
-from shoal.fleet.collection.scraper import collection_scraper
-from shoal.fleet.collection.summary import PAGE, Summary, summarize
-from shoal.fleet.process import EXIT_SECONDS, child_environment, give_up_on_signals
-from shoal.fleet.process_limits import ProcessLimits
+from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, summarize
+from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
@@ -30,7 +28,7 @@ from shoal.service.begin import FillProgress, RunChoice, RunPlan, begin_lock, pl
 from shoal.service.events import Event, Host, ignore
 from shoal.service.run import RunRequest, begin_run, execute_run
 from shoal.wiring import ledger_context, sqlite_path
-from shoal.worker.options import StopReason
+from shoal.worker.state import StopReason
 
 NO_DEAD = DeadLimit(Decimal(0), False)
 

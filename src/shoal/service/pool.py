@@ -24,9 +24,9 @@ from shoal.fleet.autoscale import (
     AUTO,
     set_desired_size,
 )
-from shoal.fleet.partitions import PartitionAssignment
 from shoal.fleet.plan import (
     PartitionAssigner,
+    PartitionAssignment,
     PlannedWorker,
     Workload,
     plan_workers,

@@ -37,7 +37,7 @@ from shoal.service.pool import PreparedPool, open_pool_logs
 from shoal.service.run import RunReport, make_report
 from shoal.service.work import alerts, progress_events, run_beside
 from shoal.worker.hooks import call_finish_hooks
-from shoal.worker.options import StopReason, WorkSummary
+from shoal.worker.state import StopReason, WorkSummary
 
 FOLLOW_SECONDS = 0.5
 LAST_PROGRESS_SECONDS = 1.0

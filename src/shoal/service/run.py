@@ -47,7 +47,7 @@ from shoal.service.begin import (
 from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
 from shoal.service.console import Console
 from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStarted
-from shoal.service.scrapers import configure, url_source
+from shoal.service.lookup import configure, url_source
 from shoal.service.work import (
     alerts,
     free_local_ledger,
@@ -60,7 +60,7 @@ from shoal.service.work import (
 )
 from shoal.wiring import build_fetcher, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
-from shoal.worker.options import WorkSummary
+from shoal.worker.state import WorkSummary
 from shoal.worker.worker import Worker
 
 FOLLOW_SECONDS = 0.5

@@ -16,8 +16,7 @@ from shoal.errors import LedgerNotMigrated, NotAllowed, NotFound, ShoalError, Us
 from shoal.fleet.process import child_environment, stop_on_signals
 from shoal.fleet.schedule.scheduler import Scheduler
 from shoal.fleet.schedule.slot_runner import SlotOptions, SlotRunner
-from shoal.fleet.schedule.slots import Slot, SlotReport, read_first_seen, read_slots
-from shoal.fleet.schedule.timetable import Timetable, next_slots
+from shoal.fleet.schedule.slots import Slot, SlotReport, Timetable, next_slots, read_first_seen, read_slots
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.views import LockView

@@ -18,7 +18,7 @@ import msgspec
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import UnknownStage
-from shoal.fetch.protocols import Fetcher
+from shoal.fetch.page import Fetcher
 from shoal.fleet.process import DRAINING, EXIT_INTERRUPTED, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
@@ -34,8 +34,8 @@ from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
-from shoal.worker.options import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.single_lock import was_abandoned
+from shoal.worker.state import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.worker import Worker
 
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Page
-from shoal.fetch.protocols import Fetcher, Request
+from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.threads import ThreadRunner

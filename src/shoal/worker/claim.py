@@ -13,10 +13,9 @@ from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 from shoal.observe.snapshot import find_bottleneck, take_snapshot
-from shoal.worker.options import StopReason
 from shoal.worker.registration import Registration
 from shoal.worker.slots import Slots
-from shoal.worker.state import LeaseBuffer
+from shoal.worker.state import LeaseBuffer, StopReason
 
 OPEN_STATES = (RunState.ACTIVE, RunState.PAUSED)
 MAX_RUNS_CHECKED = 200

@@ -8,9 +8,8 @@ from collections import Counter, deque
 
 from shoal.model.log import Log
 from shoal.model.outcome import DecisionKind, FinishedAttempt, OutcomeClass
-from shoal.worker.options import WorkSummary
 from shoal.worker.registration import Registration
-from shoal.worker.state import LeaseBuffer
+from shoal.worker.state import LeaseBuffer, WorkSummary
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 8 << 20

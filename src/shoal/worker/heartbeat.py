@@ -21,9 +21,8 @@ from shoal.model.log import Log
 from shoal.model.worker import MAX_REPORTED_ITEMS, WorkerReport, WorkerState
 from shoal.worker.attempt_runner import AttemptRunner
 from shoal.worker.commit import CommitQueue
-from shoal.worker.options import StopReason
 from shoal.worker.registration import OpenLedger, Registration
-from shoal.worker.state import boottime_seconds
+from shoal.worker.state import StopReason, boottime_seconds
 from shoal.worker.watchdog import LoopWatchdog
 
 MAX_INTERVAL_SECONDS = 2.0

@@ -18,8 +18,7 @@ from shoal.model.log import Log
 from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass, clean_error
 from shoal.model.views import CommitReport, UpkeepReport
 from shoal.model.worker import WorkerSpec, new_worker_id
-from shoal.worker.options import WorkerOptions
-from shoal.worker.state import WorkerIdentity
+from shoal.worker.state import WorkerIdentity, WorkerOptions
 
 T = TypeVar("T")
 OpenLedger = Callable[[], Awaitable[Ledger]]

@@ -16,15 +16,13 @@ from typing import Any
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.worker.attempt_runner import AttemptRunner
-from shoal.worker.autoconcurrency import AutoConcurrency
 from shoal.worker.claim import Claimer
 from shoal.worker.commit import CommitQueue, Committer
 from shoal.worker.heartbeat import Heartbeat
-from shoal.worker.options import StopReason, WorkSummary
 from shoal.worker.politeness import ClosedLanes
 from shoal.worker.registration import Maintenance, OpenLedger, Registration
-from shoal.worker.slots import Slots
-from shoal.worker.state import LeaseBuffer
+from shoal.worker.slots import AutoConcurrency, Slots
+from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
 from shoal.worker.watchdog import EndProcess, LoopWatchdog
 
 CLAIMER_STOP_SECONDS = 0.5

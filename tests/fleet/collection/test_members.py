@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import NotFound, UsageError
-from shoal.fleet import process_limits
+from shoal.fleet import process
 from shoal.fleet.collection.members import Member, MemberFilter, discover, plan_members
 
 
@@ -214,15 +214,15 @@ def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
 async def test_one_reading_of_the_process_table_serves_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is made beside the event loop."""
     looks: list[int] = []
-    memory_by_session = process_limits.memory_by_session
+    memory_by_session = process.memory_by_session
 
     def look() -> dict[int, int]:
         looks.append(threading.get_ident())
         return memory_by_session()
 
-    monkeypatch.setattr(process_limits, "POLL_SECONDS", 60.0)
-    monkeypatch.setattr(process_limits, "memory_by_session", look)
-    memory = process_limits.SessionMemory()
+    monkeypatch.setattr(process, "POLL_SECONDS", 60.0)
+    monkeypatch.setattr(process, "memory_by_session", look)
+    memory = process.SessionMemory()
     own, nobody, *_ = await asyncio.gather(
         memory.used_by(os.getsid(0)), memory.used_by(0), *(memory.used_by(os.getsid(0)) for _ in range(20))
     )

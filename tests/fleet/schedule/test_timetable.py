@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from shoal.config.schedules import Missed, ScheduleConfig
-from shoal.fleet.schedule.timetable import MAX_BACKFILL, Timetable, next_slots
+from shoal.fleet.schedule.slots import MAX_BACKFILL, Timetable, next_slots
 
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 BERLIN = "Europe/Berlin"

@@ -10,7 +10,7 @@ from shoal.cli.render.session import BOLD, RED, Session
 from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
 from shoal.fleet.collection.member_runner import MemberStatus, member_command
 from shoal.fleet.collection.members import CollectionPlan, Member
-from shoal.fleet.collection.summary import NOT_RUN, GroupReport, MemberReport, Summary
+from shoal.fleet.collection.scraper import NOT_RUN, GroupReport, MemberReport, Summary
 from shoal.observe.formatting import format_duration, format_time, pluralize, printable
 from shoal.service.collection import CollectionPlanned, CollectionReport
 

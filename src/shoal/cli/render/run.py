@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shoal.model.run import Run
     from shoal.service.begin import RunBusy, RunPlan, UrlSource
     from shoal.service.run import RunReport
-    from shoal.worker.options import WorkSummary
+    from shoal.worker.state import WorkSummary
 
 COUNTED = 100_000
 MAX_FAILURES = 5
@@ -120,7 +120,7 @@ def exit_code(report: RunReport) -> int:
 
 
 def exit_code_of_worker(summary: WorkSummary) -> int:
-    from shoal.worker.options import StopReason
+    from shoal.worker.state import StopReason
 
     match summary.stop_reason:
         case StopReason.STOPPED | StopReason.ORDERED:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.demo.shop.catalogue import assign_faults, make_catalogue
-from shoal.demo.shop.facts import ShopFacts, gather_facts
-from shoal.demo.shop.site import Routes, ShopResponse, not_found, outlet_routes, shop_routes
+from shoal.demo.shop.site import Routes, ShopFacts, ShopResponse, gather_facts, not_found, outlet_routes, shop_routes
 from shoal.errors import InvalidSetting
 
 if TYPE_CHECKING:

@@ -17,8 +17,14 @@ from shoal.errors import AttemptEnded, LedgerError, NotAllowed, Permanent, Shoal
 from shoal.export import export_run
 from shoal.fleet.collection.members import Member
 from shoal.fleet.pool_workers import PoolWorkers
-from shoal.fleet.process import ChildCommand, ChildProcess
-from shoal.fleet.process_limits import ProcessExit, ProcessLimits, SessionMemory, wait_within_limits
+from shoal.fleet.process import (
+    ChildCommand,
+    ChildProcess,
+    ProcessExit,
+    ProcessLimits,
+    SessionMemory,
+    wait_within_limits,
+)
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.log import Log

@@ -1,24 +1,36 @@
-"""A collection as a scraper: its items are the members, its ordered lanes are the groups.
+"""A collection as a scraper whose items are its members, and the summary of its run.
+
+A collection as a scraper: its items are the members, its ordered lanes are the groups.
 
 So a collection has leases, retries, several machines, progress and `why`, as every run has.
+
+The report on every member and every group of a collection, read from the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import datetime as dt
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from shoal.define.context import Item
 from shoal.define.policy import MAX_TIMEOUT_SECONDS
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Permanent
-from shoal.fleet.collection.member_runner import MemberRunner
+from shoal.fleet.collection.member_runner import MemberRunner, MemberStatus, idempotency_key_of
 from shoal.fleet.collection.members import CollectionPlan, Member
-from shoal.model.item import NewItem
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import ItemState, NewItem
 from shoal.model.log import Log
-from shoal.model.run import COLLECTION_SCRAPER_PREFIX
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
+from shoal.model.views import Counts, ItemView
 
 STAGE = "member"
+PAGE = 1_000
+NOT_RUN = "not run"
+_WORST_FIRST = (MemberStatus.FAILED.value, NOT_RUN, MemberStatus.WARNING.value, MemberStatus.SUCCESS.value)
 
 
 def collection_scraper(
@@ -59,3 +71,126 @@ def collection_scraper(
 
 def _group(new: NewItem) -> str | None:
     return (new.payload or {}).get("group")
+
+
+class MemberReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`status`: success, warning, failed, or `not run` for one that has not started or not ended."""
+
+    member: str
+    group: str | None
+    status: str
+    reason: str
+    run_id: str | None = None
+    done: int = 0
+    dead: int = 0
+    records: int = 0
+    seconds: float | None = None
+    log: str | None = None
+
+
+class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A group as a whole. `status`: that of its worst member. `seconds`: of its members together.
+
+    `exit_code`: what a collection of these members alone would end with.
+    """
+
+    group: str
+    status: str
+    exit_code: int
+    total: int
+    success: int
+    warnings: int
+    failed: int
+    not_run: int
+    success_rate: float | None
+    seconds: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The reports on all members of a run, at the ledger's time `at`."""
+
+    at: dt.datetime
+    members: Sequence[MemberReport]
+
+    def count(self, status: str) -> int:
+        return sum(member.status == status for member in self.members)
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the members that have ended, the share that did not fail."""
+        ended = len(self.members) - self.count(NOT_RUN)
+        return round((ended - self.count(MemberStatus.FAILED)) / ended, 4) if ended else None
+
+    def exit_code(self, if_stopped: int) -> int:
+        """0 without failures, 1 with one, `if_stopped` when some were not run."""
+        return if_stopped if self.count(NOT_RUN) else int(self.count(MemberStatus.FAILED) > 0)
+
+    def groups(self, if_stopped: int) -> list[GroupReport]:
+        """Every group, in the order they were planned."""
+        names = dict.fromkeys(member.group for member in self.members if member.group is not None)
+        return [self._group(name, if_stopped) for name in names]
+
+    def _group(self, name: str, if_stopped: int) -> GroupReport:
+        own = Summary(at=self.at, members=[member for member in self.members if member.group == name])
+        return GroupReport(
+            group=name,
+            status=next(status for status in _WORST_FIRST if own.count(status)),
+            exit_code=own.exit_code(if_stopped),
+            total=len(own.members),
+            success=own.count(MemberStatus.SUCCESS),
+            warnings=own.count(MemberStatus.WARNING),
+            failed=own.count(MemberStatus.FAILED),
+            not_run=own.count(NOT_RUN),
+            success_rate=own.success_rate,
+            seconds=round(sum(member.seconds or 0.0 for member in own.members), 1),
+        )
+
+
+async def summarize(ledger: Ledger, run: Run) -> Summary:
+    """Every member that the run has, singles and those of groups alike, in the order they were planned."""
+    records = await _records(ledger, run)
+    members, cursor = [], None
+    while True:
+        page = await ledger.reads.items(run.id, cursor=cursor, limit=PAGE)
+        members += [await _report(ledger, run, item, records.get(item.id)) for item in page.rows]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return Summary(at=(await ledger.health.check()).clock, members=members)
+
+
+async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) -> MemberReport:
+    key = item.key or ""
+    group = (item.payload or {}).get("group")
+    if record is not None:
+        return msgspec.convert({**msgspec.json.decode(record), "group": group}, MemberReport)
+    own = await ledger.runs.by_idempotency_key(idempotency_key_of(run.id, key))
+    counts = Counts() if own is None else await ledger.reads.stats(own.id)
+    failed = item.state is ItemState.DEAD
+    attempts = await ledger.reads.attempts(run.id, item.id) if failed else []
+    # Of the last attempt that has one: an attempt that ended with its worker has no detail.
+    detail = next((attempt.detail for attempt in reversed(attempts) if attempt.detail), {})
+    seconds = detail.get("seconds", attempts[-1].seconds if attempts else None)
+    return MemberReport(
+        member=key,
+        group=group,
+        status=MemberStatus.FAILED.value if failed else NOT_RUN,
+        reason=item.error or ("" if failed else item.state.value),
+        run_id=None if own is None else own.id,
+        done=counts.done,
+        dead=counts.dead,
+        records=counts.results,
+        seconds=None if seconds is None else round(seconds, 1),
+        log=detail.get("log"),
+    )
+
+
+async def _records(ledger: Ledger, run: Run) -> dict[int, str]:
+    found: dict[int, str] = {}
+    cursor = None
+    while True:
+        page = await ledger.reads.results(run.id, cursor=cursor, limit=PAGE)
+        found |= {row.item: row.record for row in page.rows}
+        cursor = page.cursor
+        if cursor is None:
+            return found

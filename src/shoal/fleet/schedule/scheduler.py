@@ -14,8 +14,16 @@ from contextlib import suppress
 from shoal.config.schedules import ScheduleConfig
 from shoal.errors import LedgerError
 from shoal.fleet.schedule.slot_runner import SlotOptions, SlotRunner
-from shoal.fleet.schedule.slots import Slot, SlotDecision, SlotReport, decide, read_slots, record_first_seen
-from shoal.fleet.schedule.timetable import Timetable, next_slots
+from shoal.fleet.schedule.slots import (
+    Slot,
+    SlotDecision,
+    SlotReport,
+    Timetable,
+    decide,
+    next_slots,
+    read_slots,
+    record_first_seen,
+)
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 

@@ -11,9 +11,9 @@ from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.claims import BaseClaims, BaseWorkers, ClaimRow
 from shoal.ledger.fairness import QueueRow
-from shoal.ledger.postgres.bulk import update_idle_runs
 from shoal.ledger.postgres.database import PostgresDatabase, Record
 from shoal.ledger.postgres.errors import ClaimSuperseded, ConnectionLost
+from shoal.ledger.postgres.runs import update_idle_runs
 from shoal.model.item import Lease
 from shoal.model.views import UpkeepReport
 from shoal.model.worker import WorkerSpec

@@ -7,13 +7,12 @@ from functools import cache
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.coordination import SqlLocks, SqlSettings
-from shoal.ledger.postgres.bulk import PostgresBulk, PostgresSteering
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import PostgresIntake
 from shoal.ledger.postgres.lanes import PostgresLanes
-from shoal.ledger.postgres.runs import PostgresRuns
+from shoal.ledger.postgres.runs import PostgresBulk, PostgresRuns, PostgresSteering
 from shoal.ledger.postgres.schema import PostgresSchema
 from shoal.ledger.postgres.upkeep import PostgresUpkeep
 from shoal.ledger.reads import SqlReads

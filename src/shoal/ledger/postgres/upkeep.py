@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from shoal.ledger.bulk import BaseBulk
-from shoal.ledger.postgres.bulk import update_idle_runs
 from shoal.ledger.postgres.claims import PROMOTE_BATCH, RESCUE_BATCH
 from shoal.ledger.postgres.database import PostgresDatabase
+from shoal.ledger.postgres.runs import update_idle_runs
+from shoal.ledger.runs import BaseBulk
 from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
 from shoal.model.views import UpkeepReport
 

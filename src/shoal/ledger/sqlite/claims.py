@@ -11,10 +11,10 @@ from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.claims import BaseClaims, BaseWorkers, ClaimRow
 from shoal.ledger.fairness import QueueRow
-from shoal.ledger.sqlite.bulk import update_idle_runs
+from shoal.ledger.sqlite.connection import Transaction, json_text
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, declare_lost, reconcile, rescue, stop_worker, unlease
-from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.ledger.sqlite.runs import update_idle_runs
 from shoal.model.item import Lease
 from shoal.model.views import UpkeepReport
 from shoal.model.worker import WorkerSpec

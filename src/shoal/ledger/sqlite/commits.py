@@ -8,10 +8,10 @@ import msgspec
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
+from shoal.ledger.sqlite.connection import Transaction, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
 from shoal.ledger.sqlite.moves import admit
-from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
 from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.views import CommitReport
 

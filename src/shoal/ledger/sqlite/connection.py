@@ -1,4 +1,14 @@
-"""A connection to the file and the thread that it lives in."""
+"""A connection, its thread, its write transactions and its clock.
+
+A write transaction, and the ledger's clock (law 3): one for all processes on the file, without jumps.
+
+The clock is the kernel's time since boot (CLOCK_BOOTTIME, which continues during suspend) plus an offset stored in the
+ledger for each boot. The first process after a boot sets the offset so that the time is that of the wall clock, or the
+latest time stored in the ledger if the wall clock is behind it. So ledger time never goes back; a change of the wall
+clock takes effect after the next boot.
+
+A connection to the file and the thread that it lives in.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +16,120 @@ import datetime as dt
 import math
 import sqlite3
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from shoal.errors import LedgerCorrupt, LedgerUnreachable
 from shoal.ledger.sqlite.errors import APPLICATION_ID
 from shoal.ledger.sqlite.integrity import find_damage
-from shoal.ledger.sqlite.transaction import SqliteClock, micros, to_datetime
 from shoal.threads import ThreadRunner
 
+MICRO = 1_000_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_KERNEL_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+decoded = msgspec.json.Decoder().decode
 CHECK_AFTER_SECONDS = 10.0
 PROGRESS_STEPS = 1_000_000
+
+
+class SqliteClock:
+    """Ledger time in microseconds since 1970. `source` (seconds since 1970) replaces it in tests."""
+
+    def __init__(self, queries: Mapping[str, str], source: Callable[[], float] | None = None) -> None:
+        self._sql = queries
+        self._source = source
+        self._offset: int | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._source is not None or self._offset is not None
+
+    def now(self) -> int:
+        if self._source is not None:
+            return round(self._source() * MICRO)
+        if self._offset is None:
+            raise RuntimeError("the ledger's clock was read before its offset was set")
+        return since_boot() + self._offset
+
+    def load_offset(self, connection: sqlite3.Connection) -> bool:
+        """Use the offset stored for this boot. False: there is none, or it would make time go back."""
+        known = connection.execute(self._sql["clock_offset"], (boot_id(),)).fetchone()
+        if known is None or since_boot() + known[0] < self._last_seen(connection):
+            return False
+        self._offset = known[0]
+        return True
+
+    def set_offset(self, connection: sqlite3.Connection) -> None:
+        """Load the offset of this boot, or set it. Called within a write transaction, so that all processes agree."""
+        if not self.load_offset(connection):
+            # A new boot, or the file was used on a machine whose clock is ahead of ours.
+            offset = max(self._last_seen(connection), time.time_ns() // 1000) - since_boot()
+            connection.execute(self._sql["set_clock_offset"], (boot_id(), offset))
+            self._offset = offset
+
+    def _last_seen(self, connection: sqlite3.Connection) -> int:
+        seen: int = connection.execute(self._sql["last_seen"]).fetchone()[0]
+        return seen
+
+
+def since_boot() -> int:
+    return time.clock_gettime_ns(_KERNEL_CLOCK) // 1000
+
+
+def boot_id() -> str:
+    """Identifies a boot. Without the kernel's id it is the approximate time of the boot; setting the wall clock then
+    looks like a new boot, and time still does not go back."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return f"about-{round((time.time() - time.monotonic()) / 60)}"
+
+
+def to_datetime(microseconds: int) -> dt.datetime:
+    return _EPOCH + dt.timedelta(microseconds=microseconds)
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * MICRO)
+
+
+class Transaction:
+    """Named queries on the writing connection. `now` is the ledger's time, read after the write lock was acquired."""
+
+    def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, str], now: int) -> None:
+        self._execute = connection.execute
+        self._sql = queries
+        self.now = now
+        self.should_notify = False  # set when there may be new work, to wake waiting tasks of this process
+
+    def run(self, name: str, *args: object) -> int:
+        """Run a statement that changes rows; returns how many."""
+        return self._execute(self._sql[name], args).rowcount
+
+    def rows(self, name: str, *args: object) -> list[sqlite3.Row]:
+        return self._execute(self._sql[name], args).fetchall()
+
+    def value(self, name: str, *args: object) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self._execute(self._sql[name], args).fetchall()
+        return rows[0][0] if rows else None
+
+    def json(self, name: str, *args: object) -> Any:
+        """The decoded value of a query that returns one JSON text."""
+        return decoded(self.value(name, *args))
+
+    def record_event(
+        self, run_no: int | None, actor: str, action: str, subject: str, detail: Mapping[str, Any]
+    ) -> None:
+        self.run("insert_event", run_no, actor, action, subject, json_text(detail))
+
+
+def json_text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _parse_time(raw: bytes) -> dt.datetime:

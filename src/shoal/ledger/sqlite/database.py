@@ -20,10 +20,16 @@ import msgspec
 
 from shoal.errors import BadLedgerUrl, LedgerCorrupt, LedgerReadOnly, LedgerUnreachable, UsageError
 from shoal.ledger.schema import load_scripts
-from shoal.ledger.sqlite.connection import CHECK_AFTER_SECONDS, SqliteConnection, has_shoal_tables, is_foreign
+from shoal.ledger.sqlite.connection import (
+    CHECK_AFTER_SECONDS,
+    SqliteClock,
+    SqliteConnection,
+    Transaction,
+    has_shoal_tables,
+    is_foreign,
+)
 from shoal.ledger.sqlite.errors import busy_error, corrupt_error, is_busy, to_shoal_error
 from shoal.ledger.sqlite.integrity import find_damage
-from shoal.ledger.sqlite.transaction import SqliteClock, Transaction
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.05

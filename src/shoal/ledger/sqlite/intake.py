@@ -11,9 +11,9 @@ import msgspec
 from shoal.errors import WrongState
 from shoal.ledger.catalog import CachedRun, Catalog
 from shoal.ledger.intake import BaseIntake, QueuedItems
+from shoal.ledger.sqlite.connection import Transaction, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, ensure_lanes
-from shoal.ledger.sqlite.transaction import Transaction, json_text, micros
 from shoal.model.item import PreparedItem
 
 # What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.

@@ -9,9 +9,9 @@ from typing import Any
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.lanes import BaseLanes, DelayRange
+from shoal.ledger.sqlite.connection import MICRO, Transaction, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit_to, release_slots
-from shoal.ledger.sqlite.transaction import MICRO, Transaction, json_text, micros
 from shoal.model.lane import HostSlotReply, ReservedStarts, StartRequest
 
 # Starts are reserved at most a delay and so many seconds ahead, so that after a block is lifted the lane does not wait

@@ -12,16 +12,15 @@ from shoal.ledger.coordination import SqlLocks, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
-from shoal.ledger.sqlite.bulk import SqliteBulk, SqliteSteering
 from shoal.ledger.sqlite.claims import SqliteClaims, SqliteWorkers
 from shoal.ledger.sqlite.commits import SqliteCommits
+from shoal.ledger.sqlite.connection import SqliteClock
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import no_space_message
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
-from shoal.ledger.sqlite.runs import SqliteRuns
+from shoal.ledger.sqlite.runs import SqliteBulk, SqliteRuns, SqliteSteering
 from shoal.ledger.sqlite.schema import SqliteSchema
-from shoal.ledger.sqlite.transaction import SqliteClock
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
 from shoal.ledger.upkeep import SqlHealth
 from shoal.model.views import HealthReport

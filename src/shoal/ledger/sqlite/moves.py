@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from shoal.ledger.sqlite.transaction import Transaction, json_text
+from shoal.ledger.sqlite.connection import Transaction, json_text
 
 # A step holds the write lock for some milliseconds.
 RESCUE_BATCH = 1_000

@@ -11,14 +11,14 @@ from functools import partial
 
 import msgspec
 
-from shoal.ledger.bulk import BaseBulk
-from shoal.ledger.sqlite.bulk import update_idle_runs
+from shoal.ledger.runs import BaseBulk
 from shoal.ledger.sqlite.claims import PROMOTE_BATCH, promote_due
+from shoal.ledger.sqlite.connection import MICRO, Transaction, json_text
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.integrity import check_content
 from shoal.ledger.sqlite.moves import admit_to, declare_lost, rescue
+from shoal.ledger.sqlite.runs import update_idle_runs
 from shoal.ledger.sqlite.schema import expected_schema
-from shoal.ledger.sqlite.transaction import MICRO, Transaction, json_text
 from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
 from shoal.model.run import RunState
 from shoal.model.views import Finding, UpkeepReport

@@ -21,8 +21,7 @@ from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.recipes.newspaper.articles import ListingPage, Reader, check_selectors
 from shoal.recipes.newspaper.cleaning import FieldCleaner
-from shoal.recipes.newspaper.known import KnownArticles
-from shoal.recipes.newspaper.paging import ListingUrls, Paging
+from shoal.recipes.newspaper.paging import KnownArticles, ListingUrls, Paging
 from shoal.recipes.newspaper.settings import NewspaperClient, read_newspaper
 
 # The listing first: the number of articles is known early, and new articles shift the others between pages.

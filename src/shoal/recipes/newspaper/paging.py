@@ -1,20 +1,33 @@
-"""The URLs of a listing's pages, one series for each template, and the rules by which paging stops."""
+"""The pages of a listing, when paging stops, and which articles are known already.
+
+The URLs of a listing's pages, one series for each template, and the rules by which paging stops.
+
+Articles that exist already: in exports of earlier runs, or in files of another system.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import csv
 import datetime as dt
+import glob
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import msgspec
 
 from shoal.define.yaml_scraper import YamlHeader, yaml_error
+from shoal.errors import InvalidItem, InvalidScraper
 from shoal.fetch import urls
-from shoal.model.url_key import url_key
+from shoal.model.url_key import key_hash, url_key
 from shoal.recipes.newspaper.settings import ApiListing, Archive, Listing, Newspaper, Pagination, as_tuple
+
+SUFFIXES = (".csv", ".jsonl", ".txt")
+MAX_FIELD_BYTES = 16 << 20
 
 
 class ListingUrls:
@@ -186,3 +199,68 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def _digest(urls: Sequence[str]) -> str:
     """A digest of the articles of a page, independent of their order."""
     return hashlib.blake2b("\n".join(sorted(urls)).encode(), digest_size=9).hexdigest()
+
+
+class _Line(msgspec.Struct):
+    url: str | None = None
+
+
+class KnownArticles:
+    """The keys of the known articles, loaded once in every process that reads the listing."""
+
+    def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
+        self._patterns = as_tuple(paper.known)
+        self._folder = header.folder
+        self._keys: frozenset[bytes] | None = None
+        self._reading = asyncio.Lock()
+        for pattern in self._patterns:
+            if not pattern.endswith(SUFFIXES):
+                message = f"known is {pattern!r}; it must end in {', '.join(SUFFIXES)}."
+                raise yaml_error(header, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
+
+    async def load(self) -> None:
+        """Read the files, once. Raises InvalidScraper when one cannot be parsed."""
+        async with self._reading:
+            if self._keys is None:
+                self._keys = await asyncio.to_thread(self._read) if self._patterns else frozenset()
+
+    def has(self, url: str) -> bool:
+        assert self._keys is not None, "load() comes first"
+        return bool(self._keys) and _key(url) in self._keys
+
+    def _read(self) -> frozenset[bytes]:
+        found = (glob.glob(pattern, root_dir=self._folder, recursive=True) for pattern in self._patterns)
+        urls = (url for names in found for name in names for url in _urls(self._folder / name))
+        return frozenset(key for url in urls if (key := _key(url)) is not None)
+
+
+def _urls(file: Path) -> Iterator[str]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            if file.suffix == ".csv":
+                yield from _column(file, lines)
+            elif file.suffix == ".jsonl":
+                decode = msgspec.json.Decoder(_Line).decode
+                yield from (url for line in lines if not line.isspace() and (url := decode(line).url))
+            else:
+                yield from (line.strip() for line in lines)
+    except (OSError, ValueError, csv.Error) as problem:
+        raise InvalidScraper(
+            f"{file} cannot be read as a list of known articles: {' '.join(str(problem).split())}.",
+            remedy="Correct the file, or remove it from known.",
+        ) from None
+
+
+def _column(file: Path, lines: TextIO) -> Iterator[str]:
+    csv.field_size_limit(MAX_FIELD_BYTES)
+    rows = csv.DictReader(lines)
+    if "url" not in (rows.fieldnames or ()):
+        raise InvalidScraper(f"{file} has no column url.", remedy="Take it out of known.")
+    yield from (row["url"] for row in rows if row["url"])
+
+
+def _key(url: str) -> bytes | None:
+    try:
+        return key_hash(url_key(url))[:16]
+    except InvalidItem:
+        return None
