@@ -1,10 +1,6 @@
-"""The scraper of the demo, and the check of what it scraped against what the shop contains and logged.
-
-The scraper of the demo, as a user would write it for the bundled shop.
+"""The scraper of the demo, and the check of its records against the shop's products and its access log.
 
 `shoal pool shoal.demo.scraper:shop --test` scrapes a shop that `python -m shoal.demo.shop` serves.
-
-Compares the records of a scrape with the shop's products, and its access log with the limits.
 """
 
 from __future__ import annotations

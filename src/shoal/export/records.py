@@ -1,9 +1,4 @@
-"""The stored records of a run: pages of them, samples, and which fields they have.
-
-Reads the results of a run and renders each as one line of JSON.
-
-Coverage of the fields of a run's records: how often each is present and filled, with its types and an example.
-"""
+"""The stored records of a run: read in pages, rendered as lines of JSON, sampled for the coverage of their fields."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Reads the body of a response: bounded decompression, character sets.
+"""Reads the body of a response: bounded streaming decompression, then decoding to text.
 
-Inflater: bounded streaming decompression, for response bodies, sitemaps and URL files.
-
-Reads the body of a response and decodes it to text.
-
-The body is decompressed here and not by aiohttp, so that the size cap applies to the decompressed bytes of a zip bomb.
+Bodies are decompressed here and not by aiohttp, so that the size cap applies to the decompressed bytes of a zip bomb.
+`Inflater` serves sitemaps and URL files too.
 """
 
 from __future__ import annotations

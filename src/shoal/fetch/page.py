@@ -1,8 +1,6 @@
-"""Requests and pages, and what fetchers and their callers ask of each other.
+"""Requests and pages, and the contracts of fetchers and of the gates that their callers pass.
 
-A fetched page, decoded and parsed only on first use.
-
-The contracts of a fetcher and of the gate that its caller passes.
+A page is decoded and parsed on first use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The plan of a pool: its workload, and which partitions each worker prefers.
-
-Partition assignment: which partitions each worker of a pool prefers.
-
-The plan of a pool: which partitions each worker gets, how many items wait there, and how long they take.
-"""
+"""The plan of a pool: which partitions each worker prefers, how many items wait there, how long they take."""
 
 from __future__ import annotations
 

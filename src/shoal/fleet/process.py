@@ -1,12 +1,8 @@
-"""Starts, watches and stops child processes, within limits.
-
-Limits of a child process: total time, time without progress, memory.
-
-Child processes: the one way to start, watch and stop another `shoal` command.
+"""Child processes: the one way to start, watch and stop another `shoal` command, within limits.
 
 A background child has a session of its own, so Ctrl-C at the terminal does not reach it, and is tied to this process by
 a pipe (`parent_watch`): when this process is gone, however it ended, the child drains and exits. A foreground child
-shares the terminal and receives Ctrl-C there. `process_limits` ends a child that takes too long or too much memory.
+shares the terminal and receives Ctrl-C there. `ProcessLimits` ends a child that takes too long or too much memory.
 """
 
 from __future__ import annotations

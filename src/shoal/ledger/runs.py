@@ -1,11 +1,8 @@
-"""Runs on both ledgers: their states, and changes of all their items in bounded steps.
+"""Runs on both ledgers: reads, notes, changes of state, and changes of many items in bounded steps.
 
-Changes of many items on both ledgers: short transactions, one after another, which any process can continue.
-
-The ledger records what is to be done before the first step: a cancelled run with open items, a removed run, or a run's
-`lane_work`. So nothing is lost when the caller dies: any worker's upkeep, or the same call again, continues.
-
-Runs on both ledgers: reading them, their notes, and changes of their state.
+Steps are short transactions that any process can continue. The ledger records what is to be done before the first step:
+a cancelled run with open items, a removed run, or a run's `lane_work`. So nothing is lost when the caller dies: any
+worker's upkeep, or the same call again, continues.
 """
 
 from __future__ import annotations

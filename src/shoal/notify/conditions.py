@@ -1,9 +1,4 @@
-"""Alerts: their conditions, and their messages.
-
-Alerts and the conditions under which they are raised: pure functions of a run's state, counts and the time.
-
-Builds the message of an alert: condition, counts, bottleneck, main failure, and the next commands.
-"""
+"""Alerts: the conditions under which they are raised, and their messages. Time and counts are passed in."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What an operator names: a scraper by file, module or name; a run; an item; a lane.
-
-From a scraper's name or file to the scraper, configured, with the settings that apply to it.
-
-Finds the run, item, lane or worker that an operator names; a NotFound error suggests similar names.
-"""
+"""Finds what an operator names: a scraper with its settings, a run, an item, a lane; errors suggest similar names."""
 
 from __future__ import annotations
 

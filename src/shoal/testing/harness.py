@@ -1,10 +1,7 @@
-"""A ledger for tests with a movable clock, and fault injection around its calls.
+"""A ledger under test with a movable clock, and fault injection.
 
-A ledger under test with a clock that tests move, and short methods for common steps.
-
-Fault injection for ledgers: an error before a call, an error after it took effect, a timeout during it.
-
-Calls of `with_faults(ledger, ...)` fail at random. By the contract of shoal.ledger.protocols a caller may repeat them.
+Calls of `with_faults(ledger, ...)` fail at random: before they take effect, after it, or by a timeout. By the contract
+of shoal.ledger.protocols a caller may repeat them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Slots: each takes an item from the buffer, runs the attempt, passes its end to the committer; how many there are.
+"""Slots: each takes an item from the lease buffer, runs the attempt, puts the result into the commit queue, repeats.
 
-Slots: each takes an item from the lease buffer, runs the attempt, puts the result into the commit queue, repeats.
-
-Adjusts how many items a worker processes at once: measures load and backlog, and applies the scaling rule.
+`AutoConcurrency` adjusts how many there are: it measures load and backlog, and applies the scaling rule.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What the parts of a worker share: options, identity, lease buffer, events, summary.
-
-The options of a worker, why it stops, and the summary of its work.
-
-State that the parts of a worker share. It is created first and holds no reference to any part.
-"""
+"""The options and the summary of a worker, and the state that its parts share; it refers to no part."""
 
 from __future__ import annotations
 

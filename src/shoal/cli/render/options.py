@@ -1,9 +1,4 @@
-"""Options that commands share, and the question before what cannot be undone.
-
-Options and arguments that several commands share; `with_options` adds those that every command has.
-
-Confirmation before a change that cannot be undone.
-"""
+"""Options and arguments that commands share, and the confirmation before a change that cannot be undone."""
 
 from __future__ import annotations
 

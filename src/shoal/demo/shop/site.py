@@ -1,9 +1,4 @@
-"""Every address of the shop with its response, built once; and what a complete scrape must find.
-
-The routes of the shop and of its outlet: every path with its response, built once.
-
-What a complete scrape of the shop must find.
-"""
+"""The routes of the shop and of its outlet, every path with its response; and what a complete scrape must find."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""A collection as a scraper whose items are its members, and the summary of its run.
-
-A collection as a scraper: its items are the members, its ordered lanes are the groups.
+"""A collection as a scraper: its items are the members, its ordered lanes are the groups; and the report on both.
 
 So a collection has leases, retries, several machines, progress and `why`, as every run has.
-
-The report on every member and every group of a collection, read from the ledger.
 """
 
 from __future__ import annotations

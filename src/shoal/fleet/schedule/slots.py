@@ -1,15 +1,11 @@
-"""When a schedule is due: its slots, the locks that stand for them, what to do about them.
-
-The slots of a schedule, as times in UTC to the second. Pure functions.
+"""The slots of a schedule: when they are due, the lock of each in the ledger, and which to start.
 
 A cron expression is read in its time zone, as Debian's cron does where clocks change: one that names minutes and hours
 (`30 2 * * *`) runs once a day, also on the day that has this hour twice, and at the end of the gap on the day that does
 not have it; one whose minutes or hours begin with a star (`*/15 * * * *`) goes by the time that really passes.
 
-Slots of a schedule: the lock of each in the ledger, which to start, and when a schedule was first seen.
-
-Slots before the first sight of a schedule are not missed, and intervals count from it. The ledger stores it with the
-rule of the schedule, so that a changed schedule begins anew.
+Slots before a schedule was first seen are not missed, and intervals count from then. The ledger stores that time with
+the rule of the schedule, so that a changed schedule starts anew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Runs and changes of very many items on PostgreSQL, in bounded steps.
-
-Changes of many items on PostgreSQL, in bounded steps: cancel, retry, release, removal, and lane work.
-
-Runs on PostgreSQL.
-"""
+"""Runs on PostgreSQL: create, seal, change of state; cancel, retry, release, removal and lane work in bounded steps."""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
-"""A connection, its thread, its write transactions and its clock.
+"""A connection with its thread, its write transactions, and the ledger's clock.
 
-A write transaction, and the ledger's clock (law 3): one for all processes on the file, without jumps.
-
-The clock is the kernel's time since boot (CLOCK_BOOTTIME, which continues during suspend) plus an offset stored in the
-ledger for each boot. The first process after a boot sets the offset so that the time is that of the wall clock, or the
-latest time stored in the ledger if the wall clock is behind it. So ledger time never goes back; a change of the wall
-clock takes effect after the next boot.
-
-A connection to the file and the thread that it lives in.
+There is one clock for all processes on the file, without jumps: the kernel's time since boot (CLOCK_BOOTTIME, which
+continues during suspend) plus an offset stored in the ledger for each boot. The first process after a boot sets the
+offset so that the time is that of the wall clock, or the latest time stored in the ledger if the wall clock is behind
+it. So ledger time never goes back; a change of the wall clock takes effect after the next boot.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Runs and changes of very many items on SQLite, in bounded steps.
-
-Changes of many items on SQLite, in bounded steps: cancel, retry, release, removal, and lane work.
+"""Runs on SQLite: create, seal, change of state; cancel, retry, release, removal and lane work in bounded steps.
 
 Lane work is stored with the run. `release`: a run that is paused, or that no worker serves, returns its admitted items
 to shared lanes; deferred until another run waits for a lane, because then nothing may have to be moved at all.
 `readmit`: the run is active again, so its lanes admit items.
-
-Runs on SQLite: create, seal, change of state.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The pages of a listing, when paging stops, and which articles are known already.
-
-The URLs of a listing's pages, one series for each template, and the rules by which paging stops.
-
-Articles that exist already: in exports of earlier runs, or in files of another system.
-"""
+"""The pages of a listing, the rules by which paging stops, and the articles that are known already."""
 
 from __future__ import annotations
 
