@@ -45,7 +45,7 @@ def hanging(project: Project, block: str, *options: str) -> Command:
 def test_a_process_that_hangs_names_the_item_and_ends_by_itself(project: Project) -> None:
     command = hanging(project, "time.sleep(0.01)")
     assert command.wait() == 75
-    assert "this process ends itself" in command.stderr
+    assert "process exits" in command.stderr
     assert "work endless has blocked the event loop" in command.stderr
     assert "at shop.py:" in command.stderr
     assert project.counts().leased == 0
@@ -79,7 +79,7 @@ def test_stop_signals_work_while_the_loop_is_blocked(
     project: Project, block: str, signals: list[signal.Signals]
 ) -> None:
     command = hanging(project, block, "--set", "lease=60")
-    command.wait_until_it_says("blocks the event loop")
+    command.wait_until_it_says("event loop blocked by a handler")
     assert "work endless" in command.stderr
     for number in signals:
         command.tell(number)
@@ -107,7 +107,7 @@ def test_a_process_that_was_suspended_for_long_continues(project: Project) -> No
         pass
     command.tell(signal.SIGCONT)
     assert command.wait() == 0
-    assert "ends itself" not in command.stderr
+    assert "process exits" not in command.stderr
 
 
 def test_pages_that_would_hang_a_parser_are_crawled(project: Project) -> None:

@@ -58,10 +58,10 @@ def test_the_site_answers_late_and_remembers() -> None:
     with LateSite(1.0) as site:
         asked = time.monotonic()
         assert site.arrivals() == []
-        assert time.monotonic() - asked < 0.9, "only pages are late"
+        assert time.monotonic() - asked < 0.75, "only pages are late"
         with urlopen(site.urls(1)[0]) as answer:
             assert b"<title>Page 0</title>" in answer.read()
-        assert time.monotonic() - asked > 0.95
+        assert time.monotonic() - asked > 0.75, "the latency varies by a fifth"
         (arrived,) = site.arrivals()
         assert asked < arrived < time.monotonic()
         assert site.arrivals() == []

@@ -39,7 +39,7 @@ def test_the_same_failure_is_told_once_and_then_counted(project: Project) -> Non
         urls = project.urls([f"{site.url}/status/404?{n}" for n in range(30)])
         said = project.shoal("run", "shop.py", "--urls-file", urls, code=1)
     assert said.stderr.count("attempt failed") == 1
-    (more,) = [line for line in said.stderr.splitlines() if "attempt failed repeatedly" in line]
+    (more,) = [line for line in said.stderr.splitlines() if "more attempts failed" in line]
     assert "count=29 " in more
     assert 'error="404 Not Found"' in more
     assert "stage=page" in said.stderr

@@ -116,7 +116,7 @@ def test_config_show_of_a_scraper(shoal: Shoal, tmp_path: Path) -> None:
     assert "k3y" not in everything
     unknown = shoal("config", "show", "bokos")
     assert (unknown.returncode, unknown.stdout) == (5, "")
-    assert "those with a table: books" in unknown.stderr
+    assert "scrapers with a table: books" in unknown.stderr
 
 
 @pytest.mark.parametrize("verbose", [False, True])

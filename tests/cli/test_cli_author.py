@@ -331,7 +331,7 @@ def test_try_answers_that_are_no_success(told: Told, scraper: Path, site: Site, 
         (["garden.py", "http://127.0.0.1/", "--stage", "nope"], 2, "Name one of listing, product, named."),
         (["garden.py"], 2, "Give a URL, or a --key."),
         (["garden.py", "not a url"], 2, "is not a valid absolute URL"),
-        (["garden.py", "--key", "k", "--payload", "[1]"], 2, "--payload is no JSON object"),
+        (["garden.py", "--key", "k", "--payload", "[1]"], 2, "--payload is not a JSON object"),
         (["none.py", "http://127.0.0.1/"], 5, "There is no file"),
     ],
 )

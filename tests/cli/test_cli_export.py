@@ -223,7 +223,7 @@ def test_on_a_terminal(sqlite_path: Path, tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 100
     code, text = on_terminal(tmp_path, "export", "latest", "--format", "parquet", "--ledger", str(sqlite_path))
     assert code == 2
-    assert "no text for a terminal" in text
+    assert "binary and cannot be written to a terminal" in text
 
 
 def on_terminal(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -339,7 +339,7 @@ def test_doctor_finds_what_is_wrong(either: Look) -> None:
 def test_doctor_on_a_ledger_that_is_not_there(shoal_here: Shoal) -> None:
     said = shoal_here("doctor")
     assert said.returncode == 1
-    assert "start with `shoal run`" in said.stdout
+    assert "Start a run with `shoal run`" in said.stdout
     gone = shoal_here("doctor", "--json", SHOAL_LEDGER="postgresql://me:s3cret@127.0.0.1:1/db", SHOAL_PATIENCE="0")
     assert gone.returncode == 1
     assert json.loads(gone.stdout)["ok"] is False

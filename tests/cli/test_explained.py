@@ -1,4 +1,4 @@
-"""What `status`, `why`, `workers ls` and a worker itself say when nothing goes on: it must be true."""
+"""What `status`, `why`, `workers ls` and a worker itself say when nothing continues: it must be true."""
 
 import json
 import signal

@@ -174,7 +174,7 @@ def test_a_handler_that_blocks_the_loop_loses_no_lease(either: Project) -> None:
     """The heart beats in a thread of its own: another worker takes nothing over, and the log names the line."""
     either.write(BLOCKING)
     blocked = either.start("run", "shop.py", "--set", "lease=1")
-    blocked.wait_until_it_says("blocks the event loop")
+    blocked.wait_until_it_says("event loop blocked by a handler")
     vulture = either.start("worker", "shop.py", "--set", "lease=1")
     assert [blocked.wait(), vulture.wait()] == [0, 0]
     line = next(

@@ -160,7 +160,7 @@ def test_json_logs_are_asked_for_by_a_flag_or_in_a_file_that_is_broken(project: 
     assert json.loads(said.stderr.splitlines()[-1])["event"] == "Missing argument 'SCRAPER'."
     (project.folder / ".env").write_text("SHOAL_LOG_FORMAT='json'\nSHOAL_LEASE 5\n")
     (line,) = project.shoal("status", code=2).stderr.splitlines()
-    assert "of .env cannot be understood" in json.loads(line)["event"]
+    assert "of .env cannot be parsed" in json.loads(line)["event"]
     (project.folder / ".env").unlink()
     (project.folder / "pyproject.toml").write_text("[tool.other]\nlog_format = 'json'\n")
     assert project.shoal("run", "nowhere.py", code=5).stderr.startswith("Error: ")

@@ -50,7 +50,7 @@ def test_there_must_be_a_run_to_resume(project: Project) -> None:
             project.shoal("db", "migrate")
         for command in (["run", "shop.py", "--dry-run"], ["run", "shop.py"], ["enqueue", "shop.py"]):
             said = project.shoal(*command, "--urls-file", urls, "--resume", code=5)
-            assert (sentence if "--dry-run" not in command else "Leave --resume out") in said.stderr
+            assert (sentence if "--dry-run" not in command else "Omit --resume") in said.stderr
         assert Path(project.ledger).exists() == made
     assert project.shoal("runs", "ls", "--json").stdout == ""
 

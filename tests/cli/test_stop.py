@@ -159,7 +159,7 @@ def test_an_unfinished_run_is_taken_up_without_being_asked(project: Project) -> 
         first = project.run()
         assert (first.state, project.counts().done) == (RunState.ACTIVE, 1)
         said = project.shoal("run", "shop.py", "--limit", "1").stderr
-        assert f"Run {first.id} of shop goes on: 2 items are left" in said
+        assert f"Run {first.id} of shop continues: 2 items are left" in said
         assert project.counts(first.id).done == 2
         said = project.shoal("run", "shop.py", "--fresh").stderr
         second = project.run()
@@ -200,7 +200,7 @@ STUBBORN = """
 
 
 @pytest.mark.parametrize(
-    ("stage", "word", "signals"), [("clings", "clinging", 2), ("sleeps", "sleeping", 2), ("blocks", "blocks the", 3)]
+    ("stage", "word", "signals"), [("clings", "clinging", 2), ("sleeps", "sleeping", 2), ("blocks", "event loop blocked", 3)]
 )
 def test_no_handler_can_keep_the_process(project: Project, stage: str, word: str, signals: int) -> None:
     """One that ignores its cancellation, one that sleeps in a thread; for one that blocks the loop it takes a third."""

@@ -154,7 +154,7 @@ def test_wrong_calls_are_one_sentence_and_store_nothing(project: Project) -> Non
         (["--urls-file", "."], "folder"),
         (["--urls-file", "urls.txt", "--stage", "nowhere"], "nowhere"),
         (["--urls-file", "urls.txt", "--resume", "--fresh"], "--resume"),
-        ([], "nothing to start from"),
+        ([], "no items to start with"),
     ]
     commands = [project.start("enqueue", "shop.py", *arguments) for arguments, _ in calls]
     for command, (_, sentence) in zip(commands, calls, strict=True):

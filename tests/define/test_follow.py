@@ -144,7 +144,7 @@ def test_an_index_and_robots_lead_to_further_sitemaps_with_the_same_rules() -> N
 
 
 def test_an_invalid_sitemap_is_permanent_and_a_broken_one_is_used_in_part() -> None:
-    with pytest.raises(Permanent, match="is no sitemap"):
+    with pytest.raises(Permanent, match="is not a sitemap"):
         read("https://shop.example/sitemap.xml", "<html><body>Sorry</body></html>")
     log = Silent()
     assert len(read("https://shop.example/sitemap.xml", URLSET[:-40], log)) == 2

@@ -86,7 +86,7 @@ def test_a_wrong_use_of_shoal_is_explained_by_its_own_error(project: Project) ->
     assert "line 7" in error.message
     error = complaint(project, f"{BOOKS}\n@books.stage\ndef more(page): ...\n")
     assert isinstance(error, InvalidScraper)
-    assert "more() (broken.py:7) asks for 'page'" in error.message
+    assert "more() (broken.py:7) has the parameter 'page'" in error.message
 
 
 def test_no_scraper_and_two_scrapers(project: Project) -> None:

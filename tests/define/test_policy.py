@@ -168,7 +168,7 @@ def test_settings_fill_the_class_that_the_scraper_declares(kind: type) -> None:
     shop.configure(settings={"name": "north"}, stages={})
     assert (shop.settings.name, shop.settings.limit) == ("north", 10)
     assert shop.run_spec().settings == {"name": "north"}
-    with pytest.raises(InvalidScraper, match=r"The settings of shop are not right: .*limit") as refused:
+    with pytest.raises(InvalidScraper, match=r"The settings of shop are invalid: .*limit") as refused:
         shop.configure(settings={"name": "north", "limit": "many"}, stages={})
     assert refused.value.remedy == "Correct [scrapers.shop.settings]."
     with pytest.raises(InvalidScraper, match="name"):

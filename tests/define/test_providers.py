@@ -62,7 +62,7 @@ def test_a_parameter_without_a_provider(shop: Scraper) -> None:
     with pytest.raises(InvalidScraper) as refused:
         shop.check()
     assert refused.value.message.startswith("listing() (test_providers.py:")
-    assert refused.value.message.endswith("asks for 'price', which Shoal cannot give it.")
+    assert refused.value.message.endswith("has the parameter 'price', which Shoal cannot inject.")
     assert refused.value.remedy == (
         "Annotate its parameters with one of Page, Http, Item, Log, Api, give 'price' a default, "
         "or provide its type with @shop.provide."
@@ -74,7 +74,7 @@ def test_a_parameter_without_a_type(shop: Scraper) -> None:
         ...
 
     shop.stage(listing)
-    with pytest.raises(InvalidScraper, match="asks for 'page', which Shoal cannot give it"):
+    with pytest.raises(InvalidScraper, match="has the parameter 'page', which Shoal cannot inject"):
         shop.check()
 
 
@@ -84,7 +84,7 @@ def test_settings_of_another_class_are_not_guessed() -> None:
     @bare.stage
     async def listing(page: Page, api: Api) -> None: ...
 
-    with pytest.raises(InvalidScraper, match="asks for 'api'"):
+    with pytest.raises(InvalidScraper, match="has the parameter 'api'"):
         bare.check()
 
 
@@ -92,7 +92,7 @@ def test_a_type_imported_for_the_type_checker_only(shop: Scraper) -> None:
     @shop.stage
     async def listing(page: Page, price: "Decimal") -> None: ...
 
-    with pytest.raises(InvalidScraper, match="a type that is not known at module level: name 'Decimal'"):
+    with pytest.raises(InvalidScraper, match="a type annotation that cannot be resolved: name 'Decimal'"):
         shop.check()
 
 
@@ -100,7 +100,7 @@ def test_a_sync_function_cannot_await_requests(shop: Scraper) -> None:
     @shop.stage
     def listing(http: Http) -> None: ...
 
-    with pytest.raises(InvalidScraper, match="asks for Http, which only `async def` functions can use"):
+    with pytest.raises(InvalidScraper, match="has a parameter of type Http, which needs an `async def` function"):
         shop.check()
 
 
@@ -119,7 +119,7 @@ def test_hooks_get_the_run_and_its_counts_but_no_page(shop: Scraper) -> None:
     @shop.on_finish
     def wrong(page: Page) -> None: ...
 
-    with pytest.raises(InvalidScraper, match="asks for 'page'"):
+    with pytest.raises(InvalidScraper, match="has the parameter 'page'"):
         shop.check()
 
 
@@ -261,7 +261,7 @@ def test_a_provider_that_asks_for_an_unknown_type(shop: Scraper) -> None:
     @shop.stage
     async def listing(pool: Pool) -> None: ...
 
-    with pytest.raises(InvalidScraper, match=r"pool\(\) .* asks for 'database', which Shoal cannot give it") as refused:
+    with pytest.raises(InvalidScraper, match=r"pool\(\) .* has the parameter 'database', which Shoal cannot inject") as refused:
         shop.check()
     assert refused.value.remedy is not None
     assert "one of Log, Api, Pool, give 'database' a default, or provide its type" in refused.value.remedy
@@ -312,5 +312,5 @@ def test_a_sync_provider_cannot_await_requests(shop: Scraper) -> None:
     @shop.stage
     async def listing(session: Session) -> None: ...
 
-    with pytest.raises(InvalidScraper, match="asks for Http, which only `async def` functions can use"):
+    with pytest.raises(InvalidScraper, match="has a parameter of type Http, which needs an `async def` function"):
         shop.check()

@@ -85,7 +85,7 @@ def test_a_named_tuple_is_a_record() -> None:
 
 def test_a_dataclass_is_checked_against_its_annotations() -> None:
     wrong: Any = "dear"
-    with pytest.raises(InvalidRecord, match=r"no valid Book: Expected `float`, got `str` - at `\$.price`"):
+    with pytest.raises(InvalidRecord, match=r"not a valid Book: Expected `float`, got `str` - at `\$.price`"):
         stored(Book("Emma", wrong))
     assert stored(Book("Emma", 9, dt.date(2026, 1, 31))) == [{"title": "Emma", "price": 9, "seen": "2026-01-31"}]
 
@@ -94,9 +94,9 @@ def test_a_dataclass_is_checked_against_its_annotations() -> None:
 def test_a_declared_type_applies_to_dicts_too(kind: Any) -> None:
     (record,) = stored({"title": "Emma", "price": 9.5}, kind)
     assert (record["title"], record["price"]) == ("Emma", 9.5)
-    with pytest.raises(InvalidRecord, match=f"no valid {kind.__name__}.*price"):
+    with pytest.raises(InvalidRecord, match=f"not a valid {kind.__name__}.*price"):
         stored({"title": "Emma"}, kind)
-    with pytest.raises(InvalidRecord, match=f"no valid {kind.__name__}"):
+    with pytest.raises(InvalidRecord, match=f"not a valid {kind.__name__}"):
         stored(7, kind)
 
 

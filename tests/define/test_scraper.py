@@ -86,7 +86,7 @@ def test_sources_that_are_refused(shop: Scraper, source: Any) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "-x", "x" * 101])
 def test_invalid_names(name: str) -> None:
-    with pytest.raises(InvalidSetting, match="is no scraper name"):
+    with pytest.raises(InvalidSetting, match="is not a valid scraper name"):
         Scraper(name)
 
 

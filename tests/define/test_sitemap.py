@@ -228,7 +228,7 @@ def test_a_page_is_read_whatever_follows_it(rest: bytes) -> None:
 def test_a_body_without_pages_gives_none(body: bytes) -> None:
     for whole in (body, b"<?xml version='1.0'?>" + body, b"\x1f\x8b" + body, b"\xff\xfe" + body):
         found = read_sitemap(whole)
-        assert found.problem or b"<" in whole
+        assert found.problem or b"<" in whole or b"://" in whole  # a line with a URL is a list of URLs
         assert all(entry.loc for entry in found.entries)
 
 

@@ -43,7 +43,7 @@ def test_the_decorator_works_with_and_without_options_and_names(shop: Scraper) -
     assert repr(named) == "<stage shop.other-name>"
     with pytest.raises(InvalidScraper, match="two stages named 'plain'"):
         shop.stage(name="plain")(named.function)
-    with pytest.raises(InvalidSetting, match="'a b' is no stage name"):
+    with pytest.raises(InvalidSetting, match="'a b' is not a valid stage name"):
         shop.stage(name="a b")(named.function)
 
 

@@ -79,7 +79,7 @@ def test_every_common_key(tmp_path: Path) -> None:
         ("country: no\n", "line 1: country is False; it must be a text; put it in quotes."),
         ("name: 1974\n", "line 1: name is 1974; it must be a text"),
         ("a: 1\nname: 北京\n", "line 2: name is '北京', which has no letter from a to z and no digit."),
-        (f"name: {'x' * 200}\n", "is no scraper name"),
+        (f"name: {'x' * 200}\n", "is not a valid scraper name"),
         ("priority: high\n", "line 1: priority is 'high'; it must be a whole number from -1000000 to 1000000."),
         ("timeout: 0\n", "line 1: timeout is 0; it must be a number of seconds from 1 to "),
         ("stale: .inf\n", "line 1: stale is inf; it must be a number of seconds"),

@@ -24,7 +24,7 @@ async def test_a_server_without_tls_is_refused_when_tls_is_demanded(postgres_url
     """The servers of the tests have TLS off: were sslmode not handed on, this would connect."""
     error = await refusal(f"{postgres_url}?sslmode=require")
     assert isinstance(error, LedgerUnreachable)
-    assert "does not speak TLS" in error.message
+    assert "does not support TLS" in error.message
     assert "sslmode" in error.remedy
     await (await connect_ledger(Settings(ledger=f"{postgres_url}?sslmode=prefer"))).close()
 
@@ -35,7 +35,7 @@ async def test_a_certificate_authority_that_is_not_there(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     error = await refusal(f"{postgres_url}?{query}")
-    assert "certificate authority is not there" in error.message
+    assert "certificate file of its authority does not exist" in error.message
     assert "sslrootcert=FILE" in error.remedy
 
 

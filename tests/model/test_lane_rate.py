@@ -42,7 +42,7 @@ def test_what_is_no_rate(text: str) -> None:
     [
         ("2/week", "has the unit 'week'; the units are s, min, h and d"),
         ("2/ms", "has the unit 'ms'"),
-        ("0/s", "would never start anything"),
+        ("0/s", "is zero"),
         ("1/2d", "means 172800 seconds between two starts"),
         ("1/0s", "means 0 seconds between two starts"),
     ],

@@ -51,7 +51,7 @@ def test_a_worker_freezes_and_wakes_up(fleet: Fleet, recovered: Recovered) -> No
         team[0].tell(signal.SIGCONT)
         assert [worker.wait(PATIENCE) for worker in team] == [0, 0, 0]
         visits = site.visits()
-    assert "it registers again under a new id" in team[0].stderr
+    assert "registering again with a new id" in team[0].stderr
     prove(fleet, visits, pages, again=held)
 
 

@@ -47,7 +47,7 @@ def test_a_node_is_cut_off_and_comes_back(fleet: Fleet, recovered: Recovered) ->
     prove(fleet, visits, pages, again)
     report = json.loads(team[1].stdout)
     assert report["lost"] >= SLOTS * ROUNDS, "nobody told it that it came too late"
-    assert team[1].stderr.count("it registers again under a new id") == ROUNDS
+    assert team[1].stderr.count("registering again with a new id") == ROUNDS
 
 
 def cut_off_and_mend(fleet: Fleet, site: Site, recovered: Recovered) -> set[str]:

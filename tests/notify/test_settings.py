@@ -30,7 +30,7 @@ def test_several_addresses_in_a_text_or_a_list(tmp_path: Path) -> None:
 def test_an_invalid_address_is_refused_and_not_printed(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         load(tmp_path, notify=text)
-    assert "of notify (from --set notify) is no address" in refused.value.message
+    assert "of notify (from --set notify) is not an address" in refused.value.message
     assert not any(word in str(refused.value) for word in text.split())
 
 

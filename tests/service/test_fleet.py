@@ -135,7 +135,7 @@ async def test_a_slot_is_run(program: Program, capfd: pytest.CaptureFixture[str]
     assert status.next()[0].hour == 2
     async with ledger_context(program.settings) as ledger:
         assert await ledger.locks.acquire("schedule:states:2999-01-01T00:00:00Z", "other", 60)
-    with pytest.raises(NotAllowed, match="still going"):
+    with pytest.raises(NotAllowed, match="still running"):
         await run_slot_now(program.settings, "states", request, program.host)
     with pytest.raises(NotFound, match="no schedule of 'other'"):
         await run_slot_now(program.settings, "other", request, program.host)
@@ -161,7 +161,7 @@ async def test_a_collection_is_run(program: Program, capfd: pytest.CaptureFixtur
     assert planned.text.startswith("2 configurations: 2 singles, no groups;")
     assert capfd.readouterr() == ("", "")
 
-    with pytest.raises(UsageError, match="No scraper of the folder is chosen"):
+    with pytest.raises(UsageError, match="The options select no scraper of the folder"):
         await preview_collection(
             settings,
             CollectionRequest(

@@ -120,7 +120,7 @@ def test_nothing_to_start_from() -> None:
     @empty.stage
     async def page(page: Page) -> None: ...
 
-    with pytest.raises(UsageError, match="nothing to start from"):
+    with pytest.raises(UsageError, match="no items to start with"):
         empty.run(quiet=True)
 
 

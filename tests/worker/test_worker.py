@@ -147,7 +147,9 @@ async def test_heartbeats_report_what_runs_and_what_is_only_claimed(bench: Bench
             await asyncio.sleep(0.01)
             ((code, _),) = [(gate.code, gate.text) for gate in await bench.ledger.reads.why_item(run.id, extra.item)]
         (view,) = await bench.ledger.workers.list()
-        assert view.report is not None
+        while view.report is None or not view.report.running:  # this heartbeat may have been prepared before they began
+            await asyncio.sleep(0.01)
+            (view,) = await bench.ledger.workers.list()
         assert (view.leased, view.report.running, len(view.report.items)) == (5, {run.no: 4}, 4)
         (gate,) = await bench.ledger.reads.why_item(run.id, view.report.items[0][0])
         assert (gate.code, gate.text.startswith(f"{worker.id} has been running it for ")) == ("running", True)

@@ -78,7 +78,7 @@ class FailureLog:
         kind = (
             f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {normalize_message(decision.error or '')}"
         )
-        emit = self._log.warning if self._is_new(kind, "attempt failed repeatedly", fields) else self._log.debug
+        emit = self._log.warning if self._is_new(kind, "more attempts failed", fields) else self._log.debug
         emit("attempt failed", **fields)
 
     def log_dropped_items(self, claimed: ClaimedItem, reasons: list[str]) -> None:

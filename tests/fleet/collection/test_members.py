@@ -190,7 +190,7 @@ def test_members_are_chosen_by_any_label(tmp_path: Path) -> None:
     assert chosen(language=["english", "Fijian"]) == ["fiji/sun", "fiji/times", "fiji/times2"]
     assert chosen(language=["fijian"], country=["fiji"]) == ["fiji/sun"]
     assert chosen(country=["fiji"]) == ["fiji/news", "fiji/sun", "fiji/times", "fiji/times2"]
-    with pytest.raises(UsageError, match="No scraper of the folder is chosen"):
+    with pytest.raises(UsageError, match="The options select no scraper of the folder"):
         chosen(planet=["mars"])
 
 
@@ -203,7 +203,7 @@ def test_a_group_stays_a_group_when_one_member_is_chosen(tmp_path: Path) -> None
 
 def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "fiji/times.yaml")
-    with pytest.raises(UsageError, match="No scraper of the folder is chosen") as caught:
+    with pytest.raises(UsageError, match="The options select no scraper of the folder") as caught:
         plan_members(discover(tmp_path), MemberFilter(where={"country": ["tonga"]}))
     assert "it has fiji" in caught.value.remedy
 

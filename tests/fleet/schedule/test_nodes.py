@@ -53,7 +53,7 @@ def test_when_a_node_is_killed_another_resumes_its_run(either: Project) -> None:
     nodes.pop(taker).kill()
     next(iter(nodes.values())).wait_until_it_says("is resumed here, its node has lost it")
     first, second = (found for found in reversed(slots(either, "gated").slots[-2:]))
-    assert second[1].value["why"] == f"the slot of {first[0].name} is still going"
+    assert second[1].value["why"] == f"the slot of {first[0].name} is still running"
     open_gate(either)
     states_until(either, "gated", lambda found: found[0] == "done")
     lock = slots(either, "gated").slots[-1][1]
@@ -92,7 +92,7 @@ def test_a_node_that_is_stopped_leaves_its_slot_to_the_next(project: Project) ->
     (run,) = runs(project)
     (slot, _), *_ = slots(project, "gated").slots
     log = (project.folder / "logs" / "gated" / slot.log_name).read_text()
-    assert f"Run {run.id} of gated goes on: 6 items are left" in log
+    assert f"Run {run.id} of gated continues: 6 items are left" in log
 
 
 def test_a_failed_slot_is_reported_and_the_next_one_runs(project: Project) -> None:

@@ -39,7 +39,7 @@ def test_a_run_that_is_going_is_not_disturbed(either: Project) -> None:
     states_until(either, "gated", lambda found: found == ["skipped"])
     (run,) = runs(either)
     assert run.state == "active"
-    assert slots(either, "gated").slots[-1][1].value["why"] == f"run {run.id} is still going"
+    assert slots(either, "gated").slots[-1][1].value["why"] == f"run {run.id} is still running"
     open_gate(either)
     assert going.wait() == 0
 
@@ -116,7 +116,7 @@ def test_schedule_now_runs_a_slot(project: Project) -> None:
     gated(project, '"0 2 * * *"')
     first = project.start("schedule", "now", "gated", *QUICK, "--json")
     wait_for_begin(project)
-    assert "is still going" in project.shoal("schedule", "now", "gated", code=4).stderr
+    assert "is still running" in project.shoal("schedule", "now", "gated", code=4).stderr
     assert '"state":"going"' in project.shoal("schedule", "ls", "--json").stdout
     open_gate(project)
     assert first.wait() == 0
@@ -146,7 +146,7 @@ def test_action_enqueue_stores_runs_for_workers(fleet: Project) -> None:
     (run,) = runs(fleet)
     assert (run.state, fleet.counts(run.id).pending, visits(fleet, "tick")) == ("active", 3, [])
     # Nobody has come yet, but the run waits for somebody.
-    assert f"skipped: run {run.id} is still going" in fleet.shoal("schedule", "now", "tick", code=4).stderr
+    assert f"skipped: run {run.id} is still running" in fleet.shoal("schedule", "now", "tick", code=4).stderr
     fleet.shoal("worker", "tick.py")
     assert len(visits(fleet, "tick")) == 3
 
