@@ -36,6 +36,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Exit codes that no error has: a hung process (EX_TEMPFAIL: worth another try), a time-out, an interrupt.
+EXIT_HUNG = 75
+EXIT_TIMED_OUT = 124
+EXIT_INTERRUPTED = 130
+
 
 class ShoalError(Exception):
     """Base of all errors that Shoal raises."""

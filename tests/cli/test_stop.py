@@ -200,7 +200,8 @@ STUBBORN = """
 
 
 @pytest.mark.parametrize(
-    ("stage", "word", "signals"), [("clings", "clinging", 2), ("sleeps", "sleeping", 2), ("blocks", "event loop blocked", 3)]
+    ("stage", "word", "signals"),
+    [("clings", "clinging", 2), ("sleeps", "sleeping", 2), ("blocks", "event loop blocked", 3)],
 )
 def test_no_handler_can_keep_the_process(project: Project, stage: str, word: str, signals: int) -> None:
     """One that ignores its cancellation, one that sleeps in a thread; for one that blocks the loop it takes a third."""

@@ -261,7 +261,9 @@ def test_a_provider_that_asks_for_an_unknown_type(shop: Scraper) -> None:
     @shop.stage
     async def listing(pool: Pool) -> None: ...
 
-    with pytest.raises(InvalidScraper, match=r"pool\(\) .* has the parameter 'database', which Shoal cannot inject") as refused:
+    with pytest.raises(
+        InvalidScraper, match=r"pool\(\) .* has the parameter 'database', which Shoal cannot inject"
+    ) as refused:
         shop.check()
     assert refused.value.remedy is not None
     assert "one of Log, Api, Pool, give 'database' a default, or provide its type" in refused.value.remedy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.render.run import EXIT_INTERRUPTED
+from shoal.errors import EXIT_INTERRUPTED
 from tests.support.deployments import unit, units
 
 SERVICES = units("*.service")

@@ -15,7 +15,6 @@ import typer
 import shoal
 from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
 from shoal.cli.main import app
-from shoal.cli.render.run import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.config.settings import (
     ENV_PREFIX,
     NAMES,
@@ -28,7 +27,7 @@ from shoal.config.settings import (
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
 from shoal.define.providers import BUILT_IN_PROVIDERS
 from shoal.define.stage import StageOptions
-from shoal.errors import AttemptEnded, ShoalError
+from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass

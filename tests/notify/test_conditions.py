@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from shoal.config import DeadLimit
+from shoal.config.values import AlertKind
 from shoal.model.run import RunState
 from shoal.model.views import Counts, RecentActivity, WaitReason
 from shoal.notify.conditions import (
-    AlertKind,
     AlertRules,
     end_condition,
     has_just_ended,

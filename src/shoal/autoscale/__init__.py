@@ -1,1 +1,1 @@
-"""How many are needed: what the work and the machine say, and the rule that decides by it."""
+"""Autoscaling: measures the load, applies the sizing rule, reports changes."""

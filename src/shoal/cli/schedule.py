@@ -24,8 +24,8 @@ def start(
     log_dir: LogDir = Path("logs"),
 ) -> None:
     """Run the schedules of shoal.toml until stopped. Start it on as many machines as you like: each slot runs once."""
-    from shoal.cli.render.run import EXIT_INTERRUPTED
     from shoal.cli.render.schedule import ScheduleConsole
+    from shoal.errors import EXIT_INTERRUPTED
     from shoal.service.schedule import ScheduleRequest, run_scheduler
 
     request = ScheduleRequest(
@@ -70,9 +70,8 @@ def next_(
 @with_options
 def now(session: Session, name: Name, log_dir: LogDir = Path("logs")) -> None:
     """Run a slot of its own right now, whatever the schedule says; refused while another one is going."""
-    from shoal.cli.render.run import EXIT_INTERRUPTED
     from shoal.cli.render.schedule import ScheduleConsole
-    from shoal.errors import NotAllowed
+    from shoal.errors import EXIT_INTERRUPTED, NotAllowed
     from shoal.service.schedule import ScheduleRequest, run_slot_now
 
     request = ScheduleRequest(logs=log_dir.expanduser(), overrides=session.flags)

@@ -1,4 +1,4 @@
-"""From the name on the command line to the scraper, configured, with the settings that hold for it."""
+"""Options and helpers of the commands that load a scraper."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import typer
 from shoal.cli.render.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
-    from shoal.model.views import IntakeReport
-    from shoal.service.begin import FillProgress, RunPlan
 
 Target = Annotated[
     str, typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml.")
@@ -155,32 +153,6 @@ def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile |
     from shoal.service.lookup import url_file as make_url_file
 
     return make_url_file(scraper, path, stage)
-
-
-def tell_complaints(session: Session, urls: UrlFile | None, progress: FillProgress) -> None:
-    """Say which lines and which starting items were refused, the first few of them."""
-    if progress.nothing_was_valid and progress.invalid == 1:
-        return  # the error that follows says it
-    if urls is not None and progress.listed is not None and progress.listed.invalid:
-        _tell(session, progress.listed, f"of {urls.name}", "line", urls.describe_error)
-    if progress.seeds is not None and progress.seeds.invalid:
-        _tell(session, progress.seeds, "to start from", "item", lambda position, text: f"number {position + 1}: {text}")
-
-
-def tell_paused(session: Session, plan: RunPlan) -> None:
-    """A new run sets an unfinished one aside: whoever works on that one should know."""
-    if plan.run is None and plan.unfinished is not None:
-        aside = plan.unfinished.id
-        session.note(
-            f"Run {aside} is unfinished and was paused; `{command_line()} runs resume {aside}` takes it up again."
-        )
-
-
-def _tell(session: Session, report: IntakeReport, where: str, what: str, complaint: Callable[[int, str], str]) -> None:
-    number = f"1 {what} {where} is no item and was" if report.invalid == 1 else f"{report.invalid} {what}s {where} were"
-    session.note(f"{number} left out:")
-    for position, message in report.invalid_entries[:5]:
-        session.note(f"  {complaint(position, message)}")
 
 
 def ledger_flag(settings: Settings, *, elsewhere: bool = False) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import unquote, urlsplit
@@ -19,7 +20,18 @@ from shoal.model.run import DeadLimit
 
 _BOOL_WORDS = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
 _SERVICE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://\S+")
-ALERT_KINDS = ("finish", "failure", "stall", "errors")
+
+
+class AlertKind(StrEnum):
+    """What alerts are about; `notify_on` chooses some of them."""
+
+    FINISH = "finish"
+    FAILURE = "failure"
+    STALL = "stall"
+    ERRORS = "errors"
+
+
+ALERT_KINDS = tuple(AlertKind)
 # For `Meta(extra=...)` of a number: its unit, for messages.
 BYTES, MEGABYTES, PERCENT, SECONDS = ({"unit": unit} for unit in ("bytes", "megabytes", "percent", "seconds"))
 # For `Meta(pattern=...)`: what the system takes as a path or an argument.

@@ -32,8 +32,12 @@ class _Host:
         return "HOST"
 
 
+class _Unset:
+    """No lane was given: the rule of the stage applies."""
+
+
 HOST: Final = _Host()
-UNSET: Final = _Host()
+UNSET: Final = _Unset()
 
 
 class StageOptions(RetryOptions, total=False):
@@ -117,7 +121,7 @@ class Stage(Generic[P, T]):
         *,
         key: str | None = None,
         payload: Mapping[str, Any] | None = None,
-        lane: str | _Host | None = UNSET,
+        lane: str | _Unset | None = UNSET,
         partition: str | None = None,
         priority: int | None = None,
         delay: float = 0.0,

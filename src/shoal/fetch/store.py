@@ -158,6 +158,8 @@ class StoringFetcher:
         page = await self._fetcher.fetch(conditional, gate=gate, jar=jar, max_body=max_body)
         if page.status == 304 and validators and copy is not None:
             if page.url == copy.url:
+                if max_body is not None and len(copy.body) > max_body:
+                    raise too_large_error(request.url, max_body)
                 copy.not_modified = True
                 copy.seconds = page.seconds
                 return await reserve_page_memory(copy)

@@ -14,13 +14,12 @@ from functools import partial
 
 import msgspec
 
-from shoal.errors import LedgerError, UsageError
+from shoal.errors import EXIT_HUNG, EXIT_INTERRUPTED, LedgerError, UsageError
 from shoal.fleet.plan import PartitionAssignment
 from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState, WorkerLauncher
-from shoal.fleet.process import EX_OSERR, EXIT_INTERRUPTED
+from shoal.fleet.process import EX_OSERR
 from shoal.model.log import Log
 from shoal.observe.formatting import pluralize
-from shoal.worker.watchdog import EXIT_HUNG
 
 EXIT_HANDLER_FAILS = 1
 MIN_BACKOFF, MAX_BACKOFF = 0.5, 30.0

@@ -21,6 +21,7 @@ from typing import IO
 import msgspec
 
 from shoal.config.settings import ENV_PREFIX, NAMES
+from shoal.errors import EXIT_INTERRUPTED
 
 POLL_SECONDS = 0.5
 PROGRESS_POLL_SECONDS = 2.0
@@ -28,7 +29,6 @@ _MEGABYTE = 1 << 20
 # A child gets its drain time to finish running items, and this long to exit after that.
 EXIT_SECONDS = 10.0
 # Exit codes: stopped by a signal; the system could not start the process (named so in sysexits.h).
-EXIT_INTERRUPTED = 130
 EX_OSERR = 71
 # What an operator is told at the first and at the second signal.
 DRAINING = "Stopping: running items are finished, the rest is returned. Press Ctrl-C again to stop at once."

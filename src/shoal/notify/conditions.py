@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from decimal import Decimal
-from enum import StrEnum
 
 import msgspec
 
 from shoal.config.settings import Settings
+from shoal.config.values import AlertKind
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
@@ -28,13 +28,6 @@ MIN_ATTEMPTS = 20
 MAX_END_AGE = dt.timedelta(hours=1)
 NO_DEAD = DeadLimit(Decimal(0), False)
 _CONFIGURED_DELAYS = {"delayed_not_before", "delayed_lane", "delayed_order"}
-
-
-class AlertKind(StrEnum):
-    FINISH = "finish"
-    FAILURE = "failure"
-    STALL = "stall"
-    ERRORS = "errors"
 
 
 class AlertCondition(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 
 from shoal.config.settings import Settings
-from shoal.config.values import Addresses
+from shoal.config.values import Addresses, AlertKind
 from shoal.errors import InvalidSetting, LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.redaction import redacted
 from shoal.notify.apprise_process import SendRequest, SendResponse
-from shoal.notify.conditions import DELIVERY_PREFIX, RAISE_PREFIX, Alert, AlertKind, delivery_lock
+from shoal.notify.conditions import DELIVERY_PREFIX, RAISE_PREFIX, Alert, delivery_lock
 from shoal.notify.watch import MAX_RECENT_ALERTS, ledger_now
 
 SEND_SECONDS = 30.0
@@ -184,16 +184,30 @@ class Deliveries:
     async def _deliver(self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float) -> None:
         name = delivery_lock(alert)
         try:
-            outcome = await self._send_with_retries(ledger, alert, addresses, give_up_at)
+            try:
+                outcome = await self._send_with_retries(ledger, alert, addresses, give_up_at)
+            except asyncio.CancelledError:
+                await ledger.locks.release(name, self._by)
+                raise
             if outcome is not None:
-                await ledger.locks.complete(name, self._by, outcome)
-        except asyncio.CancelledError:
-            await ledger.locks.release(name, self._by)
-            raise
+                await self._record(ledger, alert, outcome)
         except LedgerError as error:  # when the lock expires, another process starts again
             self._log.warning("delivery interrupted", run=alert.run, error=error.message)
         except Exception as error:
             self._log.error("delivery crashed", run=alert.run, exc_info=error)
+
+    async def _record(self, ledger: Ledger, alert: Alert, outcome: dict[str, object]) -> None:
+        """Record what was sent, also when the delivery is cancelled meanwhile: nobody may send it again."""
+        recording = asyncio.create_task(ledger.locks.complete(delivery_lock(alert), self._by, outcome))
+        try:
+            await asyncio.shield(recording)
+        finally:
+            await recording
+            fields = {"run": alert.run, "kind": alert.kind.value, "tries": outcome["tries"]}
+            if outcome["state"] == DELIVERED:
+                self._log.info("alert delivered", **fields)
+            else:
+                self._log.error("delivery given up", **fields)
 
     async def _send_with_retries(
         self, ledger: Ledger, alert: Alert, addresses: Addresses, give_up_at: float
@@ -206,14 +220,12 @@ class Deliveries:
             answers = zip(remaining.urls, remaining.shown(), reasons, strict=True)
             failed = [(url, shown, why) for url, shown, why in answers if why]
             if not failed:
-                self._log.info("alert delivered", run=alert.run, kind=alert.kind.value, tries=tries)
                 return {"state": DELIVERED, "tries": tries}
             for _, shown, why in failed:
                 reason = redacted(why, self._settings.secrets())
                 fields = {"run": alert.run, "kind": alert.kind.value, "to": shown, "tries": tries, "reason": reason}
                 self._log.warning("delivery failed", **fields)
             if tries >= MAX_TRIES or time.monotonic() + pause > give_up_at:
-                self._log.error("delivery given up", run=alert.run, kind=alert.kind.value)
                 return {"state": UNDELIVERED, "tries": tries, "to": [shown for _, shown, _ in failed]}
             remaining = Addresses(tuple(url for url, _, _ in failed))
             if not await self._sleep_and_renew(ledger, delivery_lock(alert), pause):

@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from shoal.config.settings import Settings
+from shoal.config.values import AlertKind
 from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
@@ -24,7 +25,6 @@ from shoal.notify.conditions import (
     RECENT_MINUTES,
     Alert,
     AlertCondition,
-    AlertKind,
     AlertRules,
     alert_rules,
     build_alert,

@@ -67,9 +67,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def plan_run(ledger: Ledger, scraper: Scraper, choice: RunChoice, *, ledger_name: str = "the ledger") -> RunPlan:
-    """Look, and change nothing. Raises NotFound when a run is to be resumed and there is none; `ledger_name` names
-    where.
-    """
+    """Decide which run is meant; nothing is changed. Raises NotFound when there is none to resume in `ledger_name`."""
     latest = await ledger.runs.latest(scraper.name)
     if latest is None and choice is RunChoice.RESUME:
         raise nothing_to_resume(scraper, ledger_name)
@@ -145,7 +143,7 @@ async def fill_run(
 
     A run that was sealed before has its starting items; only the URLs are new to it. What is handed in twice is stored
     once. The list comes first: a person may not have it a second time, the scraper's own sources are there again.
-    `progress` is told how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
+    `progress` says how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
     """
     if urls is not None:
         await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": False})
@@ -171,7 +169,7 @@ async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillPr
 
 
 async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlSource | None) -> None:
-    """A run whose list of URLs was cut short must get it again, or its rest would be missing without a word."""
+    """Raise UsageError if the URL list of the run was stored only in part and is not given again."""
     if plan.run is None or plan.run.sealed or urls is not None:
         return
     noted = await ledger.runs.get_note(plan.run.id, LIST_NOTE)
@@ -186,7 +184,7 @@ async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlSource 
 async def pause_abandoned_runs(
     ledger: Ledger, keep: str, was_abandoned: Callable[[str], bool], *, by: str
 ) -> list[Run]:
-    """Pause unfinished runs that were left by who worked on them: their items keep places in lanes this run needs.
+    """Pause active runs whose process has ended, so that their items release the lane slots that this run needs.
 
     `was_abandoned` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first
     worker, and those that a worker serves, are let alone.
@@ -229,7 +227,7 @@ def _is_alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return True
-    return state not in "ZX"  # dead, only nobody has asked after it yet
+    return state not in "ZX"  # a zombie: it has exited and was not reaped
 
 
 def check_has_start_items(scraper: Scraper, urls: object | None, plan: RunPlan) -> None:
@@ -255,7 +253,7 @@ async def _with_lanes(seeds: AsyncIterator[NewItem], *, in_lanes: bool) -> Async
 
 
 def _without_lane(entry: Entry) -> Entry:
-    """Without a lane: nobody is visited, so nobody needs to be spared."""
+    """No request is sent, so no rate limit applies."""
     return msgspec.structs.replace(entry, lane=None) if isinstance(entry, NewItem) else entry
 
 
@@ -348,7 +346,7 @@ async def _owned_elsewhere(ledger: Ledger, scraper: str, idempotency_key: str) -
 
 
 class KeyedRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """How things stand for an idempotency key.
+    """The runs that matter for an idempotency key.
 
     `existing`: the run that was made for it. `conflicting`: while there is none, another run that must not be
     disturbed. `abandoned`: one that nobody works on.
@@ -366,7 +364,7 @@ class KeyedRuns(msgspec.Struct, frozen=True, kw_only=True):
 async def find_keyed_runs(
     ledger: Ledger, scraper: str, idempotency_key: str, *, for_workers: bool, owned: bool
 ) -> KeyedRuns:
-    """Look, and change nothing.
+    """Read only; nothing is changed.
 
     A run is going when a live worker serves it. `for_workers`: what is active waits for workers that come when they
     come, so it is going without any. `owned`: nobody else can be about to work on the scraper, so what was made
@@ -391,7 +389,7 @@ async def find_keyed_runs(
 
 
 async def plan_keyed_run(ledger: Ledger, scraper: Scraper, found: KeyedRuns) -> RunPlan:
-    """The idempotency key's own run, or a new one, for which a run that nobody works on is set aside."""
+    """The idempotency key's own run, or a new one, for which a run that nobody works on is paused."""
     if found.existing is not None:
         check_stages(scraper, found.existing)
     remaining = (await ledger.reads.stats(found.existing.id)).remaining if found.existing is not None else 0
@@ -399,7 +397,7 @@ async def plan_keyed_run(ledger: Ledger, scraper: Scraper, found: KeyedRuns) -> 
 
 
 def _is_recent(run: Run, now: dt.datetime) -> bool:
-    """Whoever made it may not have come to work on it yet."""
+    """Its creator may not have registered a worker yet."""
     return now - run.created_at < RECENT
 
 

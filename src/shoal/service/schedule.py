@@ -12,6 +12,7 @@ import msgspec
 
 from shoal.config import Settings
 from shoal.config.schedules import ScheduleConfig
+from shoal.config.values import AlertKind
 from shoal.errors import LedgerNotMigrated, NotAllowed, NotFound, ShoalError, UsageError
 from shoal.fleet.process import child_environment, stop_on_signals
 from shoal.fleet.schedule.scheduler import Scheduler
@@ -21,7 +22,6 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.views import LockView
 from shoal.model.worker import new_worker_id
-from shoal.notify.conditions import AlertKind
 from shoal.notify.delivery import check_addresses, send_text
 from shoal.observe.formatting import pluralize
 from shoal.observe.logs import open_logs

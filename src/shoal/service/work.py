@@ -17,9 +17,9 @@ import msgspec
 
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import UnknownStage
+from shoal.errors import EXIT_INTERRUPTED, UnknownStage
 from shoal.fetch.page import Fetcher
-from shoal.fleet.process import DRAINING, EXIT_INTERRUPTED, STOPPING_NOW
+from shoal.fleet.process import DRAINING, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState

@@ -105,7 +105,7 @@ async def _call(hook: Callable[..., Any], scraper: Scraper, ledger: Ledger, run:
     try:
         arguments = await providers.arguments(signature, values)
         if signature.kind is FunctionKind.PLAIN:
-            answer = await asyncio.to_thread(hook, **arguments)
+            answer = await threads.run(lambda: hook(**arguments))
             if inspect.isawaitable(answer):
                 await answer
         else:

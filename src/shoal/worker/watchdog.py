@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.define.author_code import is_library_code
+from shoal.errors import EXIT_HUNG, EXIT_INTERRUPTED
 from shoal.model.log import Log
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ BLOCKED_SECONDS = 2.0
 RELEASE_SECONDS = 5.0
 # Added to the drain time after the first request to stop; all that a blocked loop gets after the second one.
 GRACE_SECONDS = 2.0
-EXIT_HUNG = 75  # EX_TEMPFAIL: a temporary failure, worth another try
-EXIT_INTERRUPTED = 130
 
 
 class Hang(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from shoal.cli.render.run import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.cli.render.session import BOLD, RED, Session
 from shoal.cli.scrapers import KEPT_OPTIONS, command_line, ledger_flag
+from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.fleet.collection.member_runner import MemberStatus, member_command
 from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.fleet.collection.scraper import NOT_RUN, GroupReport, MemberReport, Summary

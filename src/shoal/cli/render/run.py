@@ -9,6 +9,7 @@ import msgspec
 
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line, ledger_flag
+from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
 from shoal.observe.formatting import pluralize, printable
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 COUNTED = 100_000
 MAX_FAILURES = 5
-EXIT_INTERRUPTED = 130
-EXIT_TIMED_OUT = 124
 
 
 def print_plan(

@@ -13,8 +13,8 @@ from typing import IO, Any
 import msgspec
 
 from shoal.config.schedules import ScheduleConfig
-from shoal.errors import LedgerError, NotAllowed
-from shoal.fleet.process import EX_OSERR, EXIT_INTERRUPTED, EXIT_SECONDS, ChildCommand, ChildProcess
+from shoal.errors import EXIT_INTERRUPTED, LedgerError, NotAllowed
+from shoal.fleet.process import EX_OSERR, EXIT_SECONDS, ChildCommand, ChildProcess
 from shoal.fleet.schedule.slots import Slot, SlotReport
 from shoal.ledger.protocols import Locks
 
