@@ -12,8 +12,9 @@ from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import PostgresIntake
 from shoal.ledger.postgres.lanes import PostgresLanes
-from shoal.ledger.postgres.runs import PostgresBulk, PostgresRuns, PostgresSteering
+from shoal.ledger.postgres.runs import PostgresBulk, PostgresRuns
 from shoal.ledger.postgres.schema import PostgresSchema
+from shoal.ledger.postgres.steering import PostgresSteering
 from shoal.ledger.postgres.upkeep import PostgresUpkeep
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries

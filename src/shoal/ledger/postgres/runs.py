@@ -1,18 +1,14 @@
-"""Runs on PostgreSQL: create, seal, change of state; cancel, retry, release, removal and lane work in bounded steps."""
+"""Runs on PostgreSQL: create, seal, change of state; cancel, removal and lane work in bounded steps."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.postgres.database import PostgresDatabase
-from shoal.ledger.protocols import Reads
-from shoal.ledger.runs import LANE_WORK_SECONDS, BaseBulk, BaseRuns, BaseSteering, BulkCursor, check_change
+from shoal.ledger.runs import LANE_WORK_SECONDS, BaseBulk, BaseRuns, BulkCursor, check_change
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.url_key import KEY_VERSION
@@ -21,7 +17,6 @@ from shoal.model.url_key import KEY_VERSION
 CANCEL_BATCH = 2_000
 LANES_BATCH = 2_000
 PURGE_BATCH = 5_000
-RELEASE_BATCH = 1_000
 
 
 async def update_idle_runs(db: PostgresDatabase, queries: Mapping[str, str]) -> None:
@@ -53,36 +48,6 @@ class PostgresBulk(BaseBulk):
     async def _apply_lane_work(self, run_no: int) -> bool:
         more: bool = await self._db.value(self._sql["apply_lane_work"], run_no, LANES_BATCH)
         return more
-
-
-class PostgresSteering(BaseSteering):
-    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog, reads: Reads) -> None:
-        super().__init__(catalog, reads)
-        self._db = db
-        self._sql = queries
-
-    async def _release(self, older_than: float, run_no: int | None, reason: str) -> int:
-        found = await self._db.fetch(self._sql["leases_older_than"], older_than, run_no)
-        released = 0
-        for at in range(0, len(found), RELEASE_BATCH):
-            items, epochs = zip(*found[at : at + RELEASE_BATCH], strict=True)
-            row = await self._db.row(self._sql["unlease"], list(items), list(epochs), "released", reason)
-            released += row["back"]
-        return released
-
-    async def _retry(self, run_no: int, items: list[int]) -> int:
-        retried: int = await self._db.value(self._sql["retry_items"], run_no, items)
-        return retried
-
-    async def _cancel(self, run_no: int, items: list[int], reason: str) -> int:
-        ended: int = await self._db.value(self._sql["cancel_items"], run_no, items, reason)
-        return ended
-
-    async def _record_event(
-        self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
-    ) -> None:
-        text = msgspec.json.encode(detail).decode()
-        await self._db.fetch(self._sql["insert_event"], run_no, by, action, subject, text)
 
 
 class PostgresRuns(BaseRuns):

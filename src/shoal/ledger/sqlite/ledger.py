@@ -19,8 +19,9 @@ from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import no_space_message
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
-from shoal.ledger.sqlite.runs import SqliteBulk, SqliteRuns, SqliteSteering
+from shoal.ledger.sqlite.runs import SqliteBulk, SqliteRuns
 from shoal.ledger.sqlite.schema import SqliteSchema
+from shoal.ledger.sqlite.steering import SqliteSteering
 from shoal.ledger.sqlite.upkeep import SqliteUpkeep
 from shoal.ledger.upkeep import SqlHealth
 from shoal.model.views import HealthReport

@@ -1,4 +1,4 @@
-"""Runs on SQLite: create, seal, change of state; cancel, retry, release, removal and lane work in bounded steps.
+"""Runs on SQLite: create, seal, change of state; cancel, removal and lane work in bounded steps.
 
 Lane work is stored with the run. `release`: a run that is paused, or that no worker serves, returns its admitted items
 to shared lanes; deferred until another run waits for a lane, because then nothing may have to be moved at all.
@@ -10,15 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.protocols import Reads
-from shoal.ledger.runs import LANE_WORK_SECONDS, BaseBulk, BaseRuns, BaseSteering, BulkCursor, check_change
-from shoal.ledger.sqlite.connection import Transaction, decoded, json_text, micros, to_datetime
+from shoal.ledger.runs import LANE_WORK_SECONDS, BaseBulk, BaseRuns, BulkCursor, check_change
+from shoal.ledger.sqlite.connection import Transaction, decoded, json_text, to_datetime
 from shoal.ledger.sqlite.database import SqliteDatabase
-from shoal.ledger.sqlite.moves import admit, admit_to, release
+from shoal.ledger.sqlite.moves import admit, admit_to
 from shoal.model.json_text import PAYLOAD_BYTES
 from shoal.model.json_text import json_text as checked_json
 from shoal.model.run import Run, RunSpec, RunState, run_id_at
@@ -148,27 +146,6 @@ def scan_run(
                 yield found, (table, queue, *found[-1][:2])
 
 
-def retry_items(tx: Transaction, no: int, items: str) -> int:
-    """Retry dead or cancelled items. A finished or cancelled run becomes active."""
-    if tx.value("run_state", no) in (None, "removed"):
-        return 0
-    retried = tx.run("retry_pick", no, items)
-    if retried:
-        tx.run("retry_leave")
-        tx.run("retry_history", no)
-        tx.run("retry_ready", tx.now)
-        tx.run("retry_waiting", no, tx.now)
-        tx.run("retry_lanes")
-        tx.run("retry_counts")
-        tx.run("retry_touch")
-        tx.run("retry_end")
-        if (run_id := tx.value("reactivate_run", no, tx.now)) is not None:
-            tx.record_event(no, "ledger", "run.active", run_id, {"because": "items are retried"})
-        admit(tx)
-        tx.should_notify = True
-    return retried
-
-
 def purge(tx: Transaction, no: int) -> int:
     """Delete some items of a removed run without open items, with their data; 0: the run is deleted."""
     if tx.value("run_state", no) != "removed":
@@ -222,30 +199,6 @@ class SqliteBulk(BaseBulk):
 
     async def _apply_lane_work(self, run_no: int) -> bool:
         return await self._db.write(partial(apply_lane_work, no=run_no))
-
-
-class SqliteSteering(BaseSteering):
-    def __init__(self, db: SqliteDatabase, catalog: Catalog, reads: Reads) -> None:
-        super().__init__(catalog, reads)
-        self._db = db
-
-    async def _release(self, older_than: float, run_no: int | None, reason: str) -> int:
-        claimed_until = await self._db.write(lambda tx: tx.now - micros(older_than))
-        released = 0
-        while back := await self._db.write(lambda tx: release(tx, claimed_until, run_no, reason, STEP)):
-            released += back
-        return released
-
-    async def _retry(self, run_no: int, items: list[int]) -> int:
-        return await self._db.write(lambda tx: retry_items(tx, run_no, json_text(items)))
-
-    async def _cancel(self, run_no: int, items: list[int], reason: str) -> int:
-        return await self._db.write(lambda tx: cancel_items(tx, run_no, json_text(items), reason))
-
-    async def _record_event(
-        self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]
-    ) -> None:
-        await self._db.write(lambda tx: tx.record_event(run_no, by, action, subject, detail))
 
 
 class SqliteRuns(BaseRuns):
