@@ -147,7 +147,7 @@ class Scheduler:
             if decision.blocked_by is not None and await self._acquire(slot):
                 value = {
                     "state": "skipped",
-                    "why": f"the slot of {decision.blocked_by.name} is still going",
+                    "why": f"the slot of {decision.blocked_by.name} is still running",
                     "behind": decision.blocked_by.lock_name,
                 }
                 await self._ledger.locks.complete(slot.lock_name, self._options.owner, value)

@@ -205,4 +205,4 @@ class SlotRunner:
 
 def _still_running_text(outcome: SlotExit) -> str:
     run = outcome.report.get("run_id")
-    return f"run {run} is still going" if run else "another process runs it"
+    return f"run {run} is still running" if run else "another process runs it"
