@@ -485,7 +485,7 @@ def test_on_a_terminal_it_asks(
     look: Look, terminal: Callable[..., tuple[subprocess.Popen[bytes], int]], answer: str, code: int, gone: bool
 ) -> None:
     process, end = terminal("runs", "rm", look.scene.finished)
-    asked = read_until(end, "Go on? [y/N] ")
+    asked = read_until(end, "Continue? [y/N] ")
     assert "5 items and 3 results" in asked
     os.write(end, f"{answer}\n".encode())
     said = read_until(end, "")

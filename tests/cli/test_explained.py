@@ -70,7 +70,7 @@ def test_a_worker_says_which_run_it_serves_and_why_nothing_happens(project: Proj
     worker = project.start("worker", "shop.py")
     worker.wait_until_it_says(f"Working on run {old} (paused) of shop; Ctrl-C stops.")
     worker.wait_until_it_says(
-        f"Nothing to do for run {old} of shop: it is paused. `shoal runs resume {old}` lets it go on"
+        f"Nothing to do for run {old} of shop: it is paused. `shoal runs resume {old}` continues it"
     )
     project.shoal("runs", "resume", old)
     assert worker.wait() == 0

@@ -69,7 +69,7 @@ def test_it_asks_before_it_starts(project: Project) -> None:
     assert project.shoal("runs", "ls", "--json").stdout == ""
     open_gate(project)
     with at_terminal(project) as terminal:
-        terminal.wait_for(b"Go on? [y/N]")
+        terminal.wait_for(b"Continue? [y/N]")
         terminal.type("y\n")
         terminal.wait_for(b"is finished")
         assert terminal.process.wait(PATIENCE) == 0
@@ -78,7 +78,7 @@ def test_it_asks_before_it_starts(project: Project) -> None:
 
 def test_a_pool_stops_with_its_terminal(project: Project) -> None:
     with at_terminal(project) as terminal:
-        terminal.wait_for(b"Go on? [y/N]")
+        terminal.wait_for(b"Continue? [y/N]")
         terminal.type("y\n")
         (worker,) = busy(project, 1)
         terminal.close()

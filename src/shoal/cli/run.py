@@ -78,9 +78,9 @@ def run(
     failed: Annotated[bool, typer.Option("--failed", help="Of a folder: those that failed last time, again.")] = False,
     log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Of a folder: where its log files go.")] = Path("logs"),
 ) -> None:
-    """Run a scraper to its end, or a folder of scrapers. Interrupted or killed, it goes on where it was.
+    """Run a scraper to its end, or a folder of scrapers. An interrupted or killed run can be resumed.
 
-    An unfinished run is taken up again; --fresh starts a new one instead.
+    An unfinished run is resumed; --fresh starts a new one instead.
     """
     check_alone(idempotency_key, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency

@@ -74,7 +74,7 @@ class Visitor:
             raise
 
 
-def prompt(visitor: Visitor, page: Page, tell: Callable[[str], None], banner: Callable[[Page], str]) -> bool:
+def prompt(visitor: Visitor, page: Page, print_note: Callable[[str], None], banner: Callable[[Page], str]) -> bool:
     """Let a person, or a pipe, work on the page. False when a line of a pipe failed."""
     names: dict[str, Any] = {"__name__": "__console__", "__doc__": None}
     if visitor.scraper is not None:
@@ -91,7 +91,7 @@ def prompt(visitor: Visitor, page: Page, tell: Callable[[str], None], banner: Ca
             print(redacted(f"{url} cannot be fetched: {ended}.") + " `page` is the one from before.", file=sys.stderr)
             return
         show(got)
-        tell(banner(got))
+        print_note(banner(got))
 
     def view() -> None:
         print(_written(names["page"]))
@@ -126,7 +126,7 @@ class _Console(code.InteractiveConsole):
 
 
 def _interact(names: dict[str, Any]) -> None:
-    # Looked for, not tried: errors at a prompt inside `except` would all be told as consequences of it.
+    # Looked for, not tried: errors at a prompt inside `except` would all be shown as consequences of it.
     if find_spec("IPython") is not None:
         import_module("IPython").start_ipython(argv=["--no-banner"], user_ns=names)
     else:
@@ -167,10 +167,10 @@ class _RobotsGate:
         """Nothing to wait for."""
 
     def after_send(self, hop: int) -> None:
-        """Nobody counts."""
+        """Requests are not counted here."""
 
     def request_done(self, hop: int) -> None:
-        """Nobody waits for it."""
+        """Nothing waits for it."""
 
     async def on_throttled(self, ended: Throttled) -> None:
         """The person sees the answer."""

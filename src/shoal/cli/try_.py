@@ -37,7 +37,7 @@ def try_(
 ) -> None:
     """Put one item through one stage and print its records, one a line. Nothing is stored.
 
-    Further items that it yields go to stderr; with --json everything is on stdout, told apart by "kind". An attempt
+    Further items that it yields go to stderr; with --json everything is on stdout, distinguished by "kind". An attempt
     that does not succeed: exit 1.
     """
     scraper, settings, chosen = _find_stage(session, target, stage)
@@ -104,7 +104,7 @@ def _claimed(new: NewItem, stage: AnyStage) -> ClaimedItem:
         lane=item.lane,
         tries=0,
         rescues=0,
-        max_attempts=2,  # with only one, an error would be told as the last of many
+        max_attempts=2,  # with only one, an error would be reported as the last of several
     )
 
 

@@ -139,10 +139,10 @@ async def fill_run(
     in_lanes: bool = True,
     seal: bool = True,
 ) -> None:
-    """Store the URLs, then what the scraper starts from, then (with `seal`) say that this was all.
+    """Store the URLs, then the scraper's start items, then (with `seal`) seal the run: no more items will follow.
 
-    A run that was sealed before has its starting items; only the URLs are new to it. What is handed in twice is stored
-    once. The list comes first: a person may not have it a second time, the scraper's own sources are there again.
+    A run that was sealed before has its start items; only the URLs are new to it. Duplicates are dropped. The URLs come
+    first, because they may not be readable a second time, while the scraper's sources are.
     `progress` says how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
     """
     if urls is not None:
@@ -163,7 +163,7 @@ async def fill_run(
 
 
 async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillProgress, *, by: str) -> None:
-    """Forget a new run that got nothing because nothing was valid: there is nothing to go on with."""
+    """Remove a new run that got no items because none was valid."""
     if plan.run is None and progress.nothing_was_valid:
         await ledger.runs.remove(run.id, by=by)
 
@@ -186,7 +186,7 @@ async def pause_abandoned_runs(
 ) -> list[Run]:
     """Pause active runs whose process has ended, so that their items release the lane slots that this run needs.
 
-    `was_abandoned` says of a scraper whether somebody owned it and nobody does now. Runs that wait for their first
+    `was_abandoned` says whether the process that owned a scraper has ended. Runs that wait for their first
     worker, and those that a worker serves, are let alone.
     """
     workers = [worker for worker in await ledger.workers.list() if worker.alive]
@@ -222,7 +222,7 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's process
+        return True  # a process of another user
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -366,9 +366,9 @@ async def find_keyed_runs(
 ) -> KeyedRuns:
     """Read only; nothing is changed.
 
-    A run is going when a live worker serves it. `for_workers`: what is active waits for workers that come when they
-    come, so it is going without any. `owned`: nobody else can be about to work on the scraper, so what was made
-    a moment ago and has no worker is left. Raises UsageError when the idempotency key is another scraper's.
+    A run conflicts when a live worker serves it. `for_workers`: an active run waits for workers that start later, so it
+    conflicts without any. `owned`: no other process can be about to work on the scraper, so a run that was created a
+    moment ago and has no worker is abandoned. Raises UsageError when the idempotency key is another scraper's.
     """
     own = await ledger.runs.by_idempotency_key(idempotency_key)
     if own is not None:

@@ -1,4 +1,4 @@
-"""Events that operations emit while they work, for whoever shows or stores them.
+"""Events that operations emit while they work, to be shown or stored.
 
 An operation takes `on_event`, a function that gets each event as it happens; it must be quick and may be called from
 any thread. Every event has a `text`, one sentence for a person; its fields are for programs.
@@ -86,7 +86,7 @@ class ItemsRefused(Event, frozen=True, kw_only=True):
 
 
 class RunProgress(Event, frozen=True, kw_only=True):
-    """How far a run is; emitted every half second while it is followed."""
+    """How far a run is; emitted every half second, or every two seconds by a worker."""
 
     run_id: str
     reading: Reading

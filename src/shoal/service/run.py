@@ -304,7 +304,7 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
 
 
 def report_paused(plan: RunPlan, on_event: OnEvent) -> None:
-    """A new run pauses an unfinished one: whoever works on that one should know."""
+    """Report the unfinished run that a new one pauses."""
     if plan.run is None and plan.unfinished is not None:
         paused = plan.unfinished
         why = f"a new run replaces it; `shoal runs resume {paused.id}` resumes it"

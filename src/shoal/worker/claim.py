@@ -92,7 +92,7 @@ async def _reasons(ledger: Ledger, scope: Scope) -> list[tuple[str, str, str]]:
         found = find_bottleneck((snapshot := await take_snapshot(ledger, run.id)).counts, snapshot.gates)
         text = f"Nothing to do for run {run.id} of {run.scraper}: "
         if run.state is RunState.PAUSED:
-            text += f"it is paused. `shoal runs resume {run.id}` lets it go on, `shoal runs cancel {run.id}` ends it."
+            text += f"it is paused. `shoal runs resume {run.id}` continues it, `shoal runs cancel {run.id}` ends it."
         else:
             text += f"it waits for {found.cause}. {found.text}" if found.cause != "nothing" else found.text
         reasons.append((run.id, found.cause, text.rstrip()))

@@ -143,5 +143,5 @@ def says_yes(session: Session, question: str) -> bool:
             f"{question} stdin is not a terminal, so it cannot be confirmed.",
             remedy="Add --yes to do it without asking.",
         )
-    print(session.redacted(f"{question} Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    print(session.redacted(f"{question} Continue? [y/N] "), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
