@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ class Terminal:
     def wait_for(self, text: bytes) -> None:
         deadline = time.monotonic() + PATIENCE
         while text not in self._seen:
-            assert time.monotonic() < deadline, self._seen
+            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, self._seen
             self._seen += os.read(self._master, 4096)
 
     def type(self, text: str) -> None:
