@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -112,6 +113,12 @@ def test_records_are_exported(site: Site, tmp_path: Path) -> None:
     assert (report.export.records, (tmp_path / "pages.jsonl").read_text().count("\n")) == (1, 1)
     with pytest.raises(UsageError):
         pages_scraper(site, 1).run(output=tmp_path / "missing" / "pages.jsonl", fresh=True)
+
+
+def test_the_process_is_left_as_it_was(site: Site) -> None:
+    before = gc.get_threshold(), gc.get_freeze_count(), signal.getsignal(signal.SIGINT)
+    pages_scraper(site, 1).run(quiet=True)
+    assert (gc.get_threshold(), gc.get_freeze_count(), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_nothing_to_start_from() -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -408,9 +409,14 @@ def run_from_code(  # noqa: PLR0913 - all by keyword
         output=None if output is None else str(output),
         by=f"{scraper.name}.run()",
     )
-    with Console(quiet=quiet) as console:
-        host = console.host(handles_signals=_may_handle_signals(), ends_hung_process=False)
-        report = run_to_end(lambda: run_scraper(scraper, own, request, host), host.stop)
+    collector = gc.get_threshold()
+    try:
+        with Console(quiet=quiet) as console:
+            host = console.host(handles_signals=_may_handle_signals(), ends_hung_process=False)
+            report = run_to_end(lambda: run_scraper(scraper, own, request, host), host.stop)
+    finally:
+        gc.set_threshold(*collector)  # the process is the caller's
+        gc.unfreeze()
     if host.handles_signals and host.stop.count:
         raise KeyboardInterrupt
     if report.export_error is not None:
