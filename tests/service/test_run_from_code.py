@@ -140,16 +140,24 @@ SCRIPT = """
 
     pages.start(*[f"{url}/slow/{seconds}/{{n}}" for n in range({items})])
 
-    if __name__ == "__main__":
+    def main():
         report = pages.run(concurrency=2)
         print(report.counts.done)
+
+    async def cell():
+        main()
+
+    if __name__ == "__main__":
+        main() if len(sys.argv) == 1 else asyncio.new_event_loop().run_until_complete(cell())
 """
 
 
-def script(project: Project, site: Site, *, seconds: float, items: int) -> subprocess.Popen[str]:
+def script(
+    project: Project, site: Site, *, seconds: float, items: int, in_a_loop: bool = False
+) -> subprocess.Popen[str]:
     project.write(SCRIPT.format(url=site.url, seconds=seconds, items=items), name="pages.py")
     return subprocess.Popen(
-        [sys.executable, "pages.py"],
+        [sys.executable, "pages.py", *(["loop"] if in_a_loop else [])],
         cwd=project.folder,
         env=clean_environment(project.folder, SHOAL_LEDGER=project.ledger),
         stdout=subprocess.PIPE,
@@ -166,8 +174,10 @@ def test_a_script_shows_progress_as_the_command_does(project: Project, site: Sit
     assert "waiting: " in err
 
 
-def test_ctrl_c_drains_and_interrupts_the_script(project: Project, site: Site) -> None:
-    process = script(project, site, seconds=0.3, items=200)
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_ctrl_c_drains_and_interrupts_the_script(project: Project, site: Site, in_a_loop: bool) -> None:
+    """Inside an event loop, as in a notebook, the caller's thread gets the interrupt and passes it on."""
+    process = script(project, site, seconds=0.3, items=200, in_a_loop=in_a_loop)
     site.wait_until(lambda visits: any("/slow/" in visit.path for visit in visits), timeout=60)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
