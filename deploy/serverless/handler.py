@@ -26,8 +26,7 @@ from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.service.blocking import run_to_end
 from shoal.service.events import StopRequest
-from shoal.service.lookup import load_configured
-from shoal.service.work import check_stages
+from shoal.service.lookup import check_stage_names, load_configured
 from shoal.wiring import build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import has_open_runs
 from shoal.worker.hooks import call_finish_hooks
@@ -80,7 +79,7 @@ def work(event: Any, *, seconds: float) -> dict[str, Any]:
         )
     usable = seconds - RESERVE_SECONDS
     scraper, settings = _load(usable)
-    check_stages(scraper, list(order.stages))
+    check_stage_names(scraper, order.stages)
     return run_to_end(lambda: _work(scraper, settings, order, usable), StopRequest())
 
 

@@ -85,12 +85,11 @@ async def _watch(session: Session, settings: Settings, *, once: bool) -> None:
     """Check once or until a signal. The ledger must exist."""
     from shoal.notify.delivery import check_addresses
     from shoal.service.alerts import check_alerts_once
-    from shoal.service.console import Console
     from shoal.service.work import open_run_logs
     from shoal.wiring import ledger_context
 
     await check_addresses(settings)
-    logs = open_run_logs(settings, "alerts", Console(quiet=session.quiet, print_note=session.note).host())
+    logs = open_run_logs(settings, "alerts", session.console().host())
     try:
         async with ledger_context(settings, migrate=False, on_waiting=None if once else session.note) as ledger:
             if once:

@@ -54,14 +54,13 @@ async def _demo(session: Session, settings: Settings) -> int:
     from shoal.demo.scraper import check_scrape, shop_scraper
     from shoal.demo.shop import Shop
     from shoal.service.begin import FillProgress, RunChoice, plan_run
-    from shoal.service.console import Console
     from shoal.service.run import RunRequest, begin_run, execute_run, make_report
     from shoal.wiring import ledger_context
 
     async with ledger_context(settings) as ledger:
         with (
             Shop(latency=LATENCY).serving() as shop,
-            Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console,
+            session.console() as console,
         ):
             _introduce(session, settings, shop)
             scraper, request, host = shop_scraper(shop.url), RunRequest(by="shoal demo"), console.host()

@@ -55,10 +55,9 @@ def enqueue(
     choice = choice_of(resume, fresh)
     check_can_resume(found, settings, choice)
     from shoal.service.begin import RunAlreadyEnded, RunBusy, RunChoice
-    from shoal.service.console import Console
     from shoal.service.run import enqueue as enqueue_run
 
-    with Console(quiet=session.quiet, print_note=session.note) as console:
+    with session.console() as console:
         try:
             report = session.wait(
                 enqueue_run(

@@ -147,7 +147,6 @@ def _run_one(
 
     from shoal.cli.render.run import exit_code, print_summary
     from shoal.service.begin import RunBusy
-    from shoal.service.console import Console
     from shoal.service.run import run_scraper
 
     if request.output is not None:
@@ -162,7 +161,7 @@ def _run_one(
 
         print_plan(session, scraper, settings, request.choice, request.urls, least=request.min_concurrency)
         return 0
-    with Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console:
+    with session.console() as console:
         try:
             report = session.wait(run_scraper(scraper, settings, request, console.host()), fast=True)
         except RunBusy as busy:
@@ -185,14 +184,13 @@ def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool) 
     from shoal.cli.render.collection import print_members, print_plan, stopped_exit_code
     from shoal.service.begin import RunAlreadyEnded, RunBusy
     from shoal.service.collection import collection_settings, preview_collection, run_collection
-    from shoal.service.console import Console
 
     settings = collection_settings(session.settings, request.name)
     if dry_run:
         plan = session.wait(preview_collection(settings, request))
         print_plan(session, plan, request.folder, settings.concurrency)
         return 1 if any(member.broken for member in plan.members) else 0
-    with Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console:
+    with session.console() as console:
         try:
             report = session.wait(run_collection(settings, request, console.host()), fast=True)
         except RunAlreadyEnded as ended:

@@ -145,9 +145,9 @@ def url_file(scraper: Scraper, path: str | None, stage: str | None) -> UrlFile |
     """The file of URLs, its lines made items by the stage they are for."""
     if path is None:
         if stage is not None:
-            from shoal.service.work import check_stages
+            from shoal.service.lookup import check_stage_names
 
-            check_stages(scraper, [stage])
+            check_stage_names(scraper, [stage])
             raise typer.BadParameter("it says which stage the URLs of --urls-file are for.", param_hint="--stage")
         return None
     from shoal.service.lookup import url_file as make_url_file

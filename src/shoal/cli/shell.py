@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import code
 import mimetypes
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +25,7 @@ from shoal.fetch.page import Page, Request
 from shoal.fetch.robots import Robots
 from shoal.model.redaction import redacted
 from shoal.model.url_key import url_host
+from shoal.service.blocking import LoopThread
 from shoal.wiring import build_fetcher
 
 JAR = "shell"
@@ -44,34 +43,25 @@ class Visitor:
 
     def __init__(self, settings: Settings, scraper: Scraper | None) -> None:
         self.scraper = scraper
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="shell", daemon=True)
         self._fetcher = build_fetcher(settings)
         obeys = settings.robots if scraper is None or scraper.robots is None else scraper.robots
         self._gate = _RobotsGate(Robots(self._fetcher, settings.agent)) if obeys else None
         self._headers = scraper.headers if scraper is not None else {}
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._loop = LoopThread()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._fetcher.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.run(self._fetcher.close())
         self._loop.close()
 
     def fetch(self, url: str) -> Page:
         """The page, whatever its status. Raises AttemptEnded when there is none."""
-        getting = self._fetcher.fetch(Request(url=url, headers=self._headers), gate=self._gate, jar=JAR)
-        future = asyncio.run_coroutine_threadsafe(getting, self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
+        request = Request(url=url, headers=self._headers)
+        return self._loop.run(self._fetcher.fetch(request, gate=self._gate, jar=JAR))
 
 
 def prompt(visitor: Visitor, page: Page, print_note: Callable[[str], None], banner: Callable[[Page], str]) -> bool:

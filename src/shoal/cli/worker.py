@@ -50,12 +50,11 @@ def worker(
     check_bounds(least, most, concurrency is not None, "-j")
     from shoal.cli.render.run import exit_code_of_worker
     from shoal.model.worker import Scope
-    from shoal.service.console import Console
-    from shoal.service.lookup import ledger_named_in_errors
-    from shoal.service.work import check_stages, work
+    from shoal.service.lookup import check_stage_names, ledger_named_in_errors
+    from shoal.service.work import work
 
     found, settings = load(session, scraper or named or "", concurrency=most or concurrency, batch_size=batch_size)
-    check_stages(found, stage)
+    check_stage_names(found, stage)
 
     scope = Scope(
         scraper=found.name,
@@ -68,7 +67,7 @@ def worker(
     at_first = None if most is None else least or 1
     chosen: dict[str, Any] = {"min_concurrency": at_first, "limit": limit, "stop_when_idle": drain, "forever": forever}
     with (
-        Console(quiet=session.quiet, print_note=session.note, print_error=session.complain) as console,
+        session.console() as console,
         ledger_named_in_errors(settings),
     ):
         shows_progress = sys.stderr.isatty()

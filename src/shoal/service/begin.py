@@ -57,6 +57,13 @@ class RunChoice(StrEnum):
     RESUME = "resume"
     FRESH = "fresh"
 
+    @classmethod
+    def of(cls, *, fresh: bool, resume: bool) -> RunChoice:
+        """The choice of a program that says `fresh` or `resume`. Raises UsageError for both."""
+        if fresh and resume:
+            raise UsageError("fresh and resume exclude each other.", remedy="Give one of them.")
+        return cls.FRESH if fresh else cls.RESUME if resume else cls.AUTO
+
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What would be done. `run`: the run to resume; None means a new one. `remaining`: its open items."""

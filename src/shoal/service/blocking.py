@@ -24,7 +24,7 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, T]], stop: StopRequest) ->
     if not inside_event_loop():
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             return runner.run(work())
-    thread = _LoopThread()
+    thread = LoopThread()
     try:
         return thread.run(work(), on_interrupt=stop.request)
     finally:
@@ -33,7 +33,7 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, T]], stop: StopRequest) ->
 
 def iterate_records(settings: Settings, run_id: str, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
     """The records of a run, read page by page by an event loop in a thread."""
-    thread = _LoopThread()
+    thread = LoopThread()
     try:
         ledger = thread.run(open_ledger(settings, migrate=False))
         try:
@@ -59,7 +59,7 @@ def inside_event_loop() -> bool:
     return True
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
@@ -69,7 +69,9 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], *, on_interrupt: Callable[[], None] | None = None) -> T:
-        """Wait for the result. A KeyboardInterrupt calls `on_interrupt`, and is raised when the work has ended."""
+        """Wait for the result. A KeyboardInterrupt cancels the work; with `on_interrupt` it calls that instead, and is
+        raised when the work has ended.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         interrupted = False
         while True:

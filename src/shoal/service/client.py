@@ -103,15 +103,14 @@ class Fleet:
         run in any case; `resume`: the last one though it has ended. `keep_open`: more items will follow, so the run
         does not finish yet. Raises UsageError when there is nothing valid to store.
         """
-        if fresh and resume:
-            raise UsageError("fresh and resume exclude each other.", remedy="Give one of them.")
+        choice = RunChoice.of(fresh=fresh, resume=resume)
         if isinstance(scraper, str):
             found, settings = load_configured(scraper, self.settings)
         else:
             found, settings = scraper.check(), configure(scraper, self.settings)
         return await enqueue_on(
             *(self._open, found, settings, self._host),
-            choice=RunChoice.FRESH if fresh else RunChoice.RESUME if resume else RunChoice.AUTO,
+            choice=choice,
             idempotency_key=idempotency_key,
             urls=None if urls is None else url_source(found, urls, stage),
             seal=not keep_open,

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from shoal.observe.progress import ProgressDisplay, open_display
-from shoal.service.events import Event, Host, RunEnded, RunProgress, StopRequest
+from shoal.service.events import Event, Host, RunEnded, RunProgress
 
 _SHOW_CURSOR = "\x1b[?25h"  # a progress display hides it
 
@@ -70,7 +70,6 @@ class Console:
             on_event=self,
             log_stream=None if self._quiet else (self.print_line if on_terminal else sys.stderr),
             log_level="warning" if on_terminal else None,
-            stop=StopRequest(),
             handles_signals=handles_signals,
             end_process=self._end_process if ends_hung_process else None,
         )

@@ -102,14 +102,20 @@ def url_source(
     return UrlList(urls, item_maker(scraper, stage))
 
 
+def check_stage_names(scraper: Scraper, names: Iterable[str]) -> None:
+    """Raise UnknownStage for a name that the scraper has no stage of."""
+    for name in names:
+        if name not in scraper.stages:
+            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
+
+
 def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
     """A function from a URL and its fields to an item. Raises UnknownStage, also for a stage among the fields."""
 
     def maker_of(name: str | None) -> Callable[..., NewItem]:
         if name is None:
             return scraper.first_stage.item
-        if name not in scraper.stages:
-            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
+        check_stage_names(scraper, [name])
         return scraper.stages[name].item
 
     default = maker_of(stage)

@@ -40,18 +40,15 @@ from shoal.observe.doctor import Check
 from shoal.observe.formatting import pluralize
 from shoal.observe.logs import Logs, open_logs
 from shoal.service.begin import (
-    FillProgress,
     RunChoice,
     RunPlan,
     check_has_start_items,
     check_list_is_complete,
-    fill_run,
     open_run,
     plan_run,
-    remove_empty,
 )
 from shoal.service.events import CheckFinished, Host
-from shoal.service.run import report_paused, report_refused
+from shoal.service.run import fill_and_report, report_paused
 from shoal.service.work import free_local_ledger
 from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.hooks import call_start_hooks
@@ -249,19 +246,8 @@ async def _open_run_with_items(
             await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
         finally:
             logs.close()
-        await _fill(ledger, scraper, plan, run, request.urls, host)
+        await fill_and_report(ledger, scraper, plan, run, request.urls, host, by=BY)
     return run, plan.run is None
-
-
-async def _fill(ledger: Ledger, scraper: Scraper, plan: RunPlan, run: Run, urls: UrlFile | None, host: Host) -> None:
-    progress = FillProgress()
-    try:
-        await fill_run(ledger, run, scraper, urls, progress, by=BY)
-    except UsageError:
-        await remove_empty(ledger, plan, run, progress, by=BY)
-        raise
-    finally:
-        report_refused(urls, progress, host.on_event)
 
 
 async def _make_plan(

@@ -20,7 +20,7 @@ import msgspec
 
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError
 from shoal.export import ExportReport, check_target, export_run
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
@@ -293,6 +293,22 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
         await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
     finally:
         logs.close()
+    progress = await fill_and_report(ledger, scraper, plan, run, urls, host, by=by, seal=seal)
+    return EnqueueReport(run=run, enqueued=progress.enqueued, duplicates=progress.duplicates, invalid=progress.invalid)
+
+
+async def fill_and_report(
+    ledger: Ledger,
+    scraper: Scraper,
+    plan: RunPlan,
+    run: Run,
+    urls: UrlSource | None,
+    host: Host,
+    *,
+    by: str,
+    seal: bool = True,
+) -> FillProgress:
+    """Store the items of a run and report those that were refused; a new run that got none is removed."""
     progress = FillProgress()
     try:
         await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
@@ -301,7 +317,7 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
         raise
     finally:
         report_refused(urls, progress, host.on_event)
-    return EnqueueReport(run=run, enqueued=progress.enqueued, duplicates=progress.duplicates, invalid=progress.invalid)
+    return progress
 
 
 def report_paused(plan: RunPlan, on_event: OnEvent) -> None:
@@ -393,15 +409,14 @@ def run_from_code(  # noqa: PLR0913 - all by keyword
 
     In the main thread of a program that has no signal handlers of its own, SIGINT and SIGTERM drain.
     """
-    if fresh and resume:
-        raise UsageError("fresh and resume exclude each other.", remedy="Give one of them.")
+    choice = RunChoice.of(fresh=fresh, resume=resume)
     scraper.check()
     flags = {name: flag_text(value) for name, value in settings.items()}
     own = configure(scraper, load_settings(flags, environ=os.environ, folder=Path.cwd()))
     if output is not None:
         check_target(str(output))
     request = RunRequest(
-        choice=RunChoice.FRESH if fresh else RunChoice.RESUME if resume else RunChoice.AUTO,
+        choice=choice,
         idempotency_key=idempotency_key,
         urls=None if urls is None else url_source(scraper, urls, stage),
         limit=limit,

@@ -17,7 +17,7 @@ import msgspec
 
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import EXIT_INTERRUPTED, UnknownStage
+from shoal.errors import EXIT_INTERRUPTED
 from shoal.fetch.page import Fetcher
 from shoal.fleet.process import DRAINING, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
@@ -86,12 +86,6 @@ async def work(
             await fetcher.close()
             logs.close()
     return summary
-
-
-def check_stages(scraper: Scraper, stages: Sequence[str]) -> None:
-    for name in stages:
-        if name not in scraper.stages:
-            raise UnknownStage(f"{scraper.name} has no stage {name!r}; it has {', '.join(scraper.stages)}.")
 
 
 def make_worker(  # noqa: PLR0913 - the parts of a worker

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shoal.config import Settings
     from shoal.ledger.protocols import Ledger
+    from shoal.service.console import Console
 
 T = TypeVar("T")
 BOLD, DIM, RED, RESET = "\x1b[1m", "\x1b[2m", "\x1b[1;31m", "\x1b[0m"
@@ -54,13 +55,24 @@ class Session:
         """Run a coroutine to its end; `fast` uses uvloop, which takes longer to load."""
         import asyncio
 
-        runner = asyncio.Runner(loop_factory=_fast_loop() if fast else None)
+        factory = None
+        if fast:
+            from shoal.wiring import event_loop_factory
+
+            factory = event_loop_factory()
+        runner = asyncio.Runner(loop_factory=factory)
         runner.get_loop().set_exception_handler(lambda _, context: self._report_leftover(context))
         try:
             return runner.run(work)
         finally:
             if self._cancel_tasks(runner.get_loop()):
                 runner.close()
+
+    def console(self) -> Console:
+        """What shows the events of an operation as this command's flags ask for."""
+        from shoal.service.console import Console
+
+        return Console(quiet=self.quiet, print_note=self.note, print_error=self.complain)
 
     def with_ledger(self, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T:
         """Open the ledger, which must exist, and run this with it."""
@@ -209,14 +221,6 @@ def _may_configure_log_format(arguments: Sequence[str]) -> bool:
             if b"log_format" in Path(name).read_bytes().lower():
                 return True
     return False
-
-
-def _fast_loop() -> Callable[[], AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not available on Windows
-        return None
-    return uvloop.new_event_loop
 
 
 def has_colour(stream: TextIO) -> bool:
