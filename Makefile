@@ -54,13 +54,15 @@ APT_INSTALL = apt_install() { \
 	elif [ "$$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then echo "apt-get needs root"; fi; \
 	}
 
-parts: ## install the system parts of the tests (pgbouncer, iproute2), when allowed to
+parts: ## install the system parts of the tests (pgbouncer, iproute2, rabbitmq, redis), when allowed to
 	@$(APT_INSTALL); \
 	has() { PATH="$$PATH:/usr/sbin:/usr/local/sbin:/sbin" command -v "$$1" >/dev/null; }; \
 	missing=; \
 	has pgbouncer || missing="pgbouncer"; \
 	{ has ip && has tc; } || missing="$$missing iproute2"; \
 	{ has unshare && has nsenter; } || missing="$$missing util-linux"; \
+	has rabbitmq-server || missing="$$missing rabbitmq-server"; \
+	has redis-server || missing="$$missing redis-server"; \
 	[ -n "$$missing" ] || exit 0; \
 	why=$$(why_no_apt); \
 	if [ -z "$$why" ]; then \
@@ -100,7 +102,7 @@ parts: ## install the system parts of the tests (pgbouncer, iproute2), when allo
 UV_COMPILE = uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
 
 lock: ## pin the requirements anew (needs uv)
-	$(UV_COMPILE) pyproject.toml --extra testing --extra parquet --extra notify requirements/dev.in -o requirements/dev.txt
+	$(UV_COMPILE) pyproject.toml --extra testing --extra all requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean: ## remove .venv, caches and build output
