@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from shoal.define.context import Item
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
+from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
 from shoal.errors import InvalidScraper
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
@@ -46,14 +47,25 @@ UNSET: Final = _Unset()
 class StageOptions(RetryOptions, total=False):
     """The options of a stage; all are optional.
 
-    `name`: the function's unless given. `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is
-    visited, over all machines. `concurrency`: how many of its items run at once. `timeout`: seconds for one attempt.
-    `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
-    delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
-    limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
-    become items. `record`: the type of every record. `blocked`: a function that recognizes a soft block. `headers`:
-    sent with its requests. `depth`: items that more items than this led to are left out. `accept`: statuses that are
-    failures otherwise, and reach the handler.
+    - `name`: the function's unless given.
+    - `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is visited, over all machines.
+    - `concurrency`: how many of its items run at once.
+    - `timeout`: seconds for one attempt.
+    - `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
+      delays.
+    - `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
+      limit.
+    - `partition`: affinity of the items.
+    - `ordered`: items of a lane run one after another.
+    - `follow`: links that become items.
+    - `depth`: items that more items than this led to are left out.
+    - `accept`: statuses that are failures otherwise, and reach the handler.
+    - `record`: the type of every record.
+    - `record_key`: a field, several, or a function of the record; records with the same key are stored once in the
+      `record_scope` ("run" or the whole history of the "scraper"), and `on_duplicate` says whether a second one is
+      dropped ("skip") or upserted ("replace").
+    - `blocked`: a function that recognizes a soft block.
+    - `headers`: sent with its requests.
     """
 
     name: str | None
@@ -66,6 +78,9 @@ class StageOptions(RetryOptions, total=False):
     ordered: bool
     follow: Follow | bool
     record: type | None
+    record_key: RecordKeyFields | None
+    record_scope: Literal["run", "scraper"]
+    on_duplicate: Literal["skip", "replace"]
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
     depth: int | None
@@ -96,6 +111,7 @@ class Stage(Generic[P, T]):
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
         self.record = options.get("record")
+        self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
@@ -248,3 +264,12 @@ def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
     if not all(type(status) is int and 100 <= status <= 599 for status in found):
         raise InvalidScraper(f"accept of the stage {stage} is {accept!r}; it must be statuses such as (404, 410).")
     return found
+
+
+def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordKeyRule | None:
+    key, scope, on_duplicate = (options.get(name) for name in ("record_key", "record_scope", "on_duplicate"))
+    if key is None:
+        if scope is not None or on_duplicate is not None:
+            raise InvalidScraper(f"The stage {stage} has record_scope or on_duplicate, so it needs record_key=.")
+        return None
+    return RecordKeyRule(scraper, stage, key, str(scope or "run"), str(on_duplicate or "skip"))

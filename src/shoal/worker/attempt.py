@@ -156,7 +156,12 @@ class Attempt:
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
         output = Output(
-            stage.name, resources.scraper.stages, stage.record, depth=claimed.depth, in_lanes=resources.in_lanes
+            stage.name,
+            resources.scraper.stages,
+            stage.record,
+            keys=stage.record_keys,
+            depth=claimed.depth,
+            in_lanes=resources.in_lanes,
         )
         if stage.fetches:
             self.page = page = await self._fetch_page()
