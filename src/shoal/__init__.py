@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.define.context import Http, Item
+    from shoal.define.context import Failure, Http, Item
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocked",
     "Counts",
+    "Failure",
     "Fleet",
     "Follow",
     "Http",
@@ -44,6 +45,7 @@ __all__ = [
 _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
+    "Failure": "define.context",
     "Fleet": "service.client",
     "Follow": "define.follow",
     "Http": "define.context",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 LaneRule = str | Callable[[NewItem], str | None] | None
 PartitionRule = str | Callable[[NewItem], str]
 BlockRule = Callable[[Page], bool | str | None]
@@ -116,6 +117,7 @@ class Stage(Generic[P, T]):
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
         self.accept = _checked_statuses(self.name, options.get("accept", ()))
+        self.error_function: Callable[..., Any] | None = None
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
         functools.update_wrapper(self, function)
@@ -129,6 +131,22 @@ class Stage(Generic[P, T]):
     @functools.cached_property
     def signature(self) -> Signature:
         return self.scraper.providers.stage_signature(self.function)
+
+    @functools.cached_property
+    def error_signature(self) -> Signature:
+        assert self.error_function is not None
+        return self.scraper.providers.error_signature(self.error_function)
+
+    def on_error(self, function: F) -> F:
+        """Call a function for each item of this stage that dies: `@product.on_error`.
+
+        What it yields is stored with the item's end: a record, further items, or nothing. It may ask for `Failure`,
+        `Item`, `Log`, the settings and the author's providers.
+        """
+        if self.error_function is not None:
+            raise InvalidScraper(f"The stage {self.name} has two functions for on_error.")
+        self.error_function = function
+        return function
 
     @functools.cached_property
     def fetches(self) -> bool:
@@ -220,6 +238,8 @@ class Stage(Generic[P, T]):
                 raise InvalidScraper(f"The stage {self.name} follows links, so its function must ask for a Page.")
             if self.follow.to is not None and self.follow.to not in self.scraper.stages:
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
+        if self.error_function is not None:
+            _ = self.error_signature
         if self.policy.ordered and self.by_host:
             raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
 
@@ -263,6 +283,8 @@ def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
         found = frozenset({None})
     if not all(type(status) is int and 100 <= status <= 599 for status in found):
         raise InvalidScraper(f"accept of the stage {stage} is {accept!r}; it must be statuses such as (404, 410).")
+    if 429 in found:
+        raise InvalidScraper(f"accept of the stage {stage} has 429, with which a host asks all workers to wait.")
     return found
 
 

@@ -57,6 +57,10 @@ class FailureLog:
         """Log that a provider could not be set up; the first time with the traceback."""
         self._log_author_error("a provider failed", claimed, failed.error, str(failed))
 
+    def log_error_function(self, claimed: ClaimedItem, error: BaseException) -> None:
+        """Log an error of a stage's `on_error` function; its first occurrence with the traceback."""
+        self._log_author_error("on_error function failed", claimed, error, error_summary(error))
+
     def _log_author_error(self, event: str, claimed: ClaimedItem, error: BaseException, summary: str) -> None:
         if len(self._bugs) < MAX_KINDS or summary in self._bugs:
             self._bugs[summary] = self._bugs.get(summary, 0) + 1

@@ -38,7 +38,7 @@ class _LeaseSummary(msgspec.Struct, frozen=True):
     """What commit_summary returns about the valid leases."""
 
     count: int
-    done: int
+    ended: int
     laned: int
     queue: int | None
     seconds: float
@@ -74,15 +74,15 @@ def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
     summary = _LeaseSummary(*tx.json("commit_summary"))
-    count, done, laned = summary.count, summary.done, summary.laned
+    count, ended, laned = summary.count, summary.ended, summary.laned
     enqueued = duplicates = dropped = 0
     if count:
         tx.run("commit_leave")
         _move(tx, worker, ends, summary)
-        if ends.keyed is not None and done:
+        if ends.keyed is not None and ended:
             dropped = store_keyed(tx, worker, ends.keyed)
-        if ends.follow_ups is not None and done:
-            accepted = set(tx.json("commit_done_items"))
+        if ends.follow_ups is not None and ended:
+            accepted = set(tx.json("commit_ended_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
         tx.should_notify = enqueued > 0
     if laned or lane_ids:

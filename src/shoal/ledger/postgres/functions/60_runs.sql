@@ -144,6 +144,14 @@ begin
         cross join lateral (select i.lane, i.priority from shoal.item i
                             where i.run = v.run and i.id = v.item limit 1) i
     ),
+    discarded as (
+        -- Records that were stored when the item died.
+        delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue
+    ),
+    fewer_results as (
+        insert into shoal.count_delta (at, queue, results)
+        select t, d.queue, -count(*) from discarded d group by d.queue
+    ),
     history as (
         -- An item cancelled before its first claim has no attempt to keep.
         insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
@@ -629,7 +637,8 @@ end $$;
 create or replace function shoal.create_run(
     receipt_id uuid, scraper text, settings json, wanted_key text, code_version text, key_version int,
     max_attempts int, max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[],
-    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[]) returns text
+    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[],
+    lane_loopback_limits int[]) returns text
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
@@ -660,9 +669,9 @@ begin
         exit when run_no is not null;
     end loop;
     insert into shoal.stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_delay_max, lane_ordered,
-                             lane_shared)
+                             lane_shared, lane_loopback_limit)
     select run_no, u.* from unnest(stage_names, stage_attempts, lane_limits, lane_delay_mins, lane_delay_maxs,
-                                   lane_ordered, lane_shared) as u;
+                                   lane_ordered, lane_shared, lane_loopback_limits) as u;
     insert into shoal.receipt (id, at, answer) values (receipt_id, t, json_build_object('run_id', chosen));
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, run_no, '', 'run.created', chosen, json_build_object('scraper', scraper));

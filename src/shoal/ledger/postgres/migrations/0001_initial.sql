@@ -1,4 +1,4 @@
--- functions: 57d01eb6e3693449
+-- functions: 5a0552f6acbe358d
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -41,6 +41,8 @@ create table shoal.stage (
     lane_delay_max real not null,
     lane_ordered boolean not null,
     lane_shared  boolean not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit int,
     unique (run, name)
 );
 

@@ -43,6 +43,8 @@ create table stage (
     lane_delay_max real not null,
     lane_ordered   integer not null,
     lane_shared    integer not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit integer,
     unique (run, name)
 ) strict;
 

@@ -220,6 +220,16 @@ cross join item i on i.id = o.item
 -- name: retry_leave
 delete from outcome where item in (select v.item from temp.retried v)
 
+-- name: retry_result_counts
+update queue_count as c set results = c.results - n.n
+from (select v.queue, count(*) as n from temp.retried v cross join result x on x.run = ?1 and x.item = v.item
+      group by v.queue) n
+where c.queue = n.queue
+
+-- name: retry_results
+-- Records that were stored when the item died.
+delete from result where run = ?1 and item in (select v.item from temp.retried v)
+
 -- name: retry_history
 -- Their outcome becomes an ordinary attempt. An item cancelled before its first claim has none to keep.
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
