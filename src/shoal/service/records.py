@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
+STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 Record = dict[str, Any]

@@ -24,7 +24,7 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -206,7 +206,9 @@ class LedgerMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=5, unique_by=lambda h: h.claimed.item))
         ends = []
         for held in chosen:
-            kind = data.draw(st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead"]))
+            kind = data.draw(
+                st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead", "skipped"])
+            )
             ends.append(self.end_of(held, kind))
             held.committed = ends[-1]
         before = self.now()
@@ -232,6 +234,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -249,8 +253,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -441,7 +445,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
@@ -475,9 +479,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
         assert counts.results == self.expected_results

@@ -11,7 +11,17 @@ from typing import Any
 from shoal.define.author_code import error_summary
 from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
+from shoal.errors import (
+    AttemptEnded,
+    Blocked,
+    InvalidRecord,
+    LedgerError,
+    Permanent,
+    Skipped,
+    StoreFailed,
+    Throttled,
+    Transient,
+)
 from shoal.fetch.page import Page
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.outcome import DONE, FinishedAttempt, OutcomeClass, decide_attempt
@@ -24,6 +34,7 @@ from shoal.worker.providers import ProviderFailed
 
 _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
+    Skipped: OutcomeClass.SKIPPED,
     Transient: OutcomeClass.TRANSIENT,
     Throttled: OutcomeClass.THROTTLED,
     Blocked: OutcomeClass.BLOCKED,
