@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Permanent, Throttled, Transient
+    from shoal.errors import Blocked, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.page import Page
     from shoal.model.log import Log
     from shoal.model.request import secret
@@ -35,6 +35,7 @@ __all__ = [
     "RunReport",
     "Scraper",
     "Secret",
+    "Skipped",
     "Stage",
     "Throttled",
     "Transient",
@@ -57,6 +58,7 @@ _HOMES = {
     "RunReport": "service.run",
     "Scraper": "define.scraper",
     "Secret": "define.scraper",
+    "Skipped": "errors",
     "Stage": "define.stage",
     "Throttled": "errors",
     "Transient": "errors",

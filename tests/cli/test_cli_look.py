@@ -114,7 +114,9 @@ def test_status_of_one_run_is_one_screen(either: Look) -> None:
     text = either.text("status", run)
     assert "done 1/11 9%" in text
     assert f"The lane {HOST} is full: 2 of 2 places are taken." in text
-    assert ["listing", "de", "0", "0", "1", "2", "1", "1", "0", "0"] in [line.split() for line in text.splitlines()]
+    assert ["listing", "de", "0", "0", "1", "2", "1", "1", "0", "0", "0"] in [
+        line.split() for line in text.splitlines()
+    ]
     assert ["1", "permanent", "8", "410", "Gone"] in [line.split() for line in text.splitlines()]
     (facts,) = either.json("status", run)
     assert (facts["total"], facts["ok"], facts["growing"]) == (11, 0.5, False)

@@ -250,7 +250,10 @@ class Steering(Protocol):
     async def retry(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
-        """Make dead (or cancelled) items ready again, in small steps; `limit` for a trial of a few."""
+        """Make dead items ready again, in small steps; `limit` for a trial of a few.
+
+        Skipped and cancelled items only if `which.states` names these states.
+        """
 
     async def cancel(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
@@ -264,7 +267,7 @@ class Reads(Protocol):
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
-        """Per worker: leased now, done and dead in the last minutes; most done first."""
+        """Per worker: leased now, done, dead and skipped in the last minutes; most done first."""
 
     async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
         """What ended in the last minutes, including the current one, and when something last ended."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
+STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
 KEYED_COUNTS = ("new_records", "changed_records", "unchanged_records", "dropped_records")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 

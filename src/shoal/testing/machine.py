@@ -24,7 +24,7 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ends = []
         for held in chosen:
             kind = data.draw(
-                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead"])
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead", "skipped"])
             )
             if kind in ("keyed", "upsert"):
                 keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
@@ -242,6 +242,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -265,8 +267,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -457,7 +459,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
@@ -491,9 +493,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
         assert counts.results == self.expected_results + len(self.owners)

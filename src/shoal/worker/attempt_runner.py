@@ -21,6 +21,7 @@ from shoal.errors import (
     LedgerError,
     Permanent,
     SecretMissing,
+    Skipped,
     StoreFailed,
     Throttled,
     Transient,
@@ -38,6 +39,7 @@ from shoal.worker.providers import ProviderFailed
 
 _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
+    Skipped: OutcomeClass.SKIPPED,
     Transient: OutcomeClass.TRANSIENT,
     Throttled: OutcomeClass.THROTTLED,
     Blocked: OutcomeClass.BLOCKED,

@@ -14,7 +14,7 @@ from shoal.ledger.steering import BaseSteering
 
 
 def retry_items(tx: Transaction, no: int, items: str) -> int:
-    """Retry dead or cancelled items. A finished or cancelled run becomes active."""
+    """Retry dead, skipped or cancelled items. A finished or cancelled run becomes active."""
     if tx.value("run_state", no) in (None, "removed"):
         return 0
     retried = tx.run("retry_pick", no, items)

@@ -2,7 +2,7 @@
 -- items whose lease (item, epoch) is still valid change; the others are returned as `repeated` (this same commit was
 -- made before) or `lost` (the lease is no longer valid). The call may be repeated.
 --
--- kinds: done, dead, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
+-- kinds: done, dead, skipped, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
 -- not blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a
 -- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
 -- r_hashes: null, or the hash of each record that has a key (45_record_keys.sql).
@@ -100,7 +100,7 @@ begin
                                        state, outcome, error, detail)
             select j.item, j.claimed_at, t, j.run, j.queue, j.epoch, worker_no, j.seconds, j.tries + 1, j.rescues,
                    j.kind, j.outcome, j.error, j.detail
-            from classified j where j.kind in ('done', 'dead')
+            from classified j where j.kind in ('done', 'dead', 'skipped')
         ),
         tried as (
             insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
@@ -150,9 +150,10 @@ begin
         ),
         delta as (
             insert into shoal.count_delta
-                (at, queue, worker, leased, done, dead, delayed, waiting, retried, throttled, seconds)
+                (at, queue, worker, leased, done, dead, skipped, delayed, waiting, retried, throttled, seconds)
             select t, j.queue, worker_no, -count(*),
                    count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
+                   count(*) filter (where j.kind = 'skipped'),
                    count(*) filter (where j.kind in ('retry', 'put_off')
                                       or (j.kind = 'throttled' and (j.lane is null or j.holds))),
                    count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
@@ -200,7 +201,7 @@ begin
         from (
             select u.item,
                    exists (select 1 from shoal.outcome o where o.run = u.run and o.item = u.item
-                             and o.epoch = u.epoch and o.worker = worker_no and o.state in ('done', 'dead')
+                             and o.epoch = u.epoch and o.worker = worker_no and o.state in ('done', 'dead', 'skipped')
                              and o.outcome <> 'poison')
                    or exists (select 1 from shoal.attempt a where a.run = u.run and a.item = u.item
                                 and a.epoch = u.epoch and a.worker = worker_no

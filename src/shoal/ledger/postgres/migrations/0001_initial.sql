@@ -1,4 +1,4 @@
--- functions: 5a0552f6acbe358d
+-- functions: becabd6b5f91baa8
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -175,7 +175,7 @@ create table shoal.outcome (
     seconds    real not null,
     tries      smallint not null,
     rescues    smallint not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     json,
@@ -302,6 +302,7 @@ create table shoal.count_delta (
     leased     int not null default 0,
     done       int not null default 0,
     dead       int not null default 0,
+    skipped    int not null default 0,
     cancelled  int not null default 0,
     results    int not null default 0,
     duplicates int not null default 0,
@@ -322,6 +323,7 @@ create table shoal.queue_count (
     leased     bigint not null default 0,
     done       bigint not null default 0,
     dead       bigint not null default 0,
+    skipped    bigint not null default 0,
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
     duplicates bigint not null default 0,
@@ -341,6 +343,7 @@ create table shoal.minute_count (
     worker    int not null,
     done      int not null,
     dead      int not null,
+    skipped   int not null,
     retried   int not null,
     throttled int not null,
     results   int not null,

@@ -30,7 +30,7 @@ insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seco
                      error, detail)
 select e.item, e.claimed_at, ?1, e.run, e.queue, e.epoch, ?2, e.seconds, e.tries + 1, e.rescues, e.kind, e.outcome,
        e.error, e.detail
-from temp.ended e where e.kind in ('done', 'dead')
+from temp.ended e where e.kind in ('done', 'dead', 'skipped')
 
 -- name: commit_attempts
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
@@ -170,23 +170,24 @@ where l.id = n.lane
 
 -- name: commit_counts
 update queue_count as c
-set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, delayed = c.delayed + n.put_off,
-    waiting = c.waiting + n.n - n.done - n.dead - n.put_off, moved_at = ?1
+set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, skipped = c.skipped + n.skipped,
+    delayed = c.delayed + n.put_off, waiting = c.waiting + n.n - n.done - n.dead - n.skipped - n.put_off, moved_at = ?1
 from (
     select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
+           sum(e.kind = 'skipped') as skipped,
            sum(e.kind in ('retry', 'put_off') or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
     from temp.ended e group by e.queue
 ) n
 where c.queue = n.queue
 
 -- name: commit_minutes
-insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)
-select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'retry'),
-       sum(e.kind in ('throttled', 'put_off')), sum(e.seconds)
+insert into minute_count (minute, queue, worker, done, dead, skipped, retried, throttled, seconds)
+select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'skipped'),
+       sum(e.kind = 'retry'), sum(e.kind in ('throttled', 'put_off')), sum(e.seconds)
 from temp.ended e where true group by e.queue
 on conflict (minute, queue, worker) do update
-set done = done + excluded.done, dead = dead + excluded.dead, retried = retried + excluded.retried,
-    throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
+set done = done + excluded.done, dead = dead + excluded.dead, skipped = skipped + excluded.skipped,
+    retried = retried + excluded.retried, throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
 
 -- name: commit_summary
 -- [number of items, of ended ones, of those in lanes, the queue if there is only one, total seconds].
@@ -211,7 +212,7 @@ select json_group_array(e.item) from temp.ended e where e.kind in ('done', 'dead
 select json_group_array(json_array(
     j.value ->> 0,
     exists (select 1 from outcome o where o.item = j.value ->> 0 and o.epoch = j.value ->> 1 and o.worker = ?2
-              and o.state in ('done', 'dead') and o.outcome <> 'poison')
+              and o.state in ('done', 'dead', 'skipped') and o.outcome <> 'poison')
     or exists (select 1 from attempt a where a.item = j.value ->> 0 and a.epoch = j.value ->> 1 and a.worker = ?2
                  and a.outcome not in ('crashed', 'released', 'poison', 'cancelled'))))
 from json_each(?1) j
