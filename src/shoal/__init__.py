@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shoal.errors import Blocked, Permanent, Throttled, Transient
     from shoal.fetch.page import Page
     from shoal.model.log import Log
+    from shoal.model.request import secret
     from shoal.model.run import Run
     from shoal.model.views import Counts
     from shoal.service.client import Fleet, connect
@@ -37,6 +38,7 @@ __all__ = [
     "Throttled",
     "Transient",
     "connect",
+    "secret",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
@@ -57,6 +59,7 @@ _HOMES = {
     "Throttled": "errors",
     "Transient": "errors",
     "connect": "service.client",
+    "secret": "model.request",
 }
 
 

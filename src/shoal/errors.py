@@ -17,6 +17,7 @@ ShoalError
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── SecretMissing              a request needs a secret that this process was not given
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -109,6 +110,11 @@ class OutputFailed(ShoalError):
 class StoreFailed(ShoalError):
     remedy = "Free disk space, or choose another folder with --store. Nothing is lost; unfinished items run again."
     exit_code = 3
+
+
+class SecretMissing(ShoalError):
+    remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
+    exit_code = 2
 
 
 class AttemptEnded(ShoalError):
