@@ -289,9 +289,9 @@ def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
 
 
 def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordKeyRule | None:
-    key, scope, on_duplicate = (options.get(name) for name in ("record_key", "record_scope", "on_duplicate"))
+    key, scope, on_duplicate = options.get("record_key"), options.get("record_scope"), options.get("on_duplicate")
     if key is None:
         if scope is not None or on_duplicate is not None:
             raise InvalidScraper(f"The stage {stage} has record_scope or on_duplicate, so it needs record_key=.")
         return None
-    return RecordKeyRule(scraper, stage, key, str(scope or "run"), str(on_duplicate or "skip"))
+    return RecordKeyRule(scraper, stage, key, scope or "run", on_duplicate or "skip")

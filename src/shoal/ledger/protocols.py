@@ -29,6 +29,7 @@ from shoal.model.views import (
     PartitionProgress,
     RecentActivity,
     ResultRow,
+    SortedResult,
     StaleClaim,
     UpkeepReport,
     WaitReason,
@@ -292,6 +293,19 @@ class Reads(Protocol):
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
+
+    async def results_by_record_key(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records whose key is unique in the run, sorted by the hash of their key."""
+
+    async def results_by_item_key(
+        self, run_id: str, *, stage: str, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records of a stage without a key, sorted by the hash of their item's key, then by n.
+
+        A page may be short, even empty, while its cursor says that more follow.
+        """
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         """The first and the last item of a run that have a record; None when none has."""
