@@ -23,6 +23,7 @@ class _CommitBatch(msgspec.Struct, frozen=True):
     attempts: str
     all_done: bool
     results: str | None
+    result_counts: str
     follow_ups: ItemBatch | None
 
 
@@ -50,6 +51,7 @@ class SqliteCommits(BaseCommits):
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
             json_text(results) if results else None,
+            json_text({end.lease.item: len(end.records) for end in finished if end.records}),
             None if queued is None else as_batch(queued),
         )
         return await self._db.write(lambda tx: _commit(tx, worker_no, ends, finished))
@@ -93,8 +95,9 @@ def _move(tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSumma
         tx.run("commit_minutes", tx.now, worker)
     if ends.results is not None:
         tx.run("commit_results", ends.results)
-        tx.run("commit_result_counts", ends.results)
-        tx.run("commit_result_minutes", ends.results, tx.now, worker)
+        tx.run("commit_result_counts", ends.result_counts)
+        tx.run("commit_result_minutes", ends.result_counts, tx.now, worker)
+        tx.run("commit_changes", ends.result_counts, tx.now)
 
 
 def _not_held(
