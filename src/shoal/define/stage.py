@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 from shoal.define.context import Item
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
+from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
 from shoal.errors import InvalidScraper
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
@@ -48,8 +49,10 @@ class StageOptions(RetryOptions, total=False):
     `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
     delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
     limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
-    become items. `record`: the type of every record. `blocked`: a function that recognizes a soft block. `headers`:
-    sent with its requests.
+    become items. `record`: the type of every record. `record_key`: a field, several, or a function of the record;
+    records with the same key are stored once in the `record_scope` ("run" or the whole history of the "scraper"), and
+    `on_duplicate` says whether a second one is dropped ("skip") or upserted ("replace"). `blocked`: a function that
+    recognizes a soft block. `headers`: sent with its requests.
     """
 
     name: str | None
@@ -62,6 +65,9 @@ class StageOptions(RetryOptions, total=False):
     ordered: bool
     follow: Follow | bool
     record: type | None
+    record_key: RecordKeyFields | None
+    record_scope: Literal["run", "scraper"]
+    on_duplicate: Literal["skip", "replace"]
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
 
@@ -90,6 +96,7 @@ class Stage(Generic[P, T]):
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
         self.record = options.get("record")
+        self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
         self._lane = options.get("lane", HOST)
@@ -204,6 +211,15 @@ def _check_types(stage: str, options: StageOptions) -> None:
             raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
     if options.get("blocked") is not None and not callable(options["blocked"]):
         raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
+
+
+def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordKeyRule | None:
+    key, scope, on_duplicate = options.get("record_key"), options.get("record_scope"), options.get("on_duplicate")
+    if key is None:
+        if scope is not None or on_duplicate is not None:
+            raise InvalidScraper(f"The stage {stage} has record_scope or on_duplicate, so it needs record_key=.")
+        return None
+    return RecordKeyRule(scraper, stage, key, scope or "run", on_duplicate or "skip")
 
 
 def _replace(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:

@@ -149,7 +149,11 @@ class Attempt:
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
-        output = Output(stage.name, resources.scraper.stages, stage.record, in_lanes=resources.in_lanes)
+        output = Output(
+            *(stage.name, resources.scraper.stages, stage.record),
+            keys=stage.record_keys,
+            in_lanes=resources.in_lanes,
+        )
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:

@@ -82,6 +82,7 @@ class AttemptRunner:
             lease=lease,
             decision=DONE,
             records=tuple(output.records),
+            record_keys=tuple(output.record_keys),
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
             detail=_detail(attempt.page, output),

@@ -1,4 +1,4 @@
--- functions: 0b43d058cdaeae46
+-- functions: 6098e45469165117
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -197,8 +197,16 @@ create table shoal.result (
     run    int not null,
     n      int not null,
     record json not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   int,
+    key_hash    bytea,
+    first_run   int,
+    changed_run int,
     primary key (run, item, n)
 );
+create unique index result_key on shoal.result (key_space, key_hash) where key_hash is not null;
 
 -- What stored results: one row per transaction, run and stage, so that a reader with a cursor gets what was added since
 -- without an index on every result. Ids are not in the order of the commits, so a reader could skip a transaction that
@@ -338,7 +346,11 @@ create table shoal.count_delta (
     duplicates int not null default 0,
     retried    int not null default 0,
     throttled  int not null default 0,
-    seconds    real not null default 0
+    seconds    real not null default 0,
+    new_records       int not null default 0,
+    changed_records   int not null default 0,
+    unchanged_records int not null default 0,
+    dropped_records   int not null default 0
 );
 
 create table shoal.queue_count (
@@ -353,7 +365,12 @@ create table shoal.queue_count (
     results    bigint not null default 0,
     duplicates bigint not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   timestamptz
+    moved_at   timestamptz,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       bigint not null default 0,
+    changed_records   bigint not null default 0,
+    unchanged_records bigint not null default 0,
+    dropped_records   bigint not null default 0
 );
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".

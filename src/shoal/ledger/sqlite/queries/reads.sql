@@ -175,7 +175,9 @@ order by s.claimed_at limit ?2
 -- name: results
 -- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and
 -- only the selected records from the table.
-select r.item, r.n, g.name as stage, i.key, i.url, r.record
+select r.item, r.n, g.name as stage, i.key, i.url, r.record, r.record_key,
+       case when r.record_key is null then null when r.first_run = ?1 then 'new'
+            when r.changed_run = ?1 then 'changed' else 'unchanged' end as change
 from (
     select x.rowid as place from result x
     where x.run = ?1 and (x.item, x.n) > (?2, ?3) order by x.item, x.n limit ?4
