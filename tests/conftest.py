@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.support import MissingPartError, fork_server, missing
+from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.marks import starts_process, uses_postgres
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
@@ -67,6 +68,26 @@ def pgbouncer(postgres_server: PostgresDatabases) -> Iterator[PgBouncer]:
     try:
         with PgBouncer(postgres_server) as bouncer:
             yield bouncer
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitServer]:
+    """A RabbitMQ; name queues by `unique_name`. It may be killed; leave it running."""
+    try:
+        with RabbitServer() as server:
+            yield server
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis; name keys by `unique_name`. It may be killed; leave it running."""
+    try:
+        with RedisServer() as server:
+            yield server
     except MissingPartError as error:
         missing(str(error))
 
