@@ -147,9 +147,19 @@ async def test_nothing_is_missed_and_nothing_twice_while_workers_commit(
 async def test_columns_stay_and_types_widen(either_harness: LedgerHarness, tmp_path: Path) -> None:
     ledger = either_harness.ledger
     run = await begun(ledger, {"n": 1, "price": 2, "tags": ["a"]})
-    for step, record in enumerate(
-        [{"colour": "red", "n": 2}, {"n": 3, "price": 2.5}, {"n": 4, "price": "sold out", "tags": [1]}, {"n": 5}]
-    ):
+    later: list[dict[str, Any]] = [
+        {"colour": "red", "n": 2},
+        {"n": 3, "price": 2.5},
+        {"n": 4, "price": "sold out", "tags": [1]},
+        {"n": 5},
+    ]
+    later: list[dict[str, Any]] = [
+        {"colour": "red", "n": 2},
+        {"n": 3, "price": 2.5},
+        {"n": 4, "price": "sold out", "tags": [1]},
+        {"n": 5},
+    ]
+    for step, record in enumerate(later):
         for format in ("csv", "parquet"):
             await export_new(ledger, SHOP, str(tmp_path / f"out-{{n}}.{format}"), consumer=format)
         await add(ledger, run, [record], name=f"step-{step}")

@@ -13,7 +13,7 @@ from shoal.export.records import LineMaker, StoredRecord, decode_record
 from shoal.export.tables import cell_text
 
 # Names that every XML parser takes: ASCII and Latin-1 letters, no colon, not beginning with "xml".
-_XML_NAME = re.compile(r"(?!xml)[a-z_à-öø-ÿ][a-z0-9_.à-öø-ÿ-]*", re.IGNORECASE)
+_XML_NAME = re.compile(r"(?![xX][mM][lL])[A-Za-z_À-ÖØ-öø-ÿ][A-Za-z0-9_.À-ÖØ-öø-ÿ-]*")
 # What XML 1.0 cannot contain, not even escaped.
 _XML_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # A parser turns a bare carriage return into a line feed.
