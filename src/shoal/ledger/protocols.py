@@ -159,8 +159,12 @@ class Changes(Protocol):
         *,
         limit: int = 1_000,
         max_bytes: int = 8 << 20,
+        until: ChangePosition | None = None,
     ) -> ChangePage:
-        """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk)."""
+        """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk).
+
+        `until`: as if the log ended with this change.
+        """
 
     async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
         """How many records were stored behind a position, and since when. Costs the same however many."""
@@ -189,6 +193,9 @@ class Changes(Protocol):
 
         False: another process has moved it. Clears the error of the cursor.
         """
+
+    async def keep_state(self, name: str, at: ChangePosition, before: str, state: str) -> bool:
+        """Store a text with a cursor if it is still at this position and its text is still `before`."""
 
     async def fail(self, name: str, error: str) -> None:
         """Record why a cursor does not move, and since when."""

@@ -244,7 +244,8 @@ create table shoal.result_cursor (
     created_at    timestamptz not null,
     moved_at      timestamptz,
     failing_since timestamptz,
-    last_error    text
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
 );
 
 -- Records that a sink refused one by one, while it took others.

@@ -246,7 +246,8 @@ create table result_cursor (
     created_at    integer not null,
     moved_at      integer,
     failing_since integer,
-    last_error    text
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
 ) strict, without rowid;
 
 -- Records that a sink refused one by one, while it took others.
