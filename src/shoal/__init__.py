@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Permanent, Throttled, Transient
-    from shoal.fetch.page import Page
+    from shoal.errors import Blocked, Dropped, Permanent, Throttled, Transient
+    from shoal.fetch.page import Page, Request
     from shoal.model.log import Log
     from shoal.model.run import Run
     from shoal.model.views import Counts
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocked",
     "Counts",
+    "Dropped",
     "Fleet",
     "Follow",
     "Http",
@@ -29,6 +30,7 @@ __all__ = [
     "Log",
     "Page",
     "Permanent",
+    "Request",
     "Run",
     "RunReport",
     "Scraper",
@@ -42,6 +44,7 @@ __all__ = [
 _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
+    "Dropped": "errors",
     "Fleet": "service.client",
     "Follow": "define.follow",
     "Http": "define.context",
@@ -49,6 +52,7 @@ _HOMES = {
     "Log": "model.log",
     "Page": "fetch.page",
     "Permanent": "errors",
+    "Request": "fetch.page",
     "Run": "model.run",
     "RunReport": "service.run",
     "Scraper": "define.scraper",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
@@ -103,6 +103,16 @@ class Item:
         return f"Item({self.key!r}, stage={self.stage!r})"
 
 
+class RequestHooks(Protocol):
+    """The author's hooks around one request."""
+
+    async def before_request(self, request: Request) -> Request:
+        """The request to send."""
+
+    async def after_response(self, request: Request, page: Page) -> Page:
+        """The page to go on with; its status has not been classified yet."""
+
+
 class Http:
     """A client for requests of a handler, which asks for it with a parameter `http: Http`.
 
@@ -118,11 +128,13 @@ class Http:
         gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: RequestHooks | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._gate = gate
         self._jar = jar
         self._headers = headers or {}
+        self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
 
     async def get(
@@ -172,12 +184,16 @@ class Http:
             url += ("&" if "?" in url else "?") + urlencode(params, doseq=True)
         request = Request(url=url, method=method, headers=sent, body=body)
         async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+            if self._hooks is not None:
+                page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)
         if check and ended is not None:
             # A handler may make many requests: the message names the one that failed.
-            ended.message = f"{method} {redacted(url)}: {ended.message}"
+            ended.message = f"{request.method} {redacted(request.url)}: {ended.message}"
             raise ended
         return page

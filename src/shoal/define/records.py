@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -17,15 +18,44 @@ MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUT_VALUES = 200_000
 
 
+class DroppedRecords(msgspec.Struct):
+    """How many records a hook dropped, and why the first."""
+
+    first: str
+    count: int = 0
+
+
 class Output:
     """What one attempt has yielded so far. `dropped`: why items were refused.
 
-    `in_lanes=False` takes items out of their lanes, for a run that visits no site.
+    `in_lanes=False` takes items out of their lanes, for a run that visits no site. `hold` keeps records as they were
+    yielded, until `take_held`, for the hooks that may change or drop them. `dropped_records`: how many each hook has
+    dropped, and why the first.
     """
 
-    __slots__ = ("_in_lanes", "_record_type", "_stage", "_stages", "dropped", "follow_ups", "records", "size")
+    __slots__ = (
+        "_held",
+        "_in_lanes",
+        "_record_type",
+        "_stage",
+        "_stages",
+        "dropped",
+        "dropped_records",
+        "follow_ups",
+        "records",
+        "size",
+    )
 
-    def __init__(self, stage: str, stages: Collection[str], record_type: Any = None, *, in_lanes: bool = True) -> None:
+    def __init__(
+        self,
+        stage: str,
+        stages: Collection[str],
+        record_type: Any = None,
+        *,
+        in_lanes: bool = True,
+        hold: bool = False,
+    ) -> None:
+        self._held: list[Any] | None = [] if hold else None
         self._in_lanes = in_lanes
         self._stage = stage
         self._stages = stages
@@ -33,6 +63,7 @@ class Output:
         self.records: list[str] = []
         self.follow_ups: list[PreparedItem] = []
         self.dropped: list[str] = []
+        self.dropped_records: dict[str, DroppedRecords] = {}
         self.size = 0
 
     def add(self, value: Any) -> None:
@@ -43,9 +74,35 @@ class Output:
             for each in value:
                 self.add(each)
         elif value is not None:
-            text = self._text(value)
-            self.records.append(text)
-            self._add_size(len(text))
+            if self._held is None:
+                self.store(value)
+            else:
+                self._held.append(self._held_copy(value))
+                self._add_size(0)
+
+    def store(self, record: Any) -> None:
+        """Add a record, checked. Raises InvalidRecord."""
+        text = self._text(record)
+        self.records.append(text)
+        self._add_size(len(text))
+
+    def take_held(self) -> list[Any]:
+        """The records that were held; `store` those that are to be kept."""
+        held, self._held = self._held or [], None
+        return held
+
+    def drop(self, hook: str, reason: str) -> None:
+        """Count a record that a hook dropped."""
+        dropped = self.dropped_records.setdefault(hook, DroppedRecords(reason))
+        dropped.count += 1
+
+    def _held_copy(self, value: Any) -> Any:
+        """A copy of a record for hooks, of the stage's record type: a handler may change and yield the same object."""
+        if self._record_type is not None and not isinstance(value, self._record_type):
+            return _convert(value, self._record_type)
+        if not is_record(value):
+            record_json(value)  # refuses it and says why
+        return copy.deepcopy(value)
 
     def _add_item(self, new: NewItem) -> None:
         if not self._in_lanes:
@@ -68,11 +125,22 @@ class Output:
 
     def _add_size(self, size: int) -> None:
         self.size += size
-        if self.size > MAX_OUTPUT_BYTES or len(self.records) + len(self.follow_ups) > MAX_OUTPUT_VALUES:
+        values = len(self.records) + len(self.follow_ups) + len(self._held or ())
+        if self.size > MAX_OUTPUT_BYTES or values > MAX_OUTPUT_VALUES:
             raise InvalidRecord(
                 f"One item yielded more than {MAX_OUTPUT_BYTES >> 20} MB or {MAX_OUTPUT_VALUES:,} values.",
                 remedy="Split the work: yield further items instead of everything at once.",
             )
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value has the form of a record: a mapping, or an object with fields."""
+    return (
+        isinstance(value, Mapping | msgspec.Struct)
+        or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+        or hasattr(value, "model_dump_json")
+        or (isinstance(value, tuple) and hasattr(value, "_asdict"))
+    )
 
 
 def record_json(value: Any) -> str:

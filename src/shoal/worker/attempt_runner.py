@@ -11,13 +11,24 @@ from typing import Any
 from shoal.define.author_code import error_summary
 from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
+from shoal.errors import (
+    AttemptEnded,
+    Blocked,
+    Dropped,
+    InvalidRecord,
+    LedgerError,
+    Permanent,
+    StoreFailed,
+    Throttled,
+    Transient,
+)
 from shoal.fetch.page import Page
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.outcome import DONE, FinishedAttempt, OutcomeClass, decide_attempt
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
 from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
+from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
@@ -68,6 +79,13 @@ class AttemptRunner:
         except ProviderFailed as failed:
             self.failure_log.log_provider_error(claimed, failed)
             return self._finish_failed(claimed, Transient(str(failed)), attempt.page, began), 0
+        except HookFailed as failed:
+            self.failure_log.log_hook_error(claimed, failed)
+            kind = Permanent if isinstance(failed.error, Dropped) else Transient
+            return self._finish_failed(claimed, kind(str(failed)), attempt.page, began), 0
+        except Dropped as error:
+            misused = Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
+            return self._finish_failed(claimed, misused, attempt.page, began), 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
                 raise
@@ -78,6 +96,8 @@ class AttemptRunner:
         self.failure_log.record_success()
         if output.dropped:
             self.failure_log.log_dropped_items(claimed, output.dropped)
+        if output.dropped_records:
+            self.failure_log.log_dropped_records(claimed, output.dropped_records)
         finished = FinishedAttempt(
             lease=lease,
             decision=DONE,
@@ -164,6 +184,11 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
     if output.dropped:
         detail["dropped"] = len(output.dropped)
         detail["first_dropped"] = redacted(output.dropped[0][:500])
+    if output.dropped_records:
+        detail["dropped_records"] = {
+            hook: {"count": dropped.count, "first": redacted(dropped.first[:500])}
+            for hook, dropped in output.dropped_records.items()
+        }
     return detail or None
 
 
