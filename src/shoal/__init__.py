@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shoal.errors import Blocked, Dropped, Permanent, Throttled, Transient
     from shoal.fetch.page import Page, Request
     from shoal.model.log import Log
+    from shoal.model.request import secret
     from shoal.model.run import Run
     from shoal.model.views import Counts
     from shoal.service.client import Fleet, connect
@@ -39,6 +40,7 @@ __all__ = [
     "Throttled",
     "Transient",
     "connect",
+    "secret",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
@@ -61,6 +63,7 @@ _HOMES = {
     "Throttled": "errors",
     "Transient": "errors",
     "connect": "service.client",
+    "secret": "model.request",
 }
 
 

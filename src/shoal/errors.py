@@ -18,6 +18,7 @@ ShoalError
 ├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── SecretMissing              a request needs a secret that this process was not given
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -110,6 +111,11 @@ class OutputFailed(ShoalError):
 class StoreFailed(ShoalError):
     remedy = "Free disk space, or choose another folder with --store. Nothing is lost; unfinished items run again."
     exit_code = 3
+
+
+class SecretMissing(ShoalError):
+    remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
+    exit_code = 2
 
 
 class AttemptEnded(ShoalError):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-import msgspec
+from multidict import CIMultiDict
 
-from shoal.errors import Throttled
+from shoal.errors import SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
-
-DEPTH = "depth"
+from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
 
 
 class Item:
@@ -35,8 +35,9 @@ class Item:
         partition: str = "",
         stage: str = "",
         run_id: str = "",
+        depth: int = 0,
     ) -> None:
-        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1)
+        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1, depth=depth)
         self._payload: Mapping[str, Any] | None = payload or {}
 
     @classmethod
@@ -81,6 +82,12 @@ class Item:
         return self._payload
 
     @property
+    def request(self) -> ItemRequest | None:
+        """What is sent besides a plain GET; secrets by name."""
+        text = self._claimed.request_json
+        return None if text is None else decode_request(text)
+
+    @property
     def partition(self) -> str:
         return self._claimed.partition
 
@@ -95,9 +102,8 @@ class Item:
 
     @property
     def depth(self) -> int:
-        """How many links away from where the run started, when links are followed."""
-        depth = self.payload.get(DEPTH, 0)
-        return depth if isinstance(depth, int) else 0
+        """How many items led to it: 0 for those that the run started with."""
+        return self._claimed.depth
 
     def __repr__(self) -> str:
         return f"Item({self.key!r}, stage={self.stage!r})"
@@ -129,7 +135,9 @@ class Http:
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
         hooks: RequestHooks | None = None,
+        reveal: Callable[[str], str] | None = None,
     ) -> None:
+        self._reveal = reveal or secret_variable
         self._fetcher = fetcher
         self._gate = gate
         self._jar = jar
@@ -141,8 +149,8 @@ class Http:
         self,
         url: str,
         *,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
         return await self.request("GET", url, params=params, headers=headers, check=check)
@@ -152,12 +160,15 @@ class Http:
         url: str,
         *,
         json: Any = None,
-        data: Mapping[str, Any] | bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
-        return await self.request("POST", url, json=json, data=data, params=params, headers=headers, check=check)
+        return await self.request(
+            "POST", url, json=json, form=form, body=body, params=params, headers=headers, check=check
+        )
 
     async def request(
         self,
@@ -165,24 +176,16 @@ class Http:
         url: str,
         *,
         json: Any = None,
-        data: Mapping[str, Any] | bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
-        sent = {**self._headers, **(headers or {})}
-        body: bytes | None = None
-        if json is not None:
-            body = msgspec.json.encode(json)
-            sent.setdefault("Content-Type", "application/json")
-        elif isinstance(data, bytes):
-            body = data
-        elif data is not None:
-            body = urlencode(data, doseq=True).encode()
-            sent.setdefault("Content-Type", "application/x-www-form-urlencoded")
-        if params:
-            url += ("&" if "?" in url else "?") + urlencode(params, doseq=True)
-        request = Request(url=url, method=method, headers=sent, body=body)
+        made, query = make_request(
+            method=method, headers=headers, params=params, json=json, form=form, body=body, stored=False
+        )
+        request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
             if self._hooks is not None:
                 request = await self._hooks.before_request(request)
@@ -194,6 +197,35 @@ class Http:
             await self._gate.on_throttled(ended)
         if check and ended is not None:
             # A handler may make many requests: the message names the one that failed.
-            ended.message = f"{request.method} {redacted(request.url)}: {ended.message}"
+            ended.message = f"{method} {redacted(url)}: {ended.message}"
             raise ended
         return page
+
+
+def secret_variable(name: str) -> str:
+    """The value of an environment variable. Raises SecretMissing."""
+    if not (value := os.environ.get(name)):
+        raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+    return value
+
+
+def outgoing_request(
+    url: str, request: ItemRequest | None, headers: Mapping[str, str], reveal: Callable[[str], str]
+) -> Request:
+    """The request as it is sent, with its secrets. `headers` are those of the stage, which the request's outrank."""
+    if request is None:
+        return Request(url=url, headers=headers)
+
+    def value_of(found: SecretName) -> str:
+        return reveal(found.name)
+
+    body, content_type = request.encode_body(value_of)
+    sent = CIMultiDict(headers)
+    for name, value in request.headers.items():
+        sent[name] = revealed(value, value_of)
+    if content_type is not None:
+        sent.setdefault("Content-Type", content_type)
+    if request.params:
+        pairs = [(name, revealed(value, value_of)) for name, value in request.params]
+        url = with_query(url, urlencode(pairs))
+    return Request(url=url, method=request.method, headers=sent, body=body)

@@ -15,6 +15,7 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.model.item import Lease, NewItem, PreparedItem
+from shoal.model.record_key import RecordKey
 from shoal.model.redaction import redacted
 
 
@@ -79,12 +80,14 @@ class AttemptDecision(msgspec.Struct, frozen=True):
 class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A finished attempt, as a worker commits it.
 
-    `records` are JSON texts (see `record_text`). Follow-ups that are prepared are not checked again.
+    `records` are JSON texts (see `record_text`); `record_keys` is empty or has the key of each of them. Follow-ups that
+    are prepared are not checked again.
     """
 
     lease: Lease
     decision: AttemptDecision
     records: tuple[str, ...] = ()
+    record_keys: tuple[RecordKey, ...] = ()
     follow_ups: tuple[NewItem | PreparedItem, ...] = ()
     seconds: float = 0.0
     detail: Mapping[str, Any] | None = None

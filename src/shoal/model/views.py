@@ -21,7 +21,11 @@ class CursorPage(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items are in each state; the properties have the names of older systems."""
+    """How many items are in each state, and how many records; the properties have the names of older systems.
+
+    The last four are of records with a key: stored under a new key, replacing one that was different or the same, or
+    dropped because their key was stored already.
+    """
 
     ready: int = 0
     waiting: int = 0
@@ -32,6 +36,10 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     results: int = 0
     duplicates: int = 0
+    new_records: int = 0
+    changed_records: int = 0
+    unchanged_records: int = 0
+    dropped_records: int = 0
 
     @property
     def pending(self) -> int:
@@ -77,13 +85,17 @@ class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`lost`: items whose lease was lost, nothing of them was stored. `repeated`: items that were committed before."""
+    """`lost`: items whose lease was lost, nothing of them was stored. `repeated`: items that were committed before.
+
+    `dropped_records`: records that were not stored, because their key was stored before.
+    """
 
     committed: int
     lost: tuple[int, ...]
     repeated: tuple[int, ...]
     enqueued: int
     duplicates: int
+    dropped_records: int = 0
 
     def merge(self, other: CommitReport) -> CommitReport:
         return CommitReport(
@@ -92,6 +104,7 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
             repeated=self.repeated + other.repeated,
             enqueued=self.enqueued + other.enqueued,
             duplicates=self.duplicates + other.duplicates,
+            dropped_records=self.dropped_records + other.dropped_records,
         )
 
 
@@ -113,6 +126,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     url: str | None
     payload: Mapping[str, Any] | None
+    request: Mapping[str, Any] | None
+    depth: int
     lane: str | None
     priority: int
     max_attempts: int
@@ -161,7 +176,11 @@ class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, frozen=True, gc=False):
-    """The `n`-th record of an item, as JSON text, with the item's stage, key and URL."""
+    """The `n`-th record of an item, as JSON text, with the item's stage, key and URL.
+
+    `record_key`: the JSON text of the record's own key, if its stage has one; `change`: whether the run stored it as
+    `new`, or whether it replaced one of an earlier run that was different (`changed`) or not (`unchanged`).
+    """
 
     item: int
     n: int
@@ -169,6 +188,8 @@ class ResultRow(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     url: str | None
     record: str
+    record_key: str | None = None
+    change: str | None = None
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):

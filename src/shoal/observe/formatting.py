@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 
+from shoal.model.views import Counts
+
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 
@@ -51,3 +53,14 @@ def format_rate(rate: float | None) -> str:
 def printable(text: str) -> str:
     """Replace control characters: keys and errors contain data of sites and must not control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
+def keyed_records_text(counts: Counts) -> str:
+    """`120 new, 10 changed, 4 unchanged, 3 duplicates dropped`; empty without records that have a key."""
+    figures = (
+        (counts.new_records, "new"),
+        (counts.changed_records, "changed"),
+        (counts.unchanged_records, "unchanged"),
+        (counts.dropped_records, "duplicate dropped" if counts.dropped_records == 1 else "duplicates dropped"),
+    )
+    return ", ".join(f"{number:,} {what}" for number, what in figures if number)

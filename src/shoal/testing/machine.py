@@ -24,7 +24,7 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -34,6 +34,7 @@ FLOOR_SECONDS = 8.0
 # Items are admitted so many seconds before their start.
 LEAD_SECONDS = 0.1
 KEYS = [f"k{n}" for n in range(12)]
+RECORD_KEYS = ["a", "b", "c"]
 LANES = [None, "host-a", "host-b"]
 
 
@@ -77,6 +78,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.silent: dict[str, float] = {}
         self.earliest: dict[str, float] = {}
         self.expected_results = 0
+        # The item that stored the record with a key, by stage and key.
+        self.owners: dict[tuple[str, str], int] = {}
         self.paused = False
         self.paused_lanes: set[str] = set()
         self.floors: dict[str, float] = {}
@@ -206,8 +209,15 @@ class LedgerMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=5, unique_by=lambda h: h.claimed.item))
         ends = []
         for held in chosen:
-            kind = data.draw(st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead"]))
-            ends.append(self.end_of(held, kind))
+            kind = data.draw(
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead"])
+            )
+            if kind in ("keyed", "upsert"):
+                keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
+                pairs = [(f"{kind}-{key}", held.claimed.item) for key in keys]
+                ends.append(keyed(held.claimed, *pairs, replaces=kind == "upsert"))
+            else:
+                ends.append(self.end_of(held, kind))
             held.committed = ends[-1]
         before = self.now()
         report = self.run_sync(self.ledger.commits.commit(worker, ends))
@@ -245,7 +255,13 @@ class LedgerMachine(RuleBasedStateMachine):
         kind = end.decision.kind.value
         if kind == "done":
             known.state = "done"
-            self.expected_results += len(end.records)
+            if not end.record_keys:
+                self.expected_results += len(end.records)
+            for key in end.record_keys:
+                # A first record stays, an upserted one is replaced by each later one.
+                self.owners.setdefault((item.stage, key.text), item.item)
+                if key.replaces:
+                    self.owners[item.stage, key.text] = item.item
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
@@ -480,7 +496,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
-        assert counts.results == self.expected_results
+        assert counts.results == self.expected_results + len(self.owners)
+        assert counts.new_records == len(self.owners)
+        rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
+        assert {(row.stage, row.record_key): row.item for row in rows if row.record_key} == self.owners
 
     @invariant()
     def lanes_keep_their_promise(self) -> None:

@@ -68,7 +68,7 @@ def yielded_by(stage: AnyStage, *values: object, **named: object) -> list[Any]:
             found = _run(_returned(stage.function(**arguments)))
         case FunctionKind.ASYNC_GENERATOR:
             found = _run(_collected(stage.function(**arguments)))
-    checked = Output(stage.name, stage.scraper.stages, stage.record)
+    checked = Output(stage.name, stage.scraper.stages, stage.record, keys=stage.record_keys)
     for value in found:
         checked.add(value)
     return found

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from shoal.define.context import Http, Item
+from shoal.define.context import Http, Item, outgoing_request
 from shoal.define.follow import Follow
 from shoal.define.hooks import PreparedHook, type_text
 from shoal.define.providers import FunctionKind, Signature
@@ -17,7 +17,7 @@ from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.page import Fetcher, Page
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.threads import ThreadRunner
@@ -132,9 +132,15 @@ class Attempt:
         return self._http
 
     def make_http(self, *, with_hooks: bool = True) -> Http:
-        headers = {**self._resources.scraper.headers, **self._stage.headers}
-        hooks = self._hooks if with_hooks else None
-        return Http(self._resources.fetcher, gate=self._gate, jar=self._jar(), headers=headers, hooks=hooks)
+        scraper = self._resources.scraper
+        return Http(
+            self._resources.fetcher,
+            gate=self._gate,
+            jar=self._jar(),
+            headers={**scraper.headers, **self._stage.headers},
+            reveal=scraper.reveal_secret,
+            hooks=self._hooks if with_hooks else None,
+        )
 
     @property
     def log(self) -> Log:
@@ -168,8 +174,15 @@ class Attempt:
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
-        holds = self._hooks is not None and self._hooks.of_records
-        output = Output(stage.name, resources.scraper.stages, stage.record, in_lanes=resources.in_lanes, hold=holds)
+        output = Output(
+            stage.name,
+            resources.scraper.stages,
+            stage.record,
+            keys=stage.record_keys,
+            depth=claimed.depth,
+            in_lanes=resources.in_lanes,
+            hold=self._hooks is not None and self._hooks.of_records,
+        )
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
@@ -216,13 +229,14 @@ class Attempt:
             raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
         scraper = self._resources.scraper
         headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        request = Request(url=claimed.url, headers=headers)
+        request = outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
         self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
         if self._hooks is not None:
             self.page = page = await self._hooks.after_response(request, page)
-        if (ended := classify_page(page)) is not None:
+        ended = classify_page(page)
+        if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
             if isinstance(ended, Throttled):
                 await self.on_throttled(ended)
             raise ended

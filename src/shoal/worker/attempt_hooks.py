@@ -17,7 +17,7 @@ from shoal.define.context import Http, Item
 from shoal.define.hooks import PreparedHook, StageHooks, type_text
 from shoal.define.providers import FunctionKind
 from shoal.define.records import Output, is_record
-from shoal.errors import AttemptEnded, Dropped, InvalidRecord, LedgerError, StoreFailed, Throttled
+from shoal.errors import AttemptEnded, Dropped, InvalidRecord, LedgerError, SecretMissing, StoreFailed, Throttled
 from shoal.fetch.page import Page, Request
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.worker.attempt import Attempt, AttemptResources
 
 # What a hook may raise on purpose, and what the requests and providers inside it raise.
-_PASSED_ON = (AttemptEnded, InvalidRecord, ReleaseItem, StoreFailed, LedgerError, ProviderFailed)
+_PASSED_ON = (AttemptEnded, InvalidRecord, ReleaseItem, StoreFailed, SecretMissing, LedgerError, ProviderFailed)
 
 
 class HookFailed(Exception):

@@ -18,6 +18,7 @@ from shoal.errors import (
     InvalidRecord,
     LedgerError,
     Permanent,
+    SecretMissing,
     StoreFailed,
     Throttled,
     Transient,
@@ -60,7 +61,8 @@ class AttemptRunner:
     async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """Run one attempt. Returns its result and about how many bytes that holds.
 
-        Raises ReleaseItem when the lease should be returned; StoreFailed or LedgerError when no item can be processed.
+        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing or LedgerError when no item can
+        be processed.
         """
         began = time.monotonic()
         stage = self._scraper.stages.get(claimed.stage)
@@ -70,7 +72,7 @@ class AttemptRunner:
         attempt = self._current[lease] = Attempt(self._resources, stage, claimed, claimed_at)
         try:
             output = await attempt.run()
-        except (ReleaseItem, StoreFailed, LedgerError):
+        except (ReleaseItem, StoreFailed, SecretMissing, LedgerError):
             raise
         except AttemptEnded as ended:
             return self._finish_failed(claimed, ended, attempt.page, began), 0
@@ -102,6 +104,7 @@ class AttemptRunner:
             lease=lease,
             decision=DONE,
             records=tuple(output.records),
+            record_keys=tuple(output.record_keys),
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
             detail=_detail(attempt.page, output),
@@ -189,6 +192,8 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
             hook: {"count": dropped.count, "first": redacted(dropped.first[:500])}
             for hook, dropped in output.dropped_records.items()
         }
+    if output.too_deep:
+        detail["too_deep"] = output.too_deep
     return detail or None
 
 

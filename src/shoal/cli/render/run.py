@@ -11,7 +11,7 @@ from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
-from shoal.observe.formatting import pluralize, printable
+from shoal.observe.formatting import keyed_records_text, pluralize, printable
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -169,6 +169,8 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
         f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}; "
         f"{pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)"
     )
+    if keyed := keyed_records_text(counts):
+        session.data(f"  records by key: {keyed}")
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")

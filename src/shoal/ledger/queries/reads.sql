@@ -4,12 +4,16 @@ select cast(coalesce(sum(q.ready), 0) as bigint) as ready, cast(coalesce(sum(q.w
        cast(coalesce(sum(q.done), 0) as bigint) as done, cast(coalesce(sum(q.dead), 0) as bigint) as dead,
        cast(coalesce(sum(q.cancelled), 0) as bigint) as cancelled,
        cast(coalesce(sum(q.results), 0) as bigint) as results,
-       cast(coalesce(sum(q.duplicates), 0) as bigint) as duplicates
+       cast(coalesce(sum(q.duplicates), 0) as bigint) as duplicates,
+       cast(coalesce(sum(q.new_records), 0) as bigint) as new_records,
+       cast(coalesce(sum(q.changed_records), 0) as bigint) as changed_records,
+       cast(coalesce(sum(q.unchanged_records), 0) as bigint) as unchanged_records,
+       cast(coalesce(sum(q.dropped_records), 0) as bigint) as dropped_records
 from shoal.queue_depth q where q.run_id = $1 and (cast($2 as text) is null or q.stage = $2)
 
 -- name: partitions
 select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
-       q.duplicates
+       q.duplicates, q.new_records, q.changed_records, q.unchanged_records, q.dropped_records
 from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
 
 -- name: item_by_key

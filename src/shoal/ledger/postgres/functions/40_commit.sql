@@ -5,14 +5,19 @@
 -- kinds: done, dead, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
 -- not blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a
 -- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
+-- r_hashes: null, or the hash of each record that has a key (45_record_keys.sql).
 create or replace function shoal.commit(
     worker_no int, items bigint[], epochs int[], runs int[], kinds text[], outcomes text[],
     delays double precision[], errors text[], took real[], details json[],
     r_items bigint[], r_ns int[], r_records json[],
     f_parents bigint[], f_queues int[], f_hashes bytea[], f_keys text[], f_urls text[], f_payloads json[],
-    f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[],
+    f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[], f_requests json[],
+    f_depths smallint[],
     lane_names text[], lane_stages int[],
-    out committed int, out lost bigint[], out repeated bigint[], out enqueued int, out duplicates int)
+    r_keys text[] default null, r_hashes bytea[] default null, r_spaces int[] default null,
+    r_replaces boolean[] default null,
+    out committed int, out lost bigint[], out repeated bigint[], out enqueued int, out duplicates int,
+    out dropped_records int)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -29,6 +34,7 @@ declare
 begin
     enqueued := 0;
     duplicates := 0;
+    dropped_records := 0;
     perform shoal.lock_runs_shared(runs);
     -- Lanes are created before any is locked, and locked in one statement: two commits cannot deadlock.
     if lane_names is not null then
@@ -158,6 +164,10 @@ begin
                array_agg(j.run) filter (where j.kind = 'done'), array_agg(j.queue) filter (where j.kind = 'done')
         into committed, held_items, done_items, done_runs, done_queues from classified j;
     end if;
+    if r_hashes is not null and done_items is not null then
+        dropped_records := shoal.store_keyed_records(t, worker_no, r_items, r_ns, r_records, r_keys, r_hashes, r_spaces,
+                                                     r_replaces, done_items, done_runs, done_queues);
+    end if;
     if r_items is not null and done_items is not null then
         with done as materialized (
             select d.* from unnest(done_items, done_runs, done_queues) as d(item, run, queue)
@@ -165,7 +175,8 @@ begin
         stored as (
             insert into shoal.result (item, run, n, record)
             select r.item, d.run, r.n, r.record
-            from unnest(r_items, r_ns, r_records) as r(item, n, record) join done d on d.item = r.item
+            from unnest(r_items, r_ns, r_records, r_hashes) as r(item, n, record, hash) join done d on d.item = r.item
+            where r.hash is null
             returning item
         )
         insert into shoal.count_delta (at, queue, worker, results)
@@ -175,7 +186,7 @@ begin
     if f_parents is not null and done_items is not null then
         select i.enqueued, i.duplicates into enqueued, duplicates
         from shoal.intake(t, f_queues, f_hashes, f_keys, f_urls, f_payloads, f_lane_ix, f_priorities, f_delays,
-                          f_max_tries, f_parents, done_items, new_lanes) i;
+                          f_max_tries, f_requests, f_depths, f_parents, done_items, new_lanes) i;
     end if;
     perform shoal.admit(lanes, t);
     if enqueued > 0 then

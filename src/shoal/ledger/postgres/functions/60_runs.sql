@@ -473,20 +473,26 @@ begin
         select d.queue, sum(d.ready) as ready, sum(d.waiting) as waiting, sum(d.delayed) as delayed,
                sum(d.leased) as leased, sum(d.done) as done, sum(d.dead) as dead, sum(d.cancelled) as cancelled,
                sum(d.results) as results, sum(d.duplicates) as duplicates,
-               max(d.at) filter (where d.worker is not null) as moved_at
+               max(d.at) filter (where d.worker is not null) as moved_at,
+               sum(d.new_records) as new_records, sum(d.changed_records) as changed_records,
+               sum(d.unchanged_records) as unchanged_records, sum(d.dropped_records) as dropped_records
         from d group by d.queue order by d.queue
     ),
     totals as (
         insert into shoal.queue_count as c
         select p.queue, p.ready, p.waiting, p.delayed, p.leased, p.done, p.dead, p.cancelled, p.results, p.duplicates,
-               p.moved_at
+               p.moved_at, p.new_records, p.changed_records, p.unchanged_records, p.dropped_records
         from per_queue p
         on conflict (queue) do update
         set ready = c.ready + excluded.ready, waiting = c.waiting + excluded.waiting,
             delayed = c.delayed + excluded.delayed, leased = c.leased + excluded.leased,
             done = c.done + excluded.done, dead = c.dead + excluded.dead,
             cancelled = c.cancelled + excluded.cancelled, results = c.results + excluded.results,
-            duplicates = c.duplicates + excluded.duplicates, moved_at = greatest(c.moved_at, excluded.moved_at)
+            duplicates = c.duplicates + excluded.duplicates, moved_at = greatest(c.moved_at, excluded.moved_at),
+            new_records = c.new_records + excluded.new_records,
+            changed_records = c.changed_records + excluded.changed_records,
+            unchanged_records = c.unchanged_records + excluded.unchanged_records,
+            dropped_records = c.dropped_records + excluded.dropped_records
     ),
     minutes as (
         insert into shoal.minute_count as m

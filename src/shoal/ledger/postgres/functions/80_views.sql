@@ -30,14 +30,18 @@ select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue,
        sum(c.ready)::bigint as ready, sum(c.waiting)::bigint as waiting, sum(c.delayed)::bigint as delayed,
        sum(c.leased)::bigint as leased, sum(c.done)::bigint as done, sum(c.dead)::bigint as dead,
        sum(c.cancelled)::bigint as cancelled, sum(c.results)::bigint as results,
-       sum(c.duplicates)::bigint as duplicates
+       sum(c.duplicates)::bigint as duplicates, sum(c.new_records)::bigint as new_records,
+       sum(c.changed_records)::bigint as changed_records, sum(c.unchanged_records)::bigint as unchanged_records,
+       sum(c.dropped_records)::bigint as dropped_records
 from shoal.run r
 join shoal.queue k on k.run = r.no
 join shoal.stage g on g.id = k.stage
 join (
-    select queue, ready, waiting, delayed, leased, done, dead, cancelled, results, duplicates from shoal.queue_count
+    select queue, ready, waiting, delayed, leased, done, dead, cancelled, results, duplicates, new_records,
+           changed_records, unchanged_records, dropped_records from shoal.queue_count
     union all
-    select queue, ready, waiting, delayed, leased, done, dead, cancelled, results, duplicates from shoal.count_delta
+    select queue, ready, waiting, delayed, leased, done, dead, cancelled, results, duplicates, new_records,
+           changed_records, unchanged_records, dropped_records from shoal.count_delta
 ) c on c.queue = k.id
 where r.state <> 'removed'
 group by r.id, r.scraper, g.name, k.partition, k.id;

@@ -1,4 +1,4 @@
--- functions: 7ee6c3527eb863ec
+-- functions: 57d01eb6e3693449
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -83,6 +83,10 @@ create table shoal.item (
     key          text,
     url          text,
     payload      json,
+    -- What is sent besides a plain GET; secrets by name.
+    request      json,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        smallint not null default 0,
     primary key (run, id)
 );
 create unique index item_key on shoal.item (stage, key_hash);
@@ -197,8 +201,16 @@ create table shoal.result (
     run    int not null,
     n      int not null,
     record json not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   int,
+    key_hash    bytea,
+    first_run   int,
+    changed_run int,
     primary key (run, item, n)
 );
+create unique index result_key on shoal.result (key_space, key_hash) where key_hash is not null;
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
@@ -293,7 +305,11 @@ create table shoal.count_delta (
     duplicates int not null default 0,
     retried    int not null default 0,
     throttled  int not null default 0,
-    seconds    real not null default 0
+    seconds    real not null default 0,
+    new_records       int not null default 0,
+    changed_records   int not null default 0,
+    unchanged_records int not null default 0,
+    dropped_records   int not null default 0
 );
 
 create table shoal.queue_count (
@@ -308,7 +324,12 @@ create table shoal.queue_count (
     results    bigint not null default 0,
     duplicates bigint not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   timestamptz
+    moved_at   timestamptz,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       bigint not null default 0,
+    changed_records   bigint not null default 0,
+    unchanged_records bigint not null default 0,
+    dropped_records   bigint not null default 0
 );
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".

@@ -87,9 +87,11 @@ order by s.claimed_at limit $2
 
 -- name: results
 -- A window of the run's records, and at most $6 of it, of one stage or of all.
-select w.item, w.n, g.name as stage, i.key, i.url, w.record
+select w.item, w.n, g.name as stage, i.key, i.url, w.record, w.record_key,
+       case when w.record_key is null then null when w.first_run = $1 then 'new'
+            when w.changed_run = $1 then 'changed' else 'unchanged' end as change
 from (
-    select r.item, r.n, r.record from shoal.result r
+    select r.item, r.n, r.record, r.record_key, r.first_run, r.changed_run from shoal.result r
     where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit $4
 ) w
 join shoal.item i on i.run = $1 and i.id = w.item

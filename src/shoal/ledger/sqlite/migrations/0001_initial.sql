@@ -84,7 +84,11 @@ create table item (
     key_hash     blob not null,
     key          text,
     url          text,
-    payload      text
+    payload      text,
+    -- What is sent besides a plain GET; secrets by name.
+    request      text,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        integer not null default 0
 ) strict;
 create unique index item_key on item (stage, key_hash);
 -- A run's items are those of its queues: for lists, and for removing it.
@@ -203,8 +207,16 @@ create table result (
     item   integer not null,
     n      integer not null,
     record text not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   integer,
+    key_hash    blob,
+    first_run   integer,
+    changed_run integer,
     primary key (run, item, n)
 ) strict;
+create unique index result_key on result (key_space, key_hash) where key_hash is not null;
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
@@ -298,7 +310,12 @@ create table queue_count (
     results    integer not null default 0,
     duplicates integer not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   integer
+    moved_at   integer,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       integer not null default 0,
+    changed_records   integer not null default 0,
+    unchanged_records integer not null default 0,
+    dropped_records   integer not null default 0
 ) strict;
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -392,7 +409,8 @@ order by s.claimed_at;
 -- Counts per queue.
 create view queue_depth as
 select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue, c.ready, c.waiting, c.delayed,
-       c.leased, c.done, c.dead, c.cancelled, c.results, c.duplicates
+       c.leased, c.done, c.dead, c.cancelled, c.results, c.duplicates, c.new_records, c.changed_records,
+       c.unchanged_records, c.dropped_records
 from run r
 join queue k on k.run = r.no
 join stage g on g.id = k.stage

@@ -71,6 +71,75 @@ from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e
       where e.kind = 'done' group by e.queue) n
 where m.minute = ?2 - ?2 % 60000000 and m.queue = n.queue and m.worker = ?3
 
+-- name: commit_keyed
+-- Records with a key, [item, n, space, key, replaces, record], and their hashes as one blob of 16 bytes each. Those of
+-- done items with a valid lease are compared with the stored ones, in their order, as if each came in a commit of its own.
+-- The records of a run that is being removed count as gone: their place is taken in any case.
+insert into temp.keyed (space, hash, item, n, run, queue, key, record, old_row, old_queue, is_gone, verdict, stored)
+with input as (
+    select j.value ->> 2 as space, substr(?2, 1 + 16 * j.key, 16) as hash, j.key as ord, e.item, j.value ->> 1 as n,
+           e.run, e.queue, j.value ->> 3 as key, j.value ->> 4 as replaces, j.value ->> 5 as record
+    from json_each(?1) j cross join temp.ended e on e.item = j.value ->> 0 where e.kind = 'done'
+),
+placed as (
+    select i.*, lag(i.record) over w as before, row_number() over w as place,
+           i.ord = max(i.ord) over (partition by i.space, i.hash) as is_last
+    from input i window w as (partition by i.space, i.hash order by i.ord)
+),
+found as (
+    select p.*, x.rowid as old_row, x.record as old_record, o.queue as old_queue,
+           coalesce(g.state, 'removed') = 'removed' as is_gone
+    from placed p
+    left join result x on x.key_space = p.space and x.key_hash = p.hash and x.key_hash is not null
+    left join item o on o.id = x.item
+    left join run g on g.no = x.run
+)
+select f.space, f.hash, f.item, f.n, f.run, f.queue, f.key, f.record, f.old_row, f.old_queue, f.is_gone,
+       case when f.place = 1 and f.is_gone then 'new'
+            when not f.replaces then 'dropped'
+            when coalesce(f.before, f.old_record) = f.record then 'unchanged'
+            else 'changed' end,
+       case when f.replaces then f.is_last else f.place = 1 and f.is_gone end
+from found f
+
+-- name: commit_keyed_move
+update result as x
+set run = k.run, item = k.item, n = k.n, record = k.record, record_key = k.key,
+    first_run = case when k.is_gone then k.run else x.first_run end,
+    changed_run = case when k.is_gone or x.record <> k.record then k.run else x.changed_run end
+from temp.keyed k where x.rowid = k.old_row and k.stored
+
+-- name: commit_keyed_insert
+insert into result (run, item, n, record, record_key, key_space, key_hash, first_run, changed_run)
+select k.run, k.item, k.n, k.record, k.key, k.space, k.hash, k.run, k.run
+from temp.keyed k where k.stored and k.old_row is null
+
+-- name: commit_keyed_lost
+update queue_count as c set results = c.results - n.n
+from (select k.old_queue as queue, count(*) as n from temp.keyed k
+      where k.stored and k.old_row is not null group by k.old_queue) n
+where c.queue = n.queue
+
+-- name: commit_keyed_counts
+update queue_count as c
+set results = c.results + n.stored, new_records = c.new_records + n.new, changed_records = c.changed_records + n.changed,
+    unchanged_records = c.unchanged_records + n.unchanged, dropped_records = c.dropped_records + n.dropped
+from (select k.queue, sum(k.stored) as stored, sum(k.verdict = 'new') as new, sum(k.verdict = 'changed') as changed,
+             sum(k.verdict = 'unchanged') as unchanged, sum(k.verdict = 'dropped') as dropped
+      from temp.keyed k group by k.queue) n
+where c.queue = n.queue
+
+-- name: commit_keyed_minutes
+update minute_count as m set results = m.results + n.n
+from (select k.queue, sum(k.stored) as n from temp.keyed k group by k.queue) n
+where m.minute = ?1 - ?1 % 60000000 and m.queue = n.queue and m.worker = ?2
+
+-- name: commit_keyed_dropped
+select count(*) from temp.keyed k where k.verdict = 'dropped'
+
+-- name: commit_keyed_end
+delete from temp.keyed
+
 -- name: commit_touch
 insert or ignore into temp.touched (lane) select e.lane from temp.ended e where e.lane is not null
 

@@ -31,7 +31,8 @@ where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from run_qu
 
 -- name: item_views
 -- The state is the table that holds the row; one statement has one snapshot, so it is unique.
-select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
+select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, i.request, i.depth, l.key as lane,
+       i.priority, i.parent,
        coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
        case when o.item is not null then o.state when s.item is not null then 'leased'
             when y.item is not null then 'ready' when d.item is not null then 'delayed'
@@ -175,7 +176,9 @@ order by s.claimed_at limit ?2
 -- name: results
 -- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and
 -- only the selected records from the table.
-select r.item, r.n, g.name as stage, i.key, i.url, r.record
+select r.item, r.n, g.name as stage, i.key, i.url, r.record, r.record_key,
+       case when r.record_key is null then null when r.first_run = ?1 then 'new'
+            when r.changed_run = ?1 then 'changed' else 'unchanged' end as change
 from (
     select x.rowid as place from result x
     where x.run = ?1 and (x.item, x.n) > (?2, ?3) order by x.item, x.n limit ?4
