@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Permanent, Skipped, Throttled, Transient
-    from shoal.fetch.page import Page
+    from shoal.errors import Blocked, Dropped, Permanent, Skipped, Throttled, Transient
+    from shoal.fetch.page import Page, Request
     from shoal.model.log import Log
     from shoal.model.request import secret
     from shoal.model.run import Run
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocked",
     "Counts",
+    "Dropped",
     "Failure",
     "Fleet",
     "Follow",
@@ -31,6 +32,7 @@ __all__ = [
     "Log",
     "Page",
     "Permanent",
+    "Request",
     "Run",
     "RunReport",
     "Scraper",
@@ -46,6 +48,7 @@ __all__ = [
 _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
+    "Dropped": "errors",
     "Failure": "define.context",
     "Fleet": "service.client",
     "Follow": "define.follow",
@@ -54,6 +57,7 @@ _HOMES = {
     "Log": "model.log",
     "Page": "fetch.page",
     "Permanent": "errors",
+    "Request": "fetch.page",
     "Run": "model.run",
     "RunReport": "service.run",
     "Scraper": "define.scraper",

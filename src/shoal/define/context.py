@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
@@ -128,6 +128,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.page is None else self.page.status
 
 
+class RequestHooks(Protocol):
+    """The author's hooks around one request."""
+
+    async def before_request(self, request: Request) -> Request:
+        """The request to send."""
+
+    async def after_response(self, request: Request, page: Page) -> Page:
+        """The page to go on with; its status has not been classified yet."""
+
+
 class Http:
     """A client for requests of a handler, which asks for it with a parameter `http: Http`.
 
@@ -143,6 +153,7 @@ class Http:
         gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: RequestHooks | None = None,
         reveal: Callable[[str], str] | None = None,
     ) -> None:
         self._reveal = reveal or secret_variable
@@ -150,6 +161,7 @@ class Http:
         self._gate = gate
         self._jar = jar
         self._headers = headers or {}
+        self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
 
     async def get(
@@ -194,7 +206,11 @@ class Http:
         )
         request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+            if self._hooks is not None:
+                page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)
