@@ -6,6 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.define.context import Http, Item
+    from shoal.define.extraction import (
+        absolute_url,
+        css,
+        decimal_comma,
+        extract,
+        extract_all,
+        jmes,
+        number,
+        page_url,
+        xpath,
+    )
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
@@ -36,7 +47,16 @@ __all__ = [
     "Stage",
     "Throttled",
     "Transient",
+    "absolute_url",
     "connect",
+    "css",
+    "decimal_comma",
+    "extract",
+    "extract_all",
+    "jmes",
+    "number",
+    "page_url",
+    "xpath",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
@@ -56,7 +76,16 @@ _HOMES = {
     "Stage": "define.stage",
     "Throttled": "errors",
     "Transient": "errors",
+    "absolute_url": "define.extraction",
     "connect": "service.client",
+    "css": "define.extraction",
+    "decimal_comma": "define.extraction",
+    "extract": "define.extraction",
+    "extract_all": "define.extraction",
+    "jmes": "define.extraction",
+    "number": "define.extraction",
+    "page_url": "define.extraction",
+    "xpath": "define.extraction",
 }
 
 

@@ -298,7 +298,7 @@ class Scraper:
     def code_version(self) -> str | None:
         """A fingerprint of the files of its functions, which differs for workers with different code."""
         functions = [
-            *(stage.function for stage in self.stages.values()),
+            *(inspect.unwrap(stage.function) for stage in self.stages.values()),
             *map(inspect.unwrap, self.providers.functions),
         ]
         files = {function.__code__.co_filename for function in functions if _has_code(function)}

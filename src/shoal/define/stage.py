@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from shoal.define.context import Item
+from shoal.define.extraction import each_rule, extracting, has_selectors, is_empty
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
@@ -48,7 +49,8 @@ class StageOptions(RetryOptions, total=False):
     `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
     delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
     limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
-    become items. `record`: the type of every record. `blocked`: a function that recognizes a soft block. `headers`:
+    become items. `record`: the type of every record; if its fields have selectors, the function needs no body. `each`:
+    the selector of the elements that are a record each. `blocked`: a function that recognizes a soft block. `headers`:
     sent with its requests.
     """
 
@@ -62,6 +64,7 @@ class StageOptions(RetryOptions, total=False):
     ordered: bool
     follow: Follow | bool
     record: type | None
+    each: Any
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
 
@@ -74,7 +77,6 @@ class Stage(Generic[P, T]):
 
     def __init__(self, scraper: Scraper, function: Callable[P, T], options: StageOptions) -> None:
         self.scraper = scraper
-        self.function = function
         self.name: str = options.get("name") or str(getattr(function, "__name__", type(function).__name__))
         _check_types(self.name, options)
         retry_options: dict[str, Any] = {}
@@ -90,6 +92,12 @@ class Stage(Generic[P, T]):
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
         self.record = options.get("record")
+        self.each = options.get("each")
+        # A function without a body whose record has selectors: the record of the page is what it returns.
+        self.extracts = self.record is not None and is_empty(function) and has_selectors(self.record)
+        self.function: Callable[P, T] = (
+            extracting(function, self.record, self.each) if self.extracts and self.record is not None else function
+        )
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
         self._lane = options.get("lane", HOST)
@@ -169,6 +177,13 @@ class Stage(Generic[P, T]):
     def check(self) -> None:
         """Raises InvalidScraper for a declaration that cannot work, before anything starts."""
         fetches = self.fetches
+        if self.each is not None and not self.extracts:
+            raise InvalidScraper(
+                f"The stage {self.name} has each=: it needs a record= type with selectors, and no body.",
+                remedy="In a handler with a body use extract_all(Record, page, each).",
+            )
+        if self.extracts and Page not in (provider.type for _, provider in self.signature.parameters):
+            raise InvalidScraper(f"The stage {self.name} extracts records, so its function must ask for a Page.")
         if self.follow is not None:
             self.follow.checked()
             if not fetches:
@@ -202,6 +217,8 @@ def _check_types(stage: str, options: StageOptions) -> None:
         value = options.get(name)
         if value is not None and not isinstance(value, kind):
             raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
+    if options.get("each") is not None:
+        each_rule(options["each"])
     if options.get("blocked") is not None and not callable(options["blocked"]):
         raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
 
