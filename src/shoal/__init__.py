@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
     from shoal.errors import Blocked, Permanent, Throttled, Transient
+    from shoal.fetch.form import Form
     from shoal.fetch.page import Page
     from shoal.model.log import Log
     from shoal.model.run import Run
@@ -35,6 +36,7 @@ __all__ = [
     "Counts",
     "Fleet",
     "Follow",
+    "Form",
     "Http",
     "Item",
     "Log",
@@ -64,6 +66,7 @@ _HOMES = {
     "Counts": "model.views",
     "Fleet": "service.client",
     "Follow": "define.follow",
+    "Form": "fetch.form",
     "Http": "define.context",
     "Item": "define.context",
     "Log": "model.log",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -14,6 +14,9 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
+
+if TYPE_CHECKING:
+    from shoal.fetch.form import Form
 
 DEPTH = "depth"
 
@@ -146,6 +149,22 @@ class Http:
         check: bool = True,
     ) -> Page:
         return await self.request("POST", url, json=json, data=data, params=params, headers=headers, check=check)
+
+    async def submit(
+        self,
+        form: Form,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        submit: str | Literal[False] | None = None,
+        extra: Any = None,
+        headers: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Page:
+        """Submit a form of a page; the arguments are those of `Form.request`."""
+        made = form.request(fields, submit=submit, extra=extra)
+        return await self.request(
+            made.method, made.url, data=made.body, headers={**made.headers, **(headers or {})}, check=check
+        )
 
     async def request(
         self,

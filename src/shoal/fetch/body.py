@@ -31,7 +31,7 @@ FALLBACK = "cp1252"
 
 # Python's names of the encodings of the WHATWG standard. Others are ignored: some of Python's codecs are not encodings
 # of text (base64, rot13, zlib), and others take quadratic time (punycode, idna).
-_WEB_ENCODINGS = frozenset(
+WEB_ENCODINGS = frozenset(
     {
         *(f"cp{number}" for number in (866, 874, 932, 949, *range(1250, 1259))),
         *(f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
@@ -188,4 +188,4 @@ def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
 
 
 def _web_encoding(encoding: str | None) -> str | None:
-    return encoding if encoding in _WEB_ENCODINGS else None
+    return encoding if encoding in WEB_ENCODINGS else None

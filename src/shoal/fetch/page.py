@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.form import Form
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
@@ -173,6 +174,14 @@ class Page:
             if url is not None and url.startswith(("http://", "https://")):
                 found[url.partition("#")[0]] = None
         return list(found)
+
+    def form(self, css: str | None = None, *, name: str | None = None, index: int = 0) -> Form:
+        """A form of the page with the values it has: the first, or by a selector of it or of something in it, by its
+        name or id, by its position. Raises Permanent when there is none.
+        """
+        from shoal.fetch.form import find_form
+
+        return find_form(self, css, name, index)
 
     def _build_selector(self) -> Selector:
         from parsel import Selector
