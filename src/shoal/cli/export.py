@@ -43,12 +43,11 @@ def export(
     safe_csv: Annotated[bool, typer.Option("--safe-csv", help="CSV: put ' before texts like formulas.")] = False,
 ) -> None:
     """Write a run's records to a file, also while the run goes on. The file is replaced atomically or not at all."""
-    from shoal.export import Layout
-    from shoal.export.targets import Format, format_of
+    from shoal.export import Layout, file_type
 
-    if output == STDOUT and format_of(output, format) is Format.PARQUET and sys.stdout.isatty():
+    if output == STDOUT and file_type(output, format).is_binary and sys.stdout.isatty():
         raise UsageError(
-            "Parquet is binary and cannot be written to a terminal.", remedy="Name a file with -o, or use a pipe."
+            f"{format} is binary and cannot be written to a terminal.", remedy="Name a file with -o, or use a pipe."
         )
     layout = Layout(columns=_parse_columns(columns), meta=meta, bom=bom, safe_csv=safe_csv)
     try:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.export.targets import ExportTarget
+from shoal.storage import Target
 
 MAX_COLUMNS = 10_000
 # An object with more fields than this is a dictionary keyed by data, not a structure.
@@ -182,7 +182,7 @@ class TableWriter(Protocol):
 class CsvWriter:
     """RFC 4180 in UTF-8. `safe` puts a quote before text that a spreadsheet would read as a formula."""
 
-    def __init__(self, target: ExportTarget, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
+    def __init__(self, target: Target, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
         self._target = target
         self._columns = table.columns
         self._safe = safe
@@ -216,7 +216,7 @@ class CsvWriter:
 class ParquetWriter:
     """Writes row groups of bounded size that depend on the data only, so that the same records give the same bytes."""
 
-    def __init__(self, target: ExportTarget, table: TableSchema) -> None:
+    def __init__(self, target: Target, table: TableSchema) -> None:
         pa, pq = require_pyarrow()
         self._pa = pa
         self._schema = pa.schema(
@@ -264,7 +264,7 @@ class _ArrowSink:
     closed = False
     mode = "wb"
 
-    def __init__(self, target: ExportTarget) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
         self.discards = False
 
