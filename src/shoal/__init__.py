@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.fetch.form import Form
     from shoal.fetch.page import Page
     from shoal.model.log import Log
+    from shoal.model.request import secret
     from shoal.model.run import Run
     from shoal.model.views import Counts
     from shoal.service.client import Fleet, connect
@@ -58,6 +59,7 @@ __all__ = [
     "jmes",
     "number",
     "page_url",
+    "secret",
     "xpath",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
@@ -88,6 +90,7 @@ _HOMES = {
     "jmes": "define.extraction",
     "number": "define.extraction",
     "page_url": "define.extraction",
+    "secret": "model.request",
     "xpath": "define.extraction",
 }
 

@@ -18,6 +18,7 @@ ShoalError
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
+├── SecretMissing              a request needs a secret that this process was not given
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -115,6 +116,11 @@ class StoreFailed(ShoalError):
 class StorageUnavailable(ShoalError):
     remedy = "Check the endpoint and the network, and try again; nothing was changed."
     exit_code = 3
+
+
+class SecretMissing(ShoalError):
+    remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
+    exit_code = 2
 
 
 class AttemptEnded(ShoalError):

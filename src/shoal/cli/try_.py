@@ -104,6 +104,7 @@ def _claimed(new: NewItem, stage: AnyStage) -> ClaimedItem:
         lane=item.lane,
         tries=0,
         rescues=0,
+        request_json=item.request,
         max_attempts=2,  # with only one, an error would be reported as the last of several
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from shoal.config.sources import (
     read_toml,
 )
 from shoal.config.values import accepted_values, read_value
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidSetting, SecretMissing
 from shoal.model.run import check_name
 
 LOG_FORMAT = "log_format"
@@ -132,6 +132,21 @@ def _from_variables(variables: Variables) -> dict[str, RawValue]:
         for name, given in variables.with_prefix(ENV_PREFIX).items()
         if not IGNORED_VARIABLES.fullmatch(name)
     }
+
+
+def secret_finder(*, environ: Mapping[str, str], folder: Path) -> Callable[[str], str]:
+    """A function that finds a secret by its name, in the environment or in `.env`; it raises SecretMissing.
+
+    Both are read when a secret is needed, so a value that is set later is found.
+    """
+
+    def find(name: str) -> str:
+        found = Variables(environ, read_dotenv(folder / ".env")).first([name])
+        if found is None:
+            raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+        return str(found.value)
+
+    return find
 
 
 def find_log_format(arguments: Sequence[str], *, environ: Mapping[str, str], folder: Path) -> str:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
-import msgspec
+from multidict import CIMultiDict
 
-from shoal.errors import Throttled
+from shoal.errors import SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
+from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
 
 if TYPE_CHECKING:
     from shoal.fetch.form import Form
-
-DEPTH = "depth"
 
 
 class Item:
@@ -38,8 +38,9 @@ class Item:
         partition: str = "",
         stage: str = "",
         run_id: str = "",
+        depth: int = 0,
     ) -> None:
-        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1)
+        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1, depth=depth)
         self._payload: Mapping[str, Any] | None = payload or {}
 
     @classmethod
@@ -84,6 +85,12 @@ class Item:
         return self._payload
 
     @property
+    def request(self) -> ItemRequest | None:
+        """What is sent besides a plain GET; secrets by name."""
+        text = self._claimed.request_json
+        return None if text is None else decode_request(text)
+
+    @property
     def partition(self) -> str:
         return self._claimed.partition
 
@@ -98,9 +105,8 @@ class Item:
 
     @property
     def depth(self) -> int:
-        """How many links away from where the run started, when links are followed."""
-        depth = self.payload.get(DEPTH, 0)
-        return depth if isinstance(depth, int) else 0
+        """How many items led to it: 0 for those that the run started with."""
+        return self._claimed.depth
 
     def __repr__(self) -> str:
         return f"Item({self.key!r}, stage={self.stage!r})"
@@ -121,7 +127,9 @@ class Http:
         gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
+        reveal: Callable[[str], str] | None = None,
     ) -> None:
+        self._reveal = reveal or secret_variable
         self._fetcher = fetcher
         self._gate = gate
         self._jar = jar
@@ -132,8 +140,8 @@ class Http:
         self,
         url: str,
         *,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
         return await self.request("GET", url, params=params, headers=headers, check=check)
@@ -143,12 +151,15 @@ class Http:
         url: str,
         *,
         json: Any = None,
-        data: Mapping[str, Any] | bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
-        return await self.request("POST", url, json=json, data=data, params=params, headers=headers, check=check)
+        return await self.request(
+            "POST", url, json=json, form=form, body=body, params=params, headers=headers, check=check
+        )
 
     async def submit(
         self,
@@ -161,10 +172,9 @@ class Http:
         check: bool = True,
     ) -> Page:
         """Submit a form of a page; the arguments are those of `Form.request`."""
-        made = form.request(fields, submit=submit, extra=extra)
-        return await self.request(
-            made.method, made.url, data=made.body, headers={**made.headers, **(headers or {})}, check=check
-        )
+        url, request = form.arguments(fields, submit=submit, extra=extra)
+        request["headers"] = {**request.get("headers", {}), **(headers or {})}
+        return await self.request(request.pop("method", "GET"), url, **request, check=check)
 
     async def request(
         self,
@@ -172,24 +182,16 @@ class Http:
         url: str,
         *,
         json: Any = None,
-        data: Mapping[str, Any] | bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
-        sent = {**self._headers, **(headers or {})}
-        body: bytes | None = None
-        if json is not None:
-            body = msgspec.json.encode(json)
-            sent.setdefault("Content-Type", "application/json")
-        elif isinstance(data, bytes):
-            body = data
-        elif data is not None:
-            body = urlencode(data, doseq=True).encode()
-            sent.setdefault("Content-Type", "application/x-www-form-urlencoded")
-        if params:
-            url += ("&" if "?" in url else "?") + urlencode(params, doseq=True)
-        request = Request(url=url, method=method, headers=sent, body=body)
+        made, query = make_request(
+            method=method, headers=headers, params=params, json=json, form=form, body=body, stored=False
+        )
+        request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
         ended = classify_page(page)
@@ -200,3 +202,32 @@ class Http:
             ended.message = f"{method} {redacted(url)}: {ended.message}"
             raise ended
         return page
+
+
+def secret_variable(name: str) -> str:
+    """The value of an environment variable. Raises SecretMissing."""
+    if not (value := os.environ.get(name)):
+        raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+    return value
+
+
+def outgoing_request(
+    url: str, request: ItemRequest | None, headers: Mapping[str, str], reveal: Callable[[str], str]
+) -> Request:
+    """The request as it is sent, with its secrets. `headers` are those of the stage, which the request's outrank."""
+    if request is None:
+        return Request(url=url, headers=headers)
+
+    def value_of(found: SecretName) -> str:
+        return reveal(found.name)
+
+    body, content_type = request.encode_body(value_of)
+    sent = CIMultiDict(headers)
+    for name, value in request.headers.items():
+        sent[name] = revealed(value, value_of)
+    if content_type is not None:
+        sent.setdefault("Content-Type", content_type)
+    if request.params:
+        pairs = [(name, revealed(value, value_of)) for name, value in request.params]
+        url = with_query(url, urlencode(pairs))
+    return Request(url=url, method=request.method, headers=sent, body=body)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shoal.errors import InvalidItem, InvalidRecord
 from shoal.model.item import NewItem, PreparedItem, prepare
 from shoal.model.json_text import RECORD_BYTES, check_numbers, record_text
+
+if TYPE_CHECKING:
+    from shoal.define.stage import AnyStage
 
 # The output of an attempt is committed in one transaction, so it must fit into memory.
 MAX_OUTPUT_BYTES = 64 << 20
@@ -20,12 +23,33 @@ MAX_OUTPUT_VALUES = 200_000
 class Output:
     """What one attempt has yielded so far. `dropped`: why items were refused.
 
+    `depth` is that of the attempt's item; `too_deep` counts items that the depth of their stage forbids.
     `in_lanes=False` takes items out of their lanes, for a run that visits no site.
     """
 
-    __slots__ = ("_in_lanes", "_record_type", "_stage", "_stages", "dropped", "follow_ups", "records", "size")
+    __slots__ = (
+        "_depth",
+        "_in_lanes",
+        "_record_type",
+        "_stage",
+        "_stages",
+        "dropped",
+        "follow_ups",
+        "records",
+        "size",
+        "too_deep",
+    )
 
-    def __init__(self, stage: str, stages: Collection[str], record_type: Any = None, *, in_lanes: bool = True) -> None:
+    def __init__(
+        self,
+        stage: str,
+        stages: Mapping[str, AnyStage],
+        record_type: Any = None,
+        *,
+        depth: int = 0,
+        in_lanes: bool = True,
+    ) -> None:
+        self._depth = depth
         self._in_lanes = in_lanes
         self._stage = stage
         self._stages = stages
@@ -34,6 +58,7 @@ class Output:
         self.follow_ups: list[PreparedItem] = []
         self.dropped: list[str] = []
         self.size = 0
+        self.too_deep = 0
 
     def add(self, value: Any) -> None:
         """Add one yielded value. Raises InvalidRecord for what is neither a record nor an item."""
@@ -48,15 +73,19 @@ class Output:
             self._add_size(len(text))
 
     def _add_item(self, new: NewItem) -> None:
-        if not self._in_lanes:
-            new = msgspec.structs.replace(new, lane=None)
+        depth = self._depth + 1 if new.depth is None else new.depth
+        lane = new.lane if self._in_lanes else None
         try:
-            item = prepare(new, self._stage)
-            if item.stage not in self._stages:
+            item = prepare(msgspec.structs.replace(new, lane=lane, depth=depth), self._stage)
+            stage = self._stages.get(item.stage)
+            if stage is None:
                 raise InvalidItem(f"There is no stage {item.stage!r}; the run has {', '.join(self._stages)}.")
         except InvalidItem as error:
             # One bad link must not fail its page.
             self.dropped.append(error.message)
+            return
+        if stage.depth is not None and depth > stage.depth:
+            self.too_deep += 1
             return
         self.follow_ups.append(item)
         self._add_size(len(item.payload or "") + 200)

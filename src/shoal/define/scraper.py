@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Unpack, ge
 import msgspec
 
 from shoal.define.author_code import error_summary, is_loading
+from shoal.define.context import secret_variable
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
 from shoal.define.providers import ProviderRegistry, ProviderScope
 from shoal.define.stage import AnyStage, Stage, StageOptions
@@ -81,6 +82,8 @@ class Scraper:
         self._sources: list[Source] = []
         self._configured: Mapping[str, Any] = {}
         self._secrets: tuple[str, ...] | None = None
+        self._revealed: dict[str, str] = {}
+        self.find_secret: Callable[[str], str] = secret_variable
 
     def __repr__(self) -> str:
         return f"<scraper {self.name}>"
@@ -251,15 +254,24 @@ class Scraper:
         self._configured = {**self.file_settings, **settings}
         self._secrets = None
 
+    def reveal_secret(self, name: str) -> str:
+        """The value of a secret that a request needs. It is one of `secrets` from now on. Raises SecretMissing."""
+        value = self._revealed.get(name)
+        if value is None:
+            value = self._revealed[name] = self.find_secret(name)
+            self._secrets = None
+        return value
+
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not be printed or stored: secret settings, and the values of secret headers."""
+        """Texts that must not be printed or stored: secret settings, values of secret headers, secrets of requests."""
         if self._secrets is None:
             fields = _secret_fields(self.settings_type)
             given = {**self._configured, **_settings_values(self.settings)}
             headers = [self.headers, *(stage.headers for stage in self.stages.values())]
             # Without `Bearer` and the like before a token.
             carried = [value.split()[-1] for each in headers for value in secret_texts(each)]
+            carried += self._revealed.values()
             long = (text for text in carried if len(text) >= MIN_SECRET_LENGTH)
             self._secrets = tuple(dict.fromkeys((*secret_texts(given, fields), *long)))
         return self._secrets

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+
+import msgspec
 
 from shoal.define.context import Item
 from shoal.define.extraction import each_rule, extracting, has_selectors, is_empty
@@ -14,6 +16,7 @@ from shoal.define.providers import Signature
 from shoal.errors import InvalidScraper
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
+from shoal.model.request import Pairs, SecretName, make_request, with_query
 from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
@@ -51,7 +54,8 @@ class StageOptions(RetryOptions, total=False):
     limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
     become items. `record`: the type of every record; if its fields have selectors, the function needs no body. `each`:
     the selector of the elements that are a record each. `blocked`: a function that recognizes a soft block. `headers`:
-    sent with its requests.
+    sent with its requests. `depth`: items that more items than this led to are left out. `accept`: statuses that are
+    failures otherwise, and reach the handler.
     """
 
     name: str | None
@@ -67,6 +71,8 @@ class StageOptions(RetryOptions, total=False):
     each: Any
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
+    depth: int | None
+    accept: Collection[int]
 
 
 class Stage(Generic[P, T]):
@@ -100,6 +106,8 @@ class Stage(Generic[P, T]):
         )
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
+        self.depth = options.get("depth")
+        self.accept = _checked_statuses(self.name, options.get("accept", ()))
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
         functools.update_wrapper(self, function)
@@ -123,7 +131,7 @@ class Stage(Generic[P, T]):
     def by_host(self) -> bool:
         return self._lane is HOST
 
-    def item(
+    def item(  # noqa: PLR0913 - all but the first by keyword
         self,
         target: str | Item | None = None,
         *,
@@ -134,22 +142,41 @@ class Stage(Generic[P, T]):
         priority: int | None = None,
         delay: float = 0.0,
         retries: int | None = None,
+        method: str | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
+        json: Any = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
     ) -> NewItem:
         """An item for this stage: a URL, a key, or both. Yield it, or pass it to `Scraper.start`.
 
-        Given the `Item` of an earlier stage, the new item has the same key, URL, payload, partition and priority. A
-        smaller `priority` goes first; `delay` is seconds from now.
+        Given the `Item` of an earlier stage, the new item has the same key, URL, request, payload, partition, priority
+        and depth. A smaller `priority` goes first; `delay` is seconds from now.
+
+        `method`, `params`, `headers` and one of `json`, `form` and `body` are the request that is sent; it is stored,
+        with secrets by name: `secret("API_KEY")`. Method and body are part of the key.
         """
         url: str | None
+        depth: int | None = None
+        request, query = None, ""
+        if not (
+            method is None and headers is None and params is None and json is None and form is None and body is None
+        ):
+            request, query = make_request(
+                method=method, headers=headers, params=params, json=json, form=form, body=body
+            )
         if isinstance(target, Item):
-            url, key = target.url, key or target.own_key
+            url, depth = target.url, target.depth
+            if request is None and not query:
+                key, request = key or target.own_key, target.request
             payload = {**target.payload, **(payload or {})} or None
             partition = target.partition if partition is None else partition
             priority = target.priority if priority is None else priority
         else:
             url = target
         new = NewItem(
-            url=url,
+            url=with_query(url, query) if url is not None and query else url,
             key=key,
             payload=payload,
             stage=self.name,
@@ -158,11 +185,13 @@ class Stage(Generic[P, T]):
             priority=priority or 0,
             delay=delay,
             max_attempts=None if retries is None else retries + 1,
+            request=request,
+            depth=depth,
         )
         if partition is None and self._partition:
             part = self._partition if isinstance(self._partition, str) else self._partition(new)
-            new = _replace(new, partition=part)
-        return _replace(new, lane=self._lane_of(new)) if lane is UNSET else new
+            new = msgspec.structs.replace(new, partition=part)
+        return msgspec.structs.replace(new, lane=self._lane_of(new)) if lane is UNSET else new
 
     def sitemap(self, url: str, *, match: str | None = None, since: str | None = None) -> NewItem:
         """An item that reads a sitemap, or those that a robots.txt names, and yields an item for each page in it.
@@ -212,6 +241,7 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "record": (type, "a class"),
         "headers": (Mapping, "a dict of names and values"),
         "ordered": (bool, "True or False"),
+        "depth": (int, "a whole number from 0"),
     }
     for name, (kind, what) in rules.items():
         value = options.get(name)
@@ -219,19 +249,19 @@ def _check_types(stage: str, options: StageOptions) -> None:
             raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
     if options.get("each") is not None:
         each_rule(options["each"])
+    if (depth := options.get("depth")) is not None and (isinstance(depth, bool) or depth < 0):
+        raise InvalidScraper(f"depth of the stage {stage} is {depth!r}; it must be a whole number from 0.")
     if options.get("blocked") is not None and not callable(options["blocked"]):
         raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
 
 
-def _replace(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:
-    return NewItem(
-        url=new.url,
-        key=new.key,
-        payload=new.payload,
-        stage=new.stage,
-        partition=new.partition if partition is None else partition,
-        lane=new.lane if lane is None else lane,
-        priority=new.priority,
-        delay=new.delay,
-        max_attempts=new.max_attempts,
-    )
+def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
+    """The statuses of `accept`. Raises InvalidScraper for what is no status."""
+    statuses = (accept,) if isinstance(accept, int) else accept
+    try:
+        found = frozenset(statuses)
+    except TypeError:
+        found = frozenset({None})
+    if not all(type(status) is int and 100 <= status <= 599 for status in found):
+        raise InvalidScraper(f"accept of the stage {stage} is {accept!r}; it must be statuses such as (404, 410).")
+    return found

@@ -184,9 +184,7 @@ class _Transfer:
         self._window_began = 0.0
         self._window_bytes = 0
 
-    async def run(
-        self, partial: _PartialFile, fetcher: Fetcher, gate: RequestGate | None, jar: str | None
-    ) -> Download:
+    async def run(self, partial: _PartialFile, fetcher: Fetcher, gate: RequestGate | None, jar: str | None) -> Download:
         finished = await self._usable_earlier(partial)
         await self.in_thread(partial.prepare)
         breaks = 0
@@ -460,7 +458,9 @@ class _PartialFile:
             except OSError as error:
                 raise _store_failed(download.path, error) from error
             except ShoalError as error:  # of the object store
-                raise StoreFailed(f"{download.url} could not be stored: {error.message}", remedy=error.remedy) from error
+                raise StoreFailed(
+                    f"{download.url} could not be stored: {error.message}", remedy=error.remedy
+                ) from error
             stored = msgspec.structs.replace(download, path=path)
             with _write_errors(self._finished_file):
                 _write_atomically(self._finished_file, msgspec.json.encode(_Finished(stored, template)))
@@ -688,5 +688,3 @@ def _store_failed(path: object, error: OSError) -> StoreFailed:
         f"{path} could not be written: {reason}.",
         remedy="Free disk space, or choose another folder with `files`. Nothing is lost; unfinished items run again.",
     )
-
-

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
 from w3lib.encoding import resolve_encoding
@@ -18,13 +18,15 @@ from shoal.errors import Permanent
 from shoal.fetch import urls
 from shoal.fetch.body import WEB_ENCODINGS
 from shoal.fetch.page import Request
+from shoal.model.request import SecretName
 from shoal.model.url_key import quoted
 
 if TYPE_CHECKING:
     from shoal.fetch.page import Page
 
 Fields = Mapping[str, Any]
-Pairs = list[tuple[str, str]]
+# A value is a text, or a secret by name.
+Pairs = list[tuple[str, Any]]
 T_co = TypeVar("T_co", covariant=True)
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -94,6 +96,17 @@ class _Control:
         return [self.value]
 
 
+class _Submission(NamedTuple):
+    """What is sent, before it is encoded. `files`: the names of file fields."""
+
+    url: str
+    method: str
+    enctype: str
+    pairs: Pairs
+    files: frozenset[str]
+    headers: dict[str, str]
+
+
 class Form:
     """A form of a page, made by `Page.form`.
 
@@ -138,11 +151,55 @@ class Form:
     ) -> Request:
         """The request that a browser sends for these fields.
 
-        `fields`: values by name. A text for an input; for checkboxes and a multiple select a list of what is chosen;
-        True or False for one checkbox; None leaves a field out. Fields that are not named keep the page's values.
-        `submit`: the button that is pressed, by name, value, id or text; the first by default, False for none. `extra`:
-        pairs that scripts of the page would add. Raises Permanent for a field, a choice or a button that there is not.
+        `fields`: values by name. A text for an input, or `secret(...)`; for checkboxes and a multiple select a list of
+        what is chosen; True or False for one checkbox; None leaves a field out. Fields that are not named keep the
+        page's values. `submit`: the button that is pressed, by name, value, id or text; the first by default, False for
+        none. `extra`: pairs that scripts of the page would add. Raises Permanent for a field, a choice or a button that
+        there is not.
         """
+        sent = self._submission(fields, submit, extra)
+        if any(not isinstance(value, str) for _, value in sent.pairs):
+            raise self._error("would be sent with a secret; use form.item or http.submit")
+        if sent.method == "GET":
+            return Request(url=f"{sent.url}?{_urlencoded(sent.pairs, self.encoding).decode('ascii')}")
+        content_type, body = _body(sent, self.encoding)
+        return Request(url=sent.url, method="POST", headers={"Content-Type": content_type, **sent.headers}, body=body)
+
+    def arguments(
+        self, fields: Fields | None = None, *, submit: str | Literal[False] | None = None, extra: Any = None
+    ) -> tuple[str, dict[str, Any]]:
+        """The request as the URL and the arguments of `stage.item` and `http.request`."""
+        sent = self._submission(fields, submit, extra)
+        has_secrets = any(not isinstance(value, str) for _, value in sent.pairs)
+        is_plain = self.encoding == "utf-8" and (sent.method == "GET" or sent.enctype == URLENCODED)
+        if has_secrets and not is_plain:
+            raise self._error("has a secret and is not sent as UTF-8 pairs, so the secret would be stored")
+        if sent.method == "GET":
+            if has_secrets:
+                return sent.url, {"params": sent.pairs}
+            return f"{sent.url}?{_urlencoded(sent.pairs, self.encoding).decode('ascii')}", {}
+        if is_plain:
+            pairs = [(_lines(name), _lines(value) if isinstance(value, str) else value) for name, value in sent.pairs]
+            return sent.url, {"method": "POST", "form": pairs, "headers": sent.headers}
+        content_type, body = _body(sent, self.encoding)
+        return sent.url, {"method": "POST", "body": body, "headers": {"Content-Type": content_type, **sent.headers}}
+
+    def item(
+        self,
+        stage: ItemMaker[T_co],
+        fields: Fields | None = None,
+        *,
+        submit: str | Literal[False] | None = None,
+        extra: Any = None,
+        **options: Any,
+    ) -> T_co:
+        """An item of a stage that submits the form. `options` are those of `stage.item`, such as `payload=`, `key=`."""
+        url, request = self.arguments(fields, submit=submit, extra=extra)
+        if "headers" in options:
+            request["headers"] = {**request.get("headers", {}), **options.pop("headers")}
+        return stage.item(url, **request, **options)
+
+    def _submission(self, fields: Fields | None, submit: str | Literal[False] | None, extra: Any) -> _Submission:
         controls = self._filled(fields or {})
         button = self._pressed(submit)
         pairs = _entries(self._order(controls, button), button, self.encoding)
@@ -157,33 +214,11 @@ class Form:
             raise self._error(f"is sent to {quoted(action)}, which is not an http address")
         if method not in ("GET", "POST"):
             raise self._error("has the method dialog, which sends nothing")
+        url = action.partition("#")[0]
         if method == "GET":
-            query = _urlencoded(pairs, self.encoding).decode("ascii")
-            return Request(url=f"{action.partition('#')[0].partition('?')[0]}?{query}")
-        files = {control.name for control in controls if control.kind == "file"}
-        content_type, body = _body(enctype, pairs, self.encoding, files)
-        return Request(
-            url=action.partition("#")[0],
-            method="POST",
-            headers={"Content-Type": content_type, **_referer(self._page.url, action)},
-            body=body,
-        )
-
-    def item(
-        self,
-        stage: ItemMaker[T_co],
-        fields: Fields | None = None,
-        *,
-        submit: str | Literal[False] | None = None,
-        extra: Any = None,
-        **options: Any,
-    ) -> T_co:
-        """An item of a stage that submits the form. `options` are those of `stage.item`, such as `payload=`, `key=`."""
-        request = self.request(fields, submit=submit, extra=extra)
-        if request.method == "GET":
-            return stage.item(request.url, **options)
-        headers = {**request.headers, **options.pop("headers", {})}
-        return stage.item(request.url, method=request.method, body=request.body, headers=headers, **options)
+            return _Submission(url.partition("?")[0], method, enctype, pairs, frozenset(), {})
+        files = frozenset(control.name for control in controls if control.kind == "file")
+        return _Submission(url, method, enctype, pairs, files, _referer(self._page.url, action))
 
     def _named(self, name: str) -> list[_Control]:
         controls = [control for control in self._controls if control.name == name]
@@ -227,7 +262,8 @@ class Form:
             count = f"{len(controls)} field" + ("s" if len(controls) > 1 else "")
             raise self._error(f"has {count} named {name!r}, not {len(values)}; send more with extra=")
         for control, text in zip(controls, values, strict=False):
-            control.value = text if control.kind in _MULTILINE else _NEW_LINE.sub("", text)
+            keep = control.kind in _MULTILINE or not isinstance(text, str)
+            control.value = text if keep else _NEW_LINE.sub("", text)
 
     def _choose(self, name: str, options: list[_Option], value: Any, *, many: bool) -> None:
         chosen = [_text(each) for each in _several(value)]
@@ -457,14 +493,14 @@ def _entries(controls: Iterable[_Control], button: _Control | None, encoding: st
     return entries
 
 
-def _body(enctype: str, pairs: Pairs, encoding: str, files: set[str]) -> tuple[str, bytes]:
+def _body(sent: _Submission, encoding: str) -> tuple[str, bytes]:
     """The Content-Type and the body of a POST."""
-    if enctype == MULTIPART:
-        return _multipart(pairs, encoding, files)
-    if enctype == PLAIN:
-        text = "".join(f"{name}={_lines(value)}\r\n" for name, value in pairs)
+    if sent.enctype == MULTIPART:
+        return _multipart(sent.pairs, encoding, sent.files)
+    if sent.enctype == PLAIN:
+        text = "".join(f"{name}={_lines(value)}\r\n" for name, value in sent.pairs)
         return PLAIN, text.encode(encoding, "xmlcharrefreplace")
-    return URLENCODED, _urlencoded(pairs, encoding)
+    return URLENCODED, _urlencoded(sent.pairs, encoding)
 
 
 def _urlencoded(pairs: Pairs, encoding: str) -> bytes:
@@ -475,7 +511,7 @@ def _urlencoded(pairs: Pairs, encoding: str) -> bytes:
     return "&".join(f"{escaped(name)}={escaped(value)}" for name, value in pairs).encode("ascii")
 
 
-def _multipart(pairs: Pairs, encoding: str, files: set[str]) -> tuple[str, bytes]:
+def _multipart(pairs: Pairs, encoding: str, files: Collection[str]) -> tuple[str, bytes]:
     parts = []
     for name, value in pairs:
         head = f'Content-Disposition: form-data; name="{_quoted_name(name)}"'
@@ -548,7 +584,10 @@ def _pairs(extra: Any) -> Iterable[tuple[str, Any]]:
     return extra.items() if isinstance(extra, Mapping) else extra or ()
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> Any:
+    """A value as it is sent; a secret stays a name until then."""
+    if isinstance(value, SecretName):
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -113,6 +113,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     url: str | None
     payload: Mapping[str, Any] | None
+    request: Mapping[str, Any] | None
+    depth: int
     lane: str | None
     priority: int
     max_attempts: int

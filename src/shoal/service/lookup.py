@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,6 +56,9 @@ def configure(scraper: Scraper, settings: Settings) -> Settings:
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
         **settings.retry_options(scraper.name),
     )
+    from shoal.config.load import secret_finder
+
+    scraper.find_secret = secret_finder(environ=os.environ, folder=Path.cwd())
     return msgspec.structs.replace(settings, hidden=scraper.secrets)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from shoal.define.context import Http, Item
+from shoal.define.context import Http, Item, outgoing_request
 from shoal.define.follow import Follow
 from shoal.define.providers import FunctionKind
 from shoal.define.records import Output
@@ -16,7 +16,7 @@ from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.page import Fetcher, Page
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.threads import ThreadRunner
@@ -114,7 +114,13 @@ class Attempt:
         """One for the attempt, so that its requests go one after another."""
         if self._http is None:
             headers = {**self._resources.scraper.headers, **self._stage.headers}
-            self._http = Http(self._resources.fetcher, gate=self._gate, jar=self._jar(), headers=headers)
+            self._http = Http(
+                self._resources.fetcher,
+                gate=self._gate,
+                jar=self._jar(),
+                headers=headers,
+                reveal=self._resources.scraper.reveal_secret,
+            )
         return self._http
 
     @property
@@ -149,7 +155,9 @@ class Attempt:
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
-        output = Output(stage.name, resources.scraper.stages, stage.record, in_lanes=resources.in_lanes)
+        output = Output(
+            stage.name, resources.scraper.stages, stage.record, depth=claimed.depth, in_lanes=resources.in_lanes
+        )
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
@@ -188,11 +196,10 @@ class Attempt:
             raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
         scraper = self._resources.scraper
         headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        page = await self._resources.fetcher.fetch(
-            Request(url=claimed.url, headers=headers), gate=self._gate, jar=self._jar()
-        )
-        self.page = page
-        if (ended := classify_page(page)) is not None:
+        request = outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
+        ended = classify_page(page)
+        if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
             if isinstance(ended, Throttled) and self._gate is not None:
                 await self._gate.on_throttled(ended)
             raise ended

@@ -11,7 +11,17 @@ from typing import Any
 from shoal.define.author_code import error_summary
 from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
+from shoal.errors import (
+    AttemptEnded,
+    Blocked,
+    InvalidRecord,
+    LedgerError,
+    Permanent,
+    SecretMissing,
+    StoreFailed,
+    Throttled,
+    Transient,
+)
 from shoal.fetch.page import Page
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.outcome import DONE, FinishedAttempt, OutcomeClass, decide_attempt
@@ -49,7 +59,8 @@ class AttemptRunner:
     async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """Run one attempt. Returns its result and about how many bytes that holds.
 
-        Raises ReleaseItem when the lease should be returned; StoreFailed or LedgerError when no item can be processed.
+        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing or LedgerError when no item can
+        be processed.
         """
         began = time.monotonic()
         stage = self._scraper.stages.get(claimed.stage)
@@ -59,7 +70,7 @@ class AttemptRunner:
         attempt = self._current[lease] = Attempt(self._resources, stage, claimed, claimed_at)
         try:
             output = await attempt.run()
-        except (ReleaseItem, StoreFailed, LedgerError):
+        except (ReleaseItem, StoreFailed, SecretMissing, LedgerError):
             raise
         except AttemptEnded as ended:
             return self._finish_failed(claimed, ended, attempt.page, began), 0
@@ -164,6 +175,8 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
     if output.dropped:
         detail["dropped"] = len(output.dropped)
         detail["first_dropped"] = redacted(output.dropped[0][:500])
+    if output.too_deep:
+        detail["too_deep"] = output.too_deep
     return detail or None
 
 

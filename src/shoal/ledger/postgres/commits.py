@@ -49,6 +49,6 @@ class PostgresCommits(BaseCommits):
     async def _follow_ups(self, finished: Sequence[FinishedAttempt]) -> tuple[object, ...]:
         queued = await prepare_follow_ups(self._catalog, finished)
         if queued is None:
-            return (None,) * 12
+            return (None,) * 14
         columns, lanes = as_columns(queued)
         return (queued.parents, *columns, *lanes)

@@ -4,8 +4,8 @@
 -- arrival, whatever the order of storing. Rows whose parent is not in `accepted` are left out (null: all are stored).
 create or replace function shoal.intake(
     t timestamptz, queues int[], hashes bytea[], keys text[], urls text[], payloads json[], lane_ix int[],
-    priorities int[], delays double precision[], max_tries int[], parents bigint[], accepted bigint[],
-    lane_ids bigint[],
+    priorities int[], delays double precision[], max_tries int[], requests json[], depths smallint[], parents bigint[],
+    accepted bigint[], lane_ids bigint[],
     out enqueued int, out duplicates int)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -13,17 +13,19 @@ as $$
 begin
     with input as materialized (
         select u.*, k.run, k.stage, nextval('shoal.item_id') as id
-        from unnest(queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, parents)
-            with ordinality
-            as u(queue, key_hash, key, url, payload, lane_ix, priority, delay, max_attempts, parent, ord)
+        from unnest(queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, requests, depths,
+                    parents) with ordinality
+            as u(queue, key_hash, key, url, payload, lane_ix, priority, delay, max_attempts, request, depth, parent,
+                 ord)
         join shoal.queue k on k.id = u.queue
         where accepted is null or u.parent in (select a.item from unnest(accepted) as a(item))
     ),
     fresh as (
         insert into shoal.item (id, lane, parent, created_at, not_before, run, stage, queue, priority, max_attempts,
-                                key_hash, key, url, payload)
+                                key_hash, key, url, payload, request, depth)
         select i.id, lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
-               i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload
+               i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload,
+               i.request, coalesce(i.depth, 0)
         from input i
         -- In the order of the index: cheaper, and two transactions that store the same keys cannot deadlock.
         order by i.stage, i.key_hash, i.ord
@@ -120,7 +122,7 @@ end $$;
 -- Enqueue one chunk. The receipt makes it safe to repeat the call after a broken connection.
 create or replace function shoal.enqueue(
     receipt_id uuid, run_no int, queues int[], hashes bytea[], keys text[], urls text[], payloads json[],
-    lane_ix int[], priorities int[], delays double precision[], max_tries int[],
+    lane_ix int[], priorities int[], delays double precision[], max_tries int[], requests json[], depths smallint[],
     lane_names text[], lane_stages int[],
     out enqueued int, out duplicates int)
 language plpgsql as $$
@@ -147,8 +149,8 @@ begin
     end if;
     t := shoal.clock();
     select i.enqueued, i.duplicates into enqueued, duplicates
-    from shoal.intake(t, queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, null, null,
-                      lane_ids) i;
+    from shoal.intake(t, queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, requests,
+                      depths, null, null, lane_ids) i;
     perform shoal.admit(lane_ids, t);
     if enqueued > 0 then
         perform shoal.wake();

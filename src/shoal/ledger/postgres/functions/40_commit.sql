@@ -10,7 +10,8 @@ create or replace function shoal.commit(
     delays double precision[], errors text[], took real[], details json[],
     r_items bigint[], r_ns int[], r_records json[],
     f_parents bigint[], f_queues int[], f_hashes bytea[], f_keys text[], f_urls text[], f_payloads json[],
-    f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[],
+    f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[], f_requests json[],
+    f_depths smallint[],
     lane_names text[], lane_stages int[],
     out committed int, out lost bigint[], out repeated bigint[], out enqueued int, out duplicates int)
 language plpgsql
@@ -175,7 +176,7 @@ begin
     if f_parents is not null and done_items is not null then
         select i.enqueued, i.duplicates into enqueued, duplicates
         from shoal.intake(t, f_queues, f_hashes, f_keys, f_urls, f_payloads, f_lane_ix, f_priorities, f_delays,
-                          f_max_tries, f_parents, done_items, new_lanes) i;
+                          f_max_tries, f_requests, f_depths, f_parents, done_items, new_lanes) i;
     end if;
     perform shoal.admit(lanes, t);
     if enqueued > 0 then

@@ -1,4 +1,4 @@
--- functions: 7ee6c3527eb863ec
+-- functions: 0ebd3b1dd87d22c4
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -83,6 +83,10 @@ create table shoal.item (
     key          text,
     url          text,
     payload      json,
+    -- What is sent besides a plain GET; secrets by name.
+    request      json,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        smallint not null default 0,
     primary key (run, id)
 );
 create unique index item_key on shoal.item (stage, key_hash);

@@ -84,7 +84,11 @@ create table item (
     key_hash     blob not null,
     key          text,
     url          text,
-    payload      text
+    payload      text,
+    -- What is sent besides a plain GET; secrets by name.
+    request      text,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        integer not null default 0
 ) strict;
 create unique index item_key on item (stage, key_hash);
 -- A run's items are those of its queues: for lists, and for removing it.

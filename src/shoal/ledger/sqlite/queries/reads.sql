@@ -31,7 +31,8 @@ where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from run_qu
 
 -- name: item_views
 -- The state is the table that holds the row; one statement has one snapshot, so it is unique.
-select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
+select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, i.request, i.depth, l.key as lane,
+       i.priority, i.parent,
        coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
        case when o.item is not null then o.state when s.item is not null then 'leased'
             when y.item is not null then 'ready' when d.item is not null then 'delayed'
