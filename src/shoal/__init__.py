@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
     from shoal.errors import Blocked, Permanent, Throttled, Transient
+    from shoal.fetch.download import Download
     from shoal.fetch.form import Form
     from shoal.fetch.page import Page
     from shoal.model.log import Log
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocked",
     "Counts",
+    "Download",
     "Fleet",
     "Follow",
     "Form",
@@ -66,6 +68,7 @@ __all__ = [
 _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
+    "Download": "fetch.download",
     "Fleet": "service.client",
     "Follow": "define.follow",
     "Form": "fetch.form",

@@ -20,6 +20,7 @@ import msgspec
 
 from shoal.define.context import Http, Item
 from shoal.errors import InvalidScraper
+from shoal.fetch.download import Download
 from shoal.fetch.page import Page
 from shoal.model.log import Log
 from shoal.model.run import Run
@@ -65,6 +66,7 @@ class Provider(msgspec.Struct, frozen=True, eq=False):
 
 BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
+    Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "attempt", attrgetter("http")),
     Provider(Item, "Item", "attempt", attrgetter("item")),
     Provider(Log, "Log", "worker", attrgetter("log")),

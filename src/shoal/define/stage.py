@@ -13,7 +13,8 @@ from shoal.define.extraction import each_rule, extracting, has_selectors, is_emp
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
-from shoal.errors import InvalidScraper
+from shoal.errors import InvalidScraper, Permanent
+from shoal.fetch.download import DEFAULT_NAME, Download, check_template
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
 from shoal.model.request import Pairs, SecretName, make_request, with_query
@@ -53,9 +54,10 @@ class StageOptions(RetryOptions, total=False):
     delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
     limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
     become items. `record`: the type of every record; if its fields have selectors, the function needs no body. `each`:
-    the selector of the elements that are a record each. `blocked`: a function that recognizes a soft block. `headers`:
-    sent with its requests. `depth`: items that more items than this led to are left out. `accept`: statuses that are
-    failures otherwise, and reach the handler.
+    the selector of the elements that are a record each. `save`: stream the body to the place of the setting `files`
+    instead of fetching a page; True, or the name of the file. `max_bytes`: of such a file. `blocked`: a function that
+    recognizes a soft block. `headers`: sent with its requests. `depth`: items that more items than this led to are left
+    out. `accept`: statuses that are failures otherwise, and reach the handler.
     """
 
     name: str | None
@@ -69,6 +71,8 @@ class StageOptions(RetryOptions, total=False):
     follow: Follow | bool
     record: type | None
     each: Any
+    save: bool | str
+    max_bytes: int | None
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
     depth: int | None
@@ -104,6 +108,11 @@ class Stage(Generic[P, T]):
         self.function: Callable[P, T] = (
             extracting(function, self.record, self.each) if self.extracts and self.record is not None else function
         )
+        save = options.get("save", False)
+        self.save: str | None = DEFAULT_NAME if save is True else save or None
+        self.max_bytes = options.get("max_bytes")
+        # A stage without a body that saves a file: the reference to the file is its record.
+        self.yields_download = self.save is not None and is_empty(function)
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
@@ -213,6 +222,7 @@ class Stage(Generic[P, T]):
             )
         if self.extracts and Page not in (provider.type for _, provider in self.signature.parameters):
             raise InvalidScraper(f"The stage {self.name} extracts records, so its function must ask for a Page.")
+        self._check_save()
         if self.follow is not None:
             self.follow.checked()
             if not fetches:
@@ -221,6 +231,23 @@ class Stage(Generic[P, T]):
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
         if self.policy.ordered and self.by_host:
             raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
+
+    def _check_save(self) -> None:
+        if self.save is None:
+            if Download in self.signature.types:
+                raise InvalidScraper(f"The stage {self.name} asks for a Download, so it needs save=True.")
+            if self.max_bytes is not None:
+                raise InvalidScraper(f"The stage {self.name} has max_bytes, which needs save=True.")
+            return
+        if self.fetches:
+            raise InvalidScraper(
+                f"The stage {self.name} saves files, which can be larger than memory, so it gets no Page.",
+                remedy="Ask for a Download, or remove save=.",
+            )
+        try:
+            check_template(self.save)
+        except Permanent as problem:
+            raise InvalidScraper(f"save of the stage {self.name}: {problem.message}.") from None
 
     def _lane_of(self, new: NewItem) -> str | None:
         if isinstance(self._lane, _Host):
@@ -241,6 +268,8 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "record": (type, "a class"),
         "headers": (Mapping, "a dict of names and values"),
         "ordered": (bool, "True or False"),
+        "save": (bool | str, "True, or the name of the file"),
+        "max_bytes": (int, "a number of bytes"),
         "depth": (int, "a whole number from 0"),
     }
     for name, (kind, what) in rules.items():

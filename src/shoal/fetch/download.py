@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path, PurePosixPath
@@ -28,7 +28,7 @@ from urllib.parse import unquote
 import msgspec
 
 from shoal import storage
-from shoal.errors import InvalidItem, Permanent, ShoalError, StoreFailed, Transient
+from shoal.errors import InvalidItem, Permanent, ShoalError, StoreFailed, Throttled, Transient
 from shoal.fetch import urls
 from shoal.fetch.body import inflater_of
 from shoal.fetch.classify import classify_page
@@ -94,6 +94,14 @@ class _PartialState(msgspec.Struct, frozen=True, kw_only=True):
     last_modified: str | None = None
     total: int | None = None
 
+    def continues(self, other: _PartialState, total: int | None) -> bool:
+        """Whether a part that the site sends belongs to this file."""
+        return (
+            (self.total is None or total is None or self.total == total)
+            and (other.etag is None or other.etag == self.etag)
+            and (other.last_modified is None or other.last_modified == self.last_modified)
+        )
+
     @property
     def validator(self) -> str | None:
         """What If-Range accepts: a weak ETag does not promise equal bytes."""
@@ -119,13 +127,13 @@ class Downloads:
     """
 
     def __init__(self, place: str, *, partial: Path | None = None, offline: bool = False) -> None:
-        self.place = place.rstrip("/") if storage.is_object_url(place) else place
         is_object = storage.is_object_url(place)
-        self._partial = partial or (Path(".shoal/files") if is_object else Path(place).expanduser()) / ".partial"
+        self.place = place.rstrip("/") if is_object else str(Path(place).expanduser())
+        self._partial = partial or Path(".shoal/files" if is_object else self.place) / ".partial"
         self._offline = offline
         self._pruned = False
 
-    async def save(  # noqa: PLR0913 - all by keyword
+    async def save(
         self,
         fetcher: Fetcher,
         request: Request,
@@ -207,6 +215,9 @@ class _Transfer:
                     raise broken.error from None
                 await asyncio.sleep(0.2 * 2**breaks)
                 continue
+            except Permanent:
+                await self.in_thread(partial.reset)
+                raise
             return await self._finish(response, partial)
 
     async def earlier(self, partial: _PartialFile) -> Download:
@@ -228,8 +239,10 @@ class _Transfer:
         download = finished.download
         if self._sha256 is not None and download.sha256 != self._sha256:
             return None
+        if not download.path.startswith(self._place):
+            return None  # the files go to another place now
         size = await self.in_thread(_stored_size, download.path)
-        return download if size == download.bytes and download.path.startswith(self._place) else None
+        return download if size == download.bytes else None
 
     def _conditional(self, partial: _PartialFile, offset: int, finished: Download | None) -> Request:
         headers = {**self._request.headers, "Accept-Encoding": "identity"}
@@ -249,7 +262,10 @@ class _Transfer:
         body = b""
         while len(body) < MAX_ERROR_BYTES and (piece := await response.read()):
             body += piece
-        await raise_for_page(_page(response, body), gate)
+        ended = classify_page(_page(response, body)) or Permanent(f"{response.status} is not a file")
+        if isinstance(ended, Throttled) and gate is not None:
+            await gate.on_throttled(ended)
+        raise ended
 
     async def _receive(self, response: ResponseStream, partial: _PartialFile, offset: int) -> None:
         """Write the body behind `offset`, or all of it if the site sends all."""
@@ -258,7 +274,7 @@ class _Transfer:
         continues = response.status == 206
         if continues:
             start, total = _content_range(headers.get("Content-Range", ""))
-            if start != offset or not partial.state.matches(state, total):
+            if start != offset or not partial.state.continues(state, total):
                 await self.in_thread(partial.reset)
                 raise _Broken(Transient(f"{quoted(self._request.url)}: the site sent another part than asked for"))
         else:
@@ -270,7 +286,7 @@ class _Transfer:
                 await self.in_thread(partial.reset)
                 raise _Broken(Transient(f"{quoted(self._request.url)}: a part of the file came compressed"))
             # Its position in the decompressed file is unknown to the site, so it cannot be continued.
-            inflater, total, state = inflater_of(response), None, _PartialState()
+            inflater, total, state = inflater_of(headers, response.url), None, _PartialState()
         self._check_size(total)
         if not continues:
             state = msgspec.structs.replace(state, total=total)
@@ -300,8 +316,9 @@ class _Transfer:
                 self._check_size(partial.size + len(block))
                 await asyncio.to_thread(partial.write, bytes(block))
         if total is not None and partial.size != total:
+            size = partial.size
             await asyncio.to_thread(partial.reset)
-            raise Transient(f"{quoted(self._request.url)} has {partial.size} bytes, but {total} were announced")
+            raise Transient(f"{quoted(self._request.url)} has {size} bytes, but {total} were announced")
 
     async def _read(self, response: ResponseStream) -> bytes:
         try:
@@ -396,10 +413,8 @@ class _PartialFile:
 
     @property
     def offset(self) -> int:
-        """Where the transfer continues; 0 for the beginning. Of a complete file the last byte is asked for again."""
-        if self.state.validator is None:
-            return 0
-        return self.size
+        """Where the transfer continues; 0 for the beginning."""
+        return 0 if self.state.validator is None else self.size
 
     def prepare(self) -> None:
         """Use what an earlier attempt has left, if it can be continued."""
@@ -429,7 +444,8 @@ class _PartialFile:
 
     def reset(self) -> None:
         with self._lock, _write_errors(self._data):
-            self._state_file.unlink(missing_ok=True) if self._is_shared else None
+            if self._is_shared:
+                self._state_file.unlink(missing_ok=True)
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             self.state, self.size, self._hash = _PartialState(), 0, hashlib.sha256()
@@ -482,11 +498,12 @@ class _PartialFile:
 
     def _link(self, download: Download) -> str:
         os.fsync(self._descriptor)
-        path = Path(download.path).expanduser()
+        path = Path(download.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for candidate in _candidates(path, download.sha256):
+        for candidate in _candidates(download):
             try:
                 _link_or_rename(self._data, Path(candidate))
+                _sync_folder(path.parent)
             except FileExistsError:
                 if not _is_same(candidate, download):
                     continue
@@ -494,7 +511,7 @@ class _PartialFile:
         raise Permanent(f"{path} exists with another content")
 
     def _upload(self, download: Download) -> str:
-        for candidate in _candidates(download.path, download.sha256):
+        for candidate in _candidates(download):
             found = storage.stat(candidate)
             if found is not None and not _is_same(candidate, download):
                 continue
@@ -523,16 +540,6 @@ def check_template(template: str) -> None:
     parts = template.split("/")
     if not template or "\\" in template or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         raise Permanent(f"the name {template!r} of a download must be a relative path without hidden parts")
-
-
-async def raise_for_page(page: Page, gate: RequestGate | None) -> None:
-    """Raise what a response that is not the file means."""
-    ended = classify_page(page) or Permanent(f"{page.status} is not a file")
-    from shoal.errors import Throttled
-
-    if isinstance(ended, Throttled) and gate is not None:
-        await gate.on_throttled(ended)
-    raise ended
 
 
 def _page(response: ResponseStream, body: bytes) -> Page:
@@ -588,9 +595,9 @@ def _place(place: str, template: str, filename: str, content_type: str, digest: 
     return f"{place}/{name}" if storage.is_object_url(place) else str(Path(place) / name)
 
 
-def _candidates(path: Any, digest: str) -> Iterator[str]:
+def _candidates(download: Download) -> Iterator[str]:
     """The name, and one with the checksum for when the name is taken by another file."""
-    text = str(path)
+    text, digest = download.path, download.sha256
     yield text
     if digest not in text:
         name = PurePosixPath(text).name
@@ -644,6 +651,14 @@ def _link_or_rename(source: Path, target: Path) -> None:
         if target.exists():
             raise FileExistsError(target) from None
         os.rename(source, target)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

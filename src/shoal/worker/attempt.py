@@ -15,10 +15,12 @@ from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
+from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page
+from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
+from shoal.model.redaction import redacted
 from shoal.threads import ThreadRunner
 from shoal.worker.politeness import Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
@@ -35,6 +37,7 @@ class AttemptResources:
     """
 
     __slots__ = (
+        "downloads",
         "fetcher",
         "in_lanes",
         "log",
@@ -55,7 +58,9 @@ class AttemptResources:
         log: Log,
         in_lanes: bool = True,
         memory: MemoryBudget | None = None,
+        downloads: Downloads | None = None,
     ) -> None:
+        self.downloads = downloads
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -89,6 +94,7 @@ class Attempt:
         "_step",
         "began",
         "claimed",
+        "download",
         "item",
         "page",
     )
@@ -108,6 +114,7 @@ class Attempt:
         self.item = Item.from_claimed(claimed)
         self.began = time.monotonic()
         self.page: Page | None = None
+        self.download: Download | None = None
 
     @property
     def http(self) -> Http:
@@ -120,6 +127,8 @@ class Attempt:
                 jar=self._jar(),
                 headers=headers,
                 reveal=self._resources.scraper.reveal_secret,
+                downloads=self._resources.downloads,
+                deadline=self._deadline,
             )
         return self._http
 
@@ -162,11 +171,15 @@ class Attempt:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
+        elif stage.save is not None:
+            self.download = await self._save_file(stage.save)
         elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
         arguments = await self._arguments()
         self._step = "its handler ran"
         await self._call(output, arguments)
+        if stage.yields_download:
+            output.add(self.download)
         if self.page is not None:
             if self.page.parsed:
                 resources.parsing_stages.add(stage.name)
@@ -190,13 +203,34 @@ class Attempt:
         for new in await self._resources.threads.run(find) if large else find():
             output.add(new)
 
-    async def _fetch_page(self) -> Page:
-        stage, claimed = self._stage, self.claimed
+    def _own_request(self) -> Request:
+        stage, claimed, scraper = self._stage, self.claimed, self._resources.scraper
         if claimed.url is None:
-            raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
-        scraper = self._resources.scraper
+            what = "asks for a Page" if stage.save is None else "saves a file"
+            raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
         headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        request = outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+
+    async def _save_file(self, name: str) -> Download:
+        request, resources = self._own_request(), self._resources
+        if resources.downloads is None:
+            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
+        if request.method != "GET":
+            raise Permanent(f"{request.method} {redacted(request.url)} cannot be saved: downloads are GET requests")
+        self._step = "its file was downloaded"
+        return await resources.downloads.save(
+            resources.fetcher,
+            request,
+            gate=self._gate,
+            jar=self._jar(),
+            name=name,
+            max_bytes=self._stage.max_bytes,
+            deadline=self._deadline,
+        )
+
+    async def _fetch_page(self) -> Page:
+        stage = self._stage
+        request = self._own_request()
         self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
         ended = classify_page(page)
         if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
