@@ -304,21 +304,25 @@ class _Transfer:
                 for piece in inflater.feed(chunk) if inflater is not None else (chunk,):
                     block += piece
                     if len(block) >= BLOCK_BYTES:
-                        self._check_size(partial.size + len(block))
-                        await asyncio.to_thread(partial.write, bytes(block))
-                        block.clear()
+                        await self._write(partial, block)
             if inflater is not None and inflater.is_cut_short:
                 raise Transient(f"{quoted(self._request.url)}: the compressed body ends too early")
         except zlib.error as error:
             raise Transient(f"{quoted(self._request.url)}: the compressed body is broken ({error})") from None
         finally:
             if block:
-                self._check_size(partial.size + len(block))
-                await asyncio.to_thread(partial.write, bytes(block))
+                await self._write(partial, block)
         if total is not None and partial.size != total:
             size = partial.size
             await asyncio.to_thread(partial.reset)
             raise Transient(f"{quoted(self._request.url)} has {size} bytes, but {total} were announced")
+
+    async def _write(self, partial: _PartialFile, block: bytearray) -> None:
+        self._check_size(partial.size + len(block))
+        data = bytes(block)
+        # Cleared first: a cancelled attempt comes back here while the thread still writes.
+        block.clear()
+        await asyncio.to_thread(partial.write, data)
 
     async def _read(self, response: ResponseStream) -> bytes:
         try:
@@ -590,7 +594,7 @@ def _place(place: str, template: str, filename: str, content_type: str, digest: 
         name=filename,
         stem=filename[: len(filename) - len(found[0])] if found else filename,
         ext=extension,
-        host=_UNSAFE.sub("_", parsed.host) if parsed is not None else "unknown",
+        host=_UNSAFE.sub("_", parsed.hostname) if parsed is not None else "unknown",
     )
     return f"{place}/{name}" if storage.is_object_url(place) else str(Path(place) / name)
 
