@@ -19,6 +19,7 @@ from shoal.model.ledger_url import ledger_address, postgres_address, redacted_ad
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
+    from shoal.fetch.download import Downloads
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
@@ -124,6 +125,15 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:
+    """Where downloads go; None if there is no place for them. `offline`: only earlier downloads are given out."""
+    if not settings.files:
+        return None
+    from shoal.fetch.download import Downloads
+
+    return Downloads(settings.files, offline=offline)
+
+
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, lanes are not used."""
     from shoal.fetch.robots import Robots
@@ -133,7 +143,8 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.worker.politeness import Politeness
 
     robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
-    return AttemptRunner(AttemptResources(scraper, fetcher, Politeness(robots), log=log), FailureLog(log))
+    resources = AttemptResources(scraper, fetcher, Politeness(robots), log=log, downloads=build_downloads(settings))
+    return AttemptRunner(resources, FailureLog(log))
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
@@ -191,6 +202,7 @@ def build_worker(
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
+        downloads=build_downloads(settings, offline=from_store),
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(

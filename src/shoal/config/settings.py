@@ -51,6 +51,8 @@ UserAgentText = Annotated[
 # A URL would become a folder of that name.
 FOLDER = rf"\A(?!.*://){PLAIN_TEXT}*\Z"
 FOLDER_TEXT = "the path of a folder on this machine, or empty for"
+PLACE = rf"\A(?:(?:s3|gs|az)://[^/]|(?!.*://)){PLAIN_TEXT}*\Z"
+PLACE_TEXT = "the path of a folder, s3://BUCKET/PREFIX (gs://, az://), or empty for no downloads"
 TargetText = Annotated[
     str,
     Meta(
@@ -149,6 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_jitter: BackoffJitter = RetryPolicy().jitter
     max_dead: Annotated[DeadLimit, DEAD_LIMIT] = DeadLimit(Decimal(10), True)
     store: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no store")] = ""
+    files: Annotated[str, Meta(pattern=PLACE, description=PLACE_TEXT)] = ".shoal/files"
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"

@@ -20,14 +20,15 @@ import msgspec
 
 from shoal.define.context import Failure, Http, Item
 from shoal.errors import InvalidScraper
+from shoal.fetch.download import Download
 from shoal.fetch.page import Page, Request
 from shoal.model.log import Log
 from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get, "failure"
-# of those that `on_error` functions get.
+# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get,
+# "failure" of those that `on_error` functions get.
 ValueScope = Literal["attempt", "worker", "run", "request", "failure"]
 
 
@@ -66,6 +67,7 @@ class Provider(msgspec.Struct, frozen=True, eq=False):
 
 BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
+    Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "attempt", attrgetter("http")),
     Provider(Item, "Item", "attempt", attrgetter("item")),
     Provider(Failure, "Failure", "failure", attrgetter("failure")),

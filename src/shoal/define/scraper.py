@@ -367,7 +367,7 @@ class Scraper:
     def code_version(self) -> str | None:
         """A fingerprint of the files of its functions, which differs for workers with different code."""
         functions = [
-            *(stage.function for stage in self.stages.values()),
+            *(inspect.unwrap(stage.function) for stage in self.stages.values()),
             *(stage.error_function for stage in self.stages.values() if stage.error_function is not None),
             *map(inspect.unwrap, self.providers.functions),
             *map(inspect.unwrap, self.hooks.functions),

@@ -16,10 +16,12 @@ from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
+from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page
+from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
+from shoal.model.redaction import redacted
 from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
@@ -38,6 +40,7 @@ class AttemptResources:
 
     __slots__ = (
         "_hook_records",
+        "downloads",
         "fetcher",
         "in_lanes",
         "log",
@@ -58,7 +61,9 @@ class AttemptResources:
         log: Log,
         in_lanes: bool = True,
         memory: MemoryBudget | None = None,
+        downloads: Downloads | None = None,
     ) -> None:
+        self.downloads = downloads
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -102,6 +107,7 @@ class Attempt:
         "_stage",
         "began",
         "claimed",
+        "download",
         "failure",
         "item",
         "page",
@@ -123,6 +129,7 @@ class Attempt:
         self.item = Item.from_claimed(claimed)
         self.began = time.monotonic()
         self.page: Page | None = None
+        self.download: Download | None = None
         self.failure: Failure | None = None
         self._hooks = None if stage.hooks is None else AttemptHooks(stage.hooks, self, resources)
 
@@ -141,6 +148,8 @@ class Attempt:
             jar=self._jar(),
             headers={**scraper.headers, **self._stage.headers},
             reveal=scraper.reveal_secret,
+            downloads=self._resources.downloads,
+            deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
         )
 
@@ -189,12 +198,16 @@ class Attempt:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
+        elif stage.save is not None:
+            self.download = await self._save_file(stage.save)
         elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
         self.step = "its providers were set up"
         arguments = await self.arguments(stage.signature, self)
         self.step = "its handler ran"
         await self._call(output, arguments)
+        if stage.yields_download:
+            output.add(self.download)
         if self._hooks is not None:
             await self._hooks.on_records(output)
         if self.page is not None:
@@ -225,13 +238,36 @@ class Attempt:
         for new in await self._resources.threads.run(find) if large else find():
             output.add(new)
 
-    async def _fetch_page(self) -> Page:
-        stage, claimed = self._stage, self.claimed
+    def _own_request(self) -> Request:
+        stage, claimed, scraper = self._stage, self.claimed, self._resources.scraper
         if claimed.url is None:
-            raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
-        scraper = self._resources.scraper
+            what = "asks for a Page" if stage.save is None else "saves a file"
+            raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
         headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        request = outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+
+    async def _save_file(self, name: str) -> Download:
+        request, resources = self._own_request(), self._resources
+        if resources.downloads is None:
+            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
+        if self._hooks is not None:
+            request = await self._hooks.before_request(request)
+        if request.method != "GET":
+            raise Permanent(f"{request.method} {redacted(request.url)} cannot be saved: downloads are GET requests")
+        self.step = "its file was downloaded"
+        return await resources.downloads.save(
+            resources.fetcher,
+            request,
+            gate=self._gate,
+            jar=self._jar(),
+            name=name,
+            max_bytes=self._stage.max_bytes,
+            deadline=self._deadline,
+        )
+
+    async def _fetch_page(self) -> Page:
+        stage = self._stage
+        request = self._own_request()
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
         self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
