@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.render.options import RunName, with_options
+from shoal.cli.render.options import LatestRunName, with_options
 from shoal.cli.render.session import Session
 from shoal.errors import UsageError
-from shoal.service.lookup import find_run
+from shoal.observe.formatting import pluralize
+from shoal.service.lookup import LATEST, find_run
 
 if TYPE_CHECKING:
     from shoal.export import ExportReport, Layout
@@ -28,7 +29,7 @@ SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 10.0
 @with_options
 def export(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     *,
     output: Annotated[
         str, typer.Option("--output", "-o", help="A .jsonl, .csv or .parquet file; - is stdout.")
@@ -74,7 +75,7 @@ async def _export(
 
 def _print_report(session: Session, run: Run, output: str, report: ExportReport) -> None:
     place = "standard output" if output == STDOUT else output
-    session.note(f"Wrote {report.records} {'record' if report.records == 1 else 'records'} to {place}")
+    session.note(f"Wrote {pluralize(report.records, 'record')} to {place}")
     if run.finished_at is None:
         session.note(f"The run is {run.state}: records that it stores later are not in the file.")
     if report.differing_stages:
@@ -89,7 +90,7 @@ def _print_report(session: Session, run: Run, output: str, report: ExportReport)
     if session.json and output != STDOUT:
         session.record(
             {
-                "run": run.id,
+                "run_id": run.id,
                 "path": output,
                 "format": report.format,
                 "records": report.records,

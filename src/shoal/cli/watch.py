@@ -9,6 +9,7 @@ import typer
 
 from shoal.cli.render.options import RUN_HELP, with_options
 from shoal.cli.render.session import Session
+from shoal.observe.formatting import pluralize
 from shoal.service.inspect import newest_active_run
 from shoal.service.lookup import find_run
 from shoal.service.records import reading_record
@@ -43,7 +44,7 @@ def watch(
         counts = snapshot.counts
         session.data(
             f"Run {snapshot.run.id} is {snapshot.run.state.value}: {counts.done} done, {counts.dead} dead, "
-            f"{counts.cancelled} cancelled, {counts.results} results."
+            f"{counts.cancelled} cancelled, {pluralize(counts.results, 'record')}."
         )
 
 

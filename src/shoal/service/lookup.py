@@ -150,6 +150,11 @@ async def find_run(ledger: Ledger, name: str) -> Run:
         raise NotFound(error.message, remedy=_run_remedy(name, ids)) from None
 
 
+async def find_run_of(ledger: Ledger, scraper: str, name: str) -> Run:
+    """As `find_run`, but `latest` is the newest run of this scraper."""
+    return await find_run(ledger, f"{LATEST}:{scraper}" if name == LATEST else name)
+
+
 async def find_run_id(ledger: Ledger, name: str | None) -> str | None:
     """Return the id of the run as `find_run` does; None stays None and means all runs."""
     return None if name is None else (await find_run(ledger, name)).id
