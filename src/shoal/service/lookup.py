@@ -40,7 +40,8 @@ def load_configured(target: str, settings: Settings, *, name: str | None = None)
     from shoal.define.load import load_scraper
 
     registered = {name: table.target for name, table in settings.scrapers.items() if table.target}
-    scraper = load_scraper(target, registered, Path.cwd())
+    folder = Path.cwd() / settings.project if target in registered else Path.cwd()
+    scraper = load_scraper(target, registered, folder)
     if name is not None:
         scraper.rename(name)
     return scraper, configure(scraper, settings)
