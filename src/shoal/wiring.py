@@ -39,7 +39,8 @@ OnWaiting = Callable[[str], None]
 async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting: OnWaiting | None = None) -> Ledger:
     """Connect without checking the schema. With `create=False` a SQLite file must exist.
 
-    With `on_waiting` the connection is retried for up to `patience` seconds; it is called once with a message.
+    With `on_waiting` the connection is retried for up to `patience` seconds, and it is called once with a message. It
+    is also told about a SQLite ledger that may not be the expected one.
     """
     path = sqlite_path(settings.ledger)
     if path is None:
@@ -49,6 +50,8 @@ async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting:
             f"There is no ledger at {path}.",
             remedy="Start a run with `shoal run`, or change to the project's folder.",
         )
+    if on_waiting is not None and (notice := _ledger_notice(settings, path)):
+        on_waiting(notice)
     from shoal.ledger.sqlite.ledger import open_sqlite
 
     return await open_sqlite(path, busy_timeout=settings.busy_timeout)
@@ -248,6 +251,18 @@ def find_ledger_damage(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt |
 
     finding = find_damage(path, seconds)
     return None if finding is None else corrupt_error(path, finding)
+
+
+def _ledger_notice(settings: Settings, path: Path) -> str:
+    """Which ledger is used, when it is not the one of the current folder, or another one is near."""
+    if settings.ledger_above and not path.exists():
+        return (
+            f"A new ledger begins at {path}. Another one, {settings.ledger_above}, belongs to a folder above and is "
+            "not used; --ledger or SHOAL_LEDGER would choose it."
+        )
+    if settings.project and path.is_relative_to(settings.project):
+        return f"The ledger is {path}."
+    return ""
 
 
 async def _connect_postgres(settings: Settings, on_waiting: OnWaiting | None) -> Ledger:
