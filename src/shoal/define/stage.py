@@ -58,6 +58,8 @@ class StageOptions(RetryOptions, total=False):
     - `partition`: affinity of the items.
     - `ordered`: items of a lane run one after another.
     - `follow`: links that become items.
+    - `dedupe_redirects`: a page that a redirect and a link lead to is visited once; by default for stages that follow
+      links.
     - `depth`: items that more items than this led to are left out.
     - `accept`: statuses that are failures otherwise, and reach the handler.
     - `record`: the type of every record.
@@ -77,6 +79,7 @@ class StageOptions(RetryOptions, total=False):
     partition: PartitionRule
     ordered: bool
     follow: Follow | bool
+    dedupe_redirects: bool | None
     record: type | None
     record_key: RecordKeyFields | None
     record_scope: Literal["run", "scraper"]
@@ -110,6 +113,8 @@ class Stage(Generic[P, T]):
         )
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
+        dedupe = options.get("dedupe_redirects")
+        self.dedupe_redirects = self.follow is not None if dedupe is None else dedupe
         self.record = options.get("record")
         self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.blocked = options.get("blocked")
@@ -242,6 +247,7 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "record": (type, "a class"),
         "headers": (Mapping, "a dict of names and values"),
         "ordered": (bool, "True or False"),
+        "dedupe_redirects": (bool, "True or False"),
         "depth": (int, "a whole number from 0"),
     }
     for name, (kind, what) in rules.items():
