@@ -118,7 +118,7 @@ def _print_partitions(session: Session, reading: Reading) -> None:
     if len(partitions) != 1:
         rows.append(("all", "", *_cells(reading.snapshot.counts)))
     _print_title(session, "Items")
-    session.table(["STAGE", "PARTITION", *map(str.upper, records.STATES), "RESULTS"], rows)
+    session.table(["STAGE", "PARTITION", *map(str.upper, records.STATES), "RECORDS"], rows)
     _print_rest(session, len(partitions) - MAX_PARTITIONS, "partitions")
 
 

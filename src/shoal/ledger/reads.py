@@ -35,6 +35,7 @@ from shoal.model.views import (
     PartitionProgress,
     RecentActivity,
     ResultRow,
+    SortedResult,
     StaleClaim,
     WaitReason,
     WorkerProgress,
@@ -43,6 +44,8 @@ from shoal.model.views import (
 SCAN_WINDOW = 1_000
 # So many items are read for one page when no index answers the filter; some tens of milliseconds.
 MAX_SCANNED = 50_000
+_ITEM_RECORD = ("key", "url", "record")
+_LAST_RECORD = 2**31 - 1
 
 
 class SqlReads:
@@ -142,6 +145,35 @@ class SqlReads:
         # Records may have been added between the two queries: the cursor must not be before the last row of this page.
         ends_at = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
         return CursorPage(rows, "{}.{}".format(*max(ends_at)) if ends else None)
+
+    async def results_by_record_key(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        run = await self._catalog.run(run_id)
+        check_limit(limit)
+        after, _ = _place(cursor)
+        found = await self._db.fetch(self._sql["results_by_record_key"], run.no, after, limit)
+        rows = tuple(SortedResult((row[0], 0), ResultRow(*row[1:], "new", "run")) for row in map(tuple, found))
+        return CursorPage(rows, f"{rows[-1].place[0].hex()}.0" if len(rows) == limit else None)
+
+    async def results_by_item_key(
+        self, run_id: str, *, stage: str, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        run = await self._catalog.run(run_id)
+        check_limit(limit)
+        stage_id, (after, n) = run.stage_id(stage), _place(cursor)
+        found = await self._db.fetch(self._sql["results_by_item_key"], run.no, stage_id, after, n, limit, limit)
+        rows = tuple(
+            SortedResult(
+                (row["key_hash"], row["n"]),
+                ResultRow(row["item"], row["n"], stage, *map(row.__getitem__, _ITEM_RECORD)),
+            )
+            for row in found
+        )
+        if len(rows) == limit:
+            return CursorPage(rows, f"{rows[-1].place[0].hex()}.{rows[-1].place[1]}")
+        ends = await self._db.fetch(self._sql["item_key_window_end"], stage_id, after, limit)
+        return CursorPage(rows, f"{ends[0][0].hex()}.{_LAST_RECORD}" if ends else None)
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         run = await self._catalog.run(run_id)
@@ -258,6 +290,19 @@ class SqlReads:
             raise NotFound(f"The run {run_id} has no item {key if key is not None else id!r}.")
         found_row: Row = rows[0]
         return found_row
+
+
+def _place(cursor: str | None) -> tuple[bytes, int]:
+    """The hash and the position that a cursor of a sorted list names."""
+    if cursor is None:
+        return b"", -1
+    text, _, n = cursor.partition(".")
+    try:
+        return bytes.fromhex(text), int(n)
+    except ValueError:
+        raise UsageError(
+            f"{cursor!r} is not a cursor of this list.", remedy="Use the cursor of the previous page, or none."
+        ) from None
 
 
 def _matches(view: ItemView, which: ItemFilter) -> bool:

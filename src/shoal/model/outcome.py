@@ -84,7 +84,7 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A finished attempt, as a worker commits it.
 
     `records` are JSON texts (see `record_text`); `record_keys` is empty or has the key of each of them. Follow-ups that
-    are prepared are not checked again.
+    are prepared are not checked again. Records and follow-ups are stored when the item is done or dead.
     """
 
     lease: Lease

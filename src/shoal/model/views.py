@@ -186,6 +186,7 @@ class ResultRow(msgspec.Struct, frozen=True, gc=False):
 
     `record_key`: the JSON text of the record's own key, if its stage has one; `change`: whether the run stored it as
     `new`, or whether it replaced one of an earlier run that was different (`changed`) or not (`unchanged`).
+    `record_scope`: where the key is unique, `run` or `scraper`.
     """
 
     item: int
@@ -196,6 +197,14 @@ class ResultRow(msgspec.Struct, frozen=True, gc=False):
     record: str
     record_key: str | None = None
     change: str | None = None
+    record_scope: str | None = None
+
+
+class SortedResult(msgspec.Struct, frozen=True, gc=False):
+    """A record in a list that is sorted by `place`: the same in all runs for what is the same record."""
+
+    place: tuple[bytes, int]
+    row: ResultRow
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,19 @@ select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
 select r.item, r.n from shoal.result r
 where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit 1 offset cast($4 as int) - 1
 
+-- name: results_by_record_key
+-- The records whose key is unique in this run, by its hash.
+select r.key_hash, r.item, r.n, g.name as stage, i.key, i.url, r.record, r.record_key
+from shoal.result r
+join shoal.item i on i.run = r.run and i.id = r.item
+join shoal.stage g on g.id = i.stage
+where r.key_space = $1 and r.key_hash > $2 and r.key_hash is not null order by r.key_hash limit $3
+
+-- name: item_key_window_end
+-- The last item of a full window; no row when the window reaches the end.
+select i.key_hash from shoal.item i
+where i.stage = $1 and i.key_hash >= $2 order by i.key_hash limit 1 offset cast($3 as int) - 1
+
 -- name: run_holders
 -- fresh: claimed after the worker's last report, so the report does not mention them.
 select w.id as worker, count(*) as leased,

@@ -20,6 +20,8 @@ def retry_items(tx: Transaction, no: int, items: str) -> int:
     retried = tx.run("retry_pick", no, items)
     if retried:
         tx.run("retry_leave")
+        tx.run("retry_result_counts", no)
+        tx.run("retry_results", no)
         tx.run("retry_history", no)
         tx.run("retry_ready", tx.now)
         tx.run("retry_waiting", no, tx.now)

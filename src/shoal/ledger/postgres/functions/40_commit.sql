@@ -28,9 +28,9 @@ declare
     held_items bigint[];
     held_lanes bigint[];
     held_unstarted boolean[];
-    done_items bigint[];
-    done_runs int[];
-    done_queues int[];
+    ended_items bigint[];
+    ended_runs int[];
+    ended_queues int[];
 begin
     enqueued := 0;
     duplicates := 0;
@@ -65,8 +65,8 @@ begin
         )
         select count(*), array_agg(h.item), array_agg(h.lane), array_agg(h.started_at is null),
                array_agg(h.run), array_agg(h.queue)
-        into committed, held_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
-        done_items := held_items;
+        into committed, held_items, held_lanes, held_unstarted, ended_runs, ended_queues from held h;
+        ended_items := held_items;
         if lanes is not null then
             update shoal.lane l
             set taken = l.taken - n.left_lane, unstarted = l.unstarted - n.unstarted,
@@ -161,33 +161,43 @@ begin
                    sum(j.seconds)
             from classified j group by j.queue
         )
-        select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done'),
-               array_agg(j.run) filter (where j.kind = 'done'), array_agg(j.queue) filter (where j.kind = 'done')
-        into committed, held_items, done_items, done_runs, done_queues from classified j;
+        select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind in ('done', 'dead')),
+               array_agg(j.run) filter (where j.kind in ('done', 'dead')),
+               array_agg(j.queue) filter (where j.kind in ('done', 'dead'))
+        into committed, held_items, ended_items, ended_runs, ended_queues from classified j;
     end if;
-    if r_hashes is not null and done_items is not null then
+    if r_hashes is not null and ended_items is not null then
         dropped_records := shoal.store_keyed_records(t, worker_no, r_items, r_ns, r_records, r_keys, r_hashes, r_spaces,
-                                                     r_replaces, done_items, done_runs, done_queues);
+                                                     r_replaces, ended_items, ended_runs, ended_queues);
     end if;
-    if r_items is not null and done_items is not null then
-        with done as materialized (
-            select d.* from unnest(done_items, done_runs, done_queues) as d(item, run, queue)
+    if r_items is not null and ended_items is not null then
+        with ended as materialized (
+            select d.* from unnest(ended_items, ended_runs, ended_queues) as d(item, run, queue)
         ),
         stored as (
             insert into shoal.result (item, run, n, record)
             select r.item, d.run, r.n, r.record
-            from unnest(r_items, r_ns, r_records, r_hashes) as r(item, n, record, hash) join done d on d.item = r.item
+            from unnest(r_items, r_ns, r_records, r_hashes) as r(item, n, record, hash) join ended d on d.item = r.item
             where r.hash is null
             returning item
+        ),
+        per_item as materialized (
+            select d.item, d.run, d.queue, count(*) as records
+            from stored s join ended d on d.item = s.item group by d.item, d.run, d.queue
+        ),
+        delta as (
+            insert into shoal.count_delta (at, queue, worker, results)
+            select t, p.queue, worker_no, sum(p.records) from per_item p group by p.queue
         )
-        insert into shoal.count_delta (at, queue, worker, results)
-        select t, d.queue, worker_no, count(*) from stored s join done d on d.item = s.item group by d.queue;
+        insert into shoal.result_change (at, run, stage, records, items)
+        select t, p.run, k.stage, sum(p.records), array_agg(p.item order by p.item)
+        from per_item p join shoal.queue k on k.id = p.queue group by p.run, k.stage;
     end if;
 
-    if f_parents is not null and done_items is not null then
+    if f_parents is not null and ended_items is not null then
         select i.enqueued, i.duplicates into enqueued, duplicates
         from shoal.intake(t, f_queues, f_hashes, f_keys, f_urls, f_payloads, f_lane_ix, f_priorities, f_delays,
-                          f_max_tries, f_requests, f_depths, f_parents, done_items, new_lanes) i;
+                          f_max_tries, f_requests, f_depths, f_parents, ended_items, new_lanes) i;
     end if;
     perform shoal.admit(lanes, t);
     if enqueued > 0 then

@@ -144,6 +144,14 @@ begin
         cross join lateral (select i.lane, i.priority from shoal.item i
                             where i.run = v.run and i.id = v.item limit 1) i
     ),
+    discarded as (
+        -- Records that were stored when the item died.
+        delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue
+    ),
+    fewer_results as (
+        insert into shoal.count_delta (at, queue, results)
+        select t, d.queue, -count(*) from discarded d group by d.queue
+    ),
     history as (
         -- An item that ended before its first claim has no attempt to keep.
         insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
@@ -572,7 +580,7 @@ begin
         place := null;
         return;
     end if;
-    while table_no <= 5 loop
+    while table_no <= 6 loop
         case table_no
         when 1 then
             -- An item has any number of records: the next step starts with the last item again.
@@ -599,6 +607,12 @@ begin
                   where (y.run, y.id) > (run_no, at_item) and (y.run, y.id) < (run_no + 1, 0)
                   order by y.run, y.id limit most) x;
             delete from shoal.item y where y.ctid = any (rows);
+        when 5 then
+            select array_agg(x.ctid), max(x.id) into rows, last_item
+            from (select y.ctid, y.id from shoal.result_change y
+                  where (y.run, y.id) > (run_no, at_item) and (y.run, y.id) < (run_no + 1, 0)
+                  order by y.run, y.id limit most) x;
+            delete from shoal.result_change y where y.ctid = any (rows);
         else
             select array_agg(x.ctid), 0 into rows, last_item
             from (select y.ctid from shoal.lane y where (y.run, y.key) >= (run_no, '') and (y.run, y.key) < (run_no + 1, '')
@@ -619,6 +633,7 @@ begin
     delete from shoal.count_delta d where d.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.queue_count c where c.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.minute_count m where m.queue in (select k.id from shoal.queue k where k.run = run_no);
+    delete from shoal.dead_letter x where x.run = run_no;
     delete from shoal.queue k where k.run = run_no;
     delete from shoal.stage s where s.run = run_no;
     delete from shoal.run_note n where n.run = run_no;
@@ -631,7 +646,8 @@ end $$;
 create or replace function shoal.create_run(
     receipt_id uuid, scraper text, settings json, wanted_key text, code_version text, key_version int,
     max_attempts int, max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[],
-    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[]) returns text
+    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[],
+    lane_loopback_limits int[]) returns text
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
@@ -662,9 +678,9 @@ begin
         exit when run_no is not null;
     end loop;
     insert into shoal.stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_delay_max, lane_ordered,
-                             lane_shared)
+                             lane_shared, lane_loopback_limit)
     select run_no, u.* from unnest(stage_names, stage_attempts, lane_limits, lane_delay_mins, lane_delay_maxs,
-                                   lane_ordered, lane_shared) as u;
+                                   lane_ordered, lane_shared, lane_loopback_limits) as u;
     insert into shoal.receipt (id, at, answer) values (receipt_id, t, json_build_object('run_id', chosen));
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, run_no, '', 'run.created', chosen, json_build_object('scraper', scraper));
@@ -711,7 +727,7 @@ begin
         return false;
     end if;
     truncate shoal.item, shoal.ready, shoal.waiting, shoal.delayed, shoal.lease, shoal.outcome, shoal.attempt,
-             shoal.result, shoal.count_delta, shoal.queue_count, shoal.minute_count;
+             shoal.result, shoal.result_change, shoal.count_delta, shoal.queue_count, shoal.minute_count;
     update shoal.lane l set taken = 0, unstarted = 0, waiting = 0 where l.taken <> 0 or l.waiting <> 0;
     return true;
 exception when lock_not_available or insufficient_privilege then

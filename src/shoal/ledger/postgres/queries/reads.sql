@@ -92,15 +92,30 @@ order by s.claimed_at limit $2
 -- A window of the run's records, and at most $6 of it, of one stage or of all.
 select w.item, w.n, g.name as stage, i.key, i.url, w.record, w.record_key,
        case when w.record_key is null then null when w.first_run = $1 then 'new'
-            when w.changed_run = $1 then 'changed' else 'unchanged' end as change
+            when w.changed_run = $1 then 'changed' else 'unchanged' end as change,
+       case w.key_space when 0 then 'scraper' when $1 then 'run' end as record_scope
 from (
-    select r.item, r.n, r.record, r.record_key, r.first_run, r.changed_run from shoal.result r
+    select r.item, r.n, r.record, r.record_key, r.key_space, r.first_run, r.changed_run
+    from shoal.result r
     where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit $4
 ) w
 join shoal.item i on i.run = $1 and i.id = w.item
 join shoal.stage g on g.id = i.stage
 where $5::int is null or i.stage = $5
 order by w.item, w.n limit $6
+
+-- name: results_by_item_key
+-- Records without a key, by the keys of their items: of a window of $5 items of a stage, at most $6.
+select w.key_hash, r.n, w.id as item, w.key, w.url, r.record
+from (
+    select i.id, i.key_hash, i.key, i.url from shoal.item i
+    where i.stage = $2 and i.key_hash >= $3 order by i.key_hash limit $5
+) w
+cross join lateral (
+    select r.n, r.record from shoal.result r
+    where r.run = $1 and r.item = w.id and r.record_key is null and (w.key_hash > $3 or r.n > $4) order by r.n limit $6
+) r
+order by w.key_hash, r.n limit $6
 
 -- name: result_span
 -- Comparisons of whole keys, so that the planner reads the first and the last row of the index; SQLite does so for min

@@ -71,6 +71,12 @@ delete from minute_count where queue in (select k.id from queue k where k.run = 
 -- name: purge_lanes
 delete from lane where id in (select l.id from lane l where l.run = ?1 limit ?2)
 
+-- name: purge_changes
+delete from result_change where position in (select c.position from result_change c where c.run = ?1 limit ?2)
+
+-- name: forget_dead_letters
+delete from dead_letter where run = ?1
+
 -- name: forget_queues
 delete from queue where run = ?1
 
@@ -106,6 +112,9 @@ delete from attempt
 
 -- name: empty_result
 delete from result
+
+-- name: empty_result_change
+delete from result_change
 
 -- name: empty_queue_count
 delete from queue_count
@@ -219,6 +228,16 @@ cross join item i on i.id = o.item
 
 -- name: retry_leave
 delete from outcome where item in (select v.item from temp.retried v)
+
+-- name: retry_result_counts
+update queue_count as c set results = c.results - n.n
+from (select v.queue, count(*) as n from temp.retried v cross join result x on x.run = ?1 and x.item = v.item
+      group by v.queue) n
+where c.queue = n.queue
+
+-- name: retry_results
+-- Records that were stored when the item died.
+delete from result where run = ?1 and item in (select v.item from temp.retried v)
 
 -- name: retry_history
 -- Their outcome becomes an ordinary attempt. An item that ended before its first claim has none to keep.

@@ -180,7 +180,8 @@ order by s.claimed_at limit ?2
 -- only the selected records from the table.
 select r.item, r.n, g.name as stage, i.key, i.url, r.record, r.record_key,
        case when r.record_key is null then null when r.first_run = ?1 then 'new'
-            when r.changed_run = ?1 then 'changed' else 'unchanged' end as change
+            when r.changed_run = ?1 then 'changed' else 'unchanged' end as change,
+       case r.key_space when 0 then 'scraper' when ?1 then 'run' end as record_scope
 from (
     select x.rowid as place from result x
     where x.run = ?1 and (x.item, x.n) > (?2, ?3) order by x.item, x.n limit ?4
@@ -190,6 +191,17 @@ cross join item i on i.id = r.item
 cross join stage g on g.id = i.stage
 where ?5 is null or i.stage = ?5
 order by r.item, r.n limit ?6
+
+-- name: results_by_item_key
+-- Records without a key, by the keys of their items: of a window of ?5 items of a stage, at most ?6.
+select w.key_hash, r.n, w.id as item, w.key, w.url, r.record
+from (
+    select i.id, i.key_hash, i.key, i.url from item i
+    where i.stage = ?2 and i.key_hash >= ?3 order by i.key_hash limit ?5
+) w
+cross join result r on r.run = ?1 and r.item = w.id
+where r.record_key is null and (w.key_hash > ?3 or r.n > ?4)
+order by w.key_hash, r.n limit ?6
 
 -- name: result_span
 select (select min(r.item) from result r where r.run = ?1) as first,
