@@ -198,6 +198,7 @@ def build_worker(
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
+    registration = Registration(ledger, identity, options, log)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -205,6 +206,7 @@ def build_worker(
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
+        registration=registration,
         downloads=build_downloads(settings, offline=from_store),
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
@@ -218,7 +220,7 @@ def build_worker(
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
-        Registration(ledger, identity, options, log),
+        registration,
         AttemptRunner(resources, FailureLog(log)),
         open_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
         hang_timeout=longest + settings.lease,
