@@ -17,6 +17,7 @@ ShoalError
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── FeedUnavailable            the broker or folder that messages come from does not answer
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -108,6 +109,11 @@ class OutputFailed(ShoalError):
 
 class StoreFailed(ShoalError):
     remedy = "Free disk space, or choose another folder with --store. Nothing is lost; unfinished items run again."
+    exit_code = 3
+
+
+class FeedUnavailable(ShoalError):
+    remedy = "Start it, or correct the address; unacknowledged messages are delivered again."
     exit_code = 3
 
 
