@@ -21,6 +21,7 @@ ShoalError
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
 ├── SecretMissing              a request needs a secret that this process was not given
+├── FeedUnavailable            the broker or folder that messages come from does not answer
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -123,6 +124,11 @@ class StorageUnavailable(ShoalError):
 class SecretMissing(ShoalError):
     remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
     exit_code = 2
+
+
+class FeedUnavailable(ShoalError):
+    remedy = "Start it, or correct the address; unacknowledged messages are delivered again."
+    exit_code = 3
 
 
 class AttemptEnded(ShoalError):

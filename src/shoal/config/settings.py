@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
@@ -167,6 +169,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notify_on: Annotated[str, ALERT_KIND_WORDS] = " ".join(ALERT_KINDS)
     stall_after: Annotated[float, Meta(ge=1, le=31_536_000, extra=SECONDS)] = 600.0
     error_share: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(50), True)
+    feed_url: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the address of a feed")] = ""
+    feed_backlog: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10_000
+    feed_batch: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    feed_idle: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 10.0
     scrapers: Mapping[str, ScraperConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
@@ -233,6 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *(secret for ledger in ledgers for secret in secrets_of(ledger)),
             *(secret for addresses in addresses_given for secret in addresses.secrets()),
+            *(secret for values in ({"feed_url": self.feed_url}, *tables) for secret in _login(values.get("feed_url"))),
             *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
             *self.hidden,
         )
@@ -247,6 +254,12 @@ _PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "lo
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}
 SCRAPER_OWN_TYPES = setting_types(ScraperConfig, without=("name", "values", "settings", "stages", "origins"))
 STAGE_TYPES = setting_types(StageConfig)
+
+
+def _login(url: str | None) -> tuple[str, ...]:
+    """The password of an address, as written and as meant."""
+    found = re.search(r"://[^/?#@]*?:([^/?#]+)@", url or "")
+    return () if found is None else tuple({found[1], unquote(found[1])})
 
 
 def _is_per_call(origin: Origin | None) -> bool:
