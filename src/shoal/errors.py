@@ -17,6 +17,7 @@ ShoalError
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── SinkFailed                 a sink does not take records now; they stay in the ledger, and it is tried again
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
@@ -110,6 +111,11 @@ class OutputFailed(ShoalError):
 class StoreFailed(ShoalError):
     remedy = "Free disk space, or choose another folder with --store. Nothing is lost; unfinished items run again."
     exit_code = 3
+
+
+class SinkFailed(ShoalError):
+    remedy = "Its records stay in the ledger, and it is tried again."
+    exit_code = 1
 
 
 class StorageUnavailable(ShoalError):

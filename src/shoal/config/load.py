@@ -20,6 +20,7 @@ from shoal.config.settings import (
     Settings,
     StageConfig,
 )
+from shoal.config.sinks import SINK_TYPES, read_sink
 from shoal.config.sources import (
     Origin,
     RawValue,
@@ -55,7 +56,9 @@ def load_settings(
     """
     given_flags = {name: value for name, value in flags.items() if value is not None}
     variables = Variables(environ, read_dotenv(folder / ".env"))
-    reader = TableReader(process=NAMES, scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES), stage=tuple(STAGE_TYPES))
+    reader = TableReader(
+        process=NAMES, scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES), stage=tuple(STAGE_TYPES), sink=tuple(SINK_TYPES)
+    )
     low, high = reader.pyproject(folder), reader.shoal_toml(folder)
     given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(given_flags, own_options)}
     parts = PostgresParts(given_flags, variables, folder)
@@ -67,9 +70,10 @@ def load_settings(
         for name in [*low.scrapers, *high.scrapers]
     }
     scrapers = {name: _scraper(name, table, parts) for name, table in tables.items()}
+    sinks = {name: read_sink(name, table, variables) for name, table in {**low.sinks, **high.sinks}.items()}
     values = {name: read_value(name, SETTING_TYPES[name], found) for name, found in given.items()}
     origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
-    return Settings(**values, scrapers=scrapers, origins=origins)
+    return Settings(**values, scrapers=scrapers, sinks=sinks, origins=origins)
 
 
 def _scraper(name: str, table: ScraperTable, parts: PostgresParts) -> ScraperConfig:

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 import shoal
 from shoal.config.schedules import SCHEDULE, ScheduleConfig
+from shoal.config.sinks import SinkConfig
 from shoal.config.sources import Origin, RawValue
 from shoal.config.values import (
     ADDRESSES,
@@ -122,8 +123,8 @@ class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a Shoal process, checked. docs/configuration.md has their meanings.
 
-    `scrapers`: the tables of single scrapers. `mode`: set only by `for_scraper`. `origins`: where each value came from.
-    `hidden`: secrets that a scraper's code knows.
+    `scrapers` and `sinks`: the tables of single ones. `mode`: set only by `for_scraper`. `origins`: where each value
+    came from. `hidden`: secrets that a scraper's code knows.
     """
 
     ledger: LedgerText = SQLITE_LEDGER
@@ -162,7 +163,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notify_on: Annotated[str, ALERT_KIND_WORDS] = " ".join(ALERT_KINDS)
     stall_after: Annotated[float, Meta(ge=1, le=31_536_000, extra=SECONDS)] = 600.0
     error_share: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(50), True)
+    sink_wait: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
     scrapers: Mapping[str, ScraperConfig] = {}
+    sinks: Mapping[str, SinkConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
     hidden: tuple[str, ...] = ()
@@ -223,11 +226,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             *(secret for ledger in ledgers for secret in secrets_of(ledger)),
             *(secret for addresses in addresses_given for secret in addresses.secrets()),
             *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
+            *(secret for sink in self.sinks.values() for secret in sink.secrets()),
             *self.hidden,
         )
 
 
-SETTING_TYPES = setting_types(Settings, without=("scrapers", "mode", "origins", "hidden"))
+SETTING_TYPES = setting_types(Settings, without=("scrapers", "sinks", "mode", "origins", "hidden"))
 NAMES = tuple(SETTING_TYPES)
 _PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shoal.model.views import Counts, WaitReason
     from shoal.notify.watch import RaisedAlert
     from shoal.observe.meter import Reading
+    from shoal.observe.sinks import SinkStatus
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
@@ -94,7 +95,28 @@ def reading_record(reading: Reading) -> Record:
 
 
 def status_record(status: RunStatus) -> Record:
-    return {**reading_record(status.reading), "alerts": status.conditions}
+    return {
+        **reading_record(status.reading),
+        "alerts": status.conditions,
+        "sinks": [sink_record(sink) for sink in status.sinks],
+    }
+
+
+def sink_record(status: SinkStatus) -> Record:
+    return {
+        "sink": status.name,
+        "kind": status.kind,
+        "place": status.place,
+        "state": status.state,
+        "delivered": status.delivered,
+        "behind": status.behind,
+        "behind_is_at_least": status.at_least,
+        "lag_seconds": round(status.lag_seconds, 3),
+        "dead_letters": status.dead_letters,
+        "delivered_at": status.delivered_at,
+        "failing_since": status.failing_since,
+        "error": status.error,
+    }
 
 
 def status_detail_record(detail: RunStatusDetail) -> Record:
@@ -102,6 +124,7 @@ def status_detail_record(detail: RunStatusDetail) -> Record:
     return {
         **reading_record(detail.reading),
         "alerts": detail.conditions,
+        "sinks": [sink_record(sink) for sink in detail.sinks],
         "gates": snapshot.gates,
         "partitions": snapshot.partitions,
         "workers": [

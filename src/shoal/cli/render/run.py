@@ -12,6 +12,8 @@ from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
 from shoal.observe.formatting import keyed_records_text, pluralize, printable
+from shoal.observe.sinks import undelivered_lines
+from shoal.service.records import sink_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -148,6 +150,7 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
                 "mode": report.settings.mode,
                 "counts": {**msgspec.structs.asdict(counts), "remaining": counts.remaining, "total": counts.total},
                 "worker": report.work,
+                "sinks": [sink_record(sink) for sink in report.sinks],
             }
         )
         return
@@ -156,6 +159,8 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
+    for line in undelivered_lines(report.sinks):
+        session.complain(line)
     if resume_arguments is not None:
         _print_next(session, report, resume_arguments, exported=exported)
 
