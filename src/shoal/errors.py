@@ -114,8 +114,14 @@ class StoreFailed(ShoalError):
 
 
 class SinkFailed(ShoalError):
+    """`retry_after`: seconds in which the sink does not want to be asked again."""
+
     remedy = "Its records stay in the ledger, and it is tried again."
     exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str | None = None, retry_after: float = 0.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
 
 
 class StorageUnavailable(ShoalError):

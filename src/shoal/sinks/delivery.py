@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -53,6 +54,7 @@ class Delivery:
         self._stored: ChangePosition | None = None  # where the cursor is in the ledger
         self._read_to = LOG_BEGIN  # what was read but contained nothing for this sink is not stored each time
         self._idle_polls = 0
+        self._not_before = 0.0
         self._refused_in_a_row = 0
         self._last_error = ""
         self._types: dict[tuple[str, str], dict[str, str]] = {}
@@ -176,6 +178,8 @@ class Delivery:
             raise SinkFailed(
                 f"The environment variable {self.config.missing[0]} is not set.", remedy="Set it where this runs."
             )
+        if (wait := self._not_before - time.monotonic()) > 0:
+            raise SinkFailed(f"{self.config.place} asked to wait {wait:.0f} s more.")
         try:
             if self._sink is None:
                 self._sink = self._make_sink(self.config)
@@ -183,9 +187,13 @@ class Delivery:
                 await self._sink.deliver(batch)
         except RecordsRefused:
             raise
+        except SinkFailed as error:
+            self._not_before = time.monotonic() + error.retry_after
+            await self._close_sink()
+            raise
         except ShoalError as error:
             await self._close_sink()
-            raise error if isinstance(error, SinkFailed) else SinkFailed(error.message, remedy=error.remedy) from None
+            raise SinkFailed(error.message, remedy=error.remedy) from None
         except TimeoutError:
             await self._close_sink()
             raise SinkFailed(f"{self.config.place} has not answered for {self.config.timeout:g} s.") from None

@@ -34,12 +34,9 @@ class WebhookSink:
     def __init__(self, config: SinkConfig) -> None:
         self._config = config
         self._session: aiohttp.ClientSession | None = None
-        self._not_before = 0.0
 
     async def deliver(self, batch: SinkBatch) -> None:
         """2xx: delivered. 400, 406, 413, 415, 422: refused, so the batch is divided. Others: tried again later."""
-        if (wait := self._not_before - time.monotonic()) > 0:
-            raise SinkFailed(f"{self._config.place} asked to wait {wait:.0f} s more.")
         if not batch.records and not batch.replaced:
             return
         body = msgspec.json.encode(
@@ -61,8 +58,8 @@ class WebhookSink:
             answer = f"{text}: {said[:MAX_ANSWER_CHARS]}" if said else text
             if response.status in _REFUSED:
                 raise RecordsRefused(answer)
-            self._not_before = time.monotonic() + _retry_after(response.headers.get("Retry-After"))
-            raise SinkFailed(f"{self._config.place} answered {answer}.")
+            wait = _retry_after(response.headers.get("Retry-After"))
+            raise SinkFailed(f"{self._config.place} answered {answer}.", retry_after=wait)
 
     def _headers(self, body: bytes) -> dict[str, str]:
         """The same body has the same idempotency key. The signature covers the timestamp, against replays."""
