@@ -19,6 +19,7 @@ ShoalError
 ├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── SinkFailed                 a sink does not take records now; they stay in the ledger, and it is tried again
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
 ├── SecretMissing              a request needs a secret that this process was not given
 ├── FeedUnavailable            the broker or folder that messages come from does not answer
@@ -114,6 +115,17 @@ class OutputFailed(ShoalError):
 class StoreFailed(ShoalError):
     remedy = "Free disk space, or choose another folder with --store. Nothing is lost; unfinished items run again."
     exit_code = 3
+
+
+class SinkFailed(ShoalError):
+    """`retry_after`: seconds in which the sink does not want to be asked again."""
+
+    remedy = "Its records stay in the ledger, and it is tried again."
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str | None = None, retry_after: float = 0.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
 
 
 class StorageUnavailable(ShoalError):

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 import shoal
 from shoal.config.schedules import SCHEDULE, ScheduleConfig
+from shoal.config.sinks import SinkConfig
 from shoal.config.sources import Origin, RawValue
 from shoal.config.values import (
     ADDRESSES,
@@ -127,9 +128,9 @@ class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a Shoal process, checked. docs/configuration.md has their meanings.
 
-    `scrapers`: the tables of single scrapers. `mode`: set only by `for_scraper`. `origins`: where each value came from.
-    `hidden`: secrets that a scraper's code knows. `project`: the folder of the files, when it is not the current one.
-    `ledger_above`: the default ledger of a parent folder, when this project has its own or none yet.
+    `scrapers` and `sinks`: the tables of single ones. `mode`: set only by `for_scraper`. `origins`: where each value
+    came from. `hidden`: secrets that a scraper's code knows. `project`: the folder of the files, when it is not the
+    current one. `ledger_above`: the default ledger of a parent folder, when this project has its own or none yet.
     """
 
     ledger: LedgerText = SQLITE_LEDGER
@@ -173,7 +174,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     feed_backlog: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10_000
     feed_batch: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     feed_idle: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 10.0
+    sink_wait: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
     scrapers: Mapping[str, ScraperConfig] = {}
+    sinks: Mapping[str, SinkConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
     hidden: tuple[str, ...] = ()
@@ -241,14 +244,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             *(secret for addresses in addresses_given for secret in addresses.secrets()),
             *(secret for values in ({"feed_url": self.feed_url}, *tables) for secret in _login(values.get("feed_url"))),
             *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
+            *(secret for sink in self.sinks.values() for secret in sink.secrets()),
             *self.hidden,
         )
 
 
-SETTING_TYPES = setting_types(Settings, without=("scrapers", "mode", "origins", "hidden", "project", "ledger_above"))
+SETTING_TYPES = setting_types(
+    Settings, without=("scrapers", "sinks", "mode", "origins", "hidden", "project", "ledger_above")
+)
 NAMES = tuple(SETTING_TYPES)
 # Paths: written in a file, they are meant from the file's folder.
-PATHS = ("store", "log_dir", "member_output")
+PATHS = ("store", "files", "log_dir", "member_output")
 _PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}
