@@ -59,6 +59,7 @@ class FoundResult(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     url: str | None
     record: str
+    record_key: str | None
 
 
 class BaseChanges(ABC):
@@ -244,7 +245,9 @@ def _page(
     """`end` is None when not all records were found: the page then ends after its last record."""
     pairs = [(change, item) for change in changes for item in change.items]
     records = tuple(
-        ChangedRecord(stage.run_id, stage.scraper, stage.name, row.item, row.n, row.key, row.url, row.record)
+        ChangedRecord(
+            stage.run_id, stage.scraper, stage.name, row.item, row.n, row.key, row.url, row.record, row.record_key
+        )
         for row in found
         for stage in (pairs[row.pair][0].stage,)
     )

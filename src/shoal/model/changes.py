@@ -47,7 +47,7 @@ class RecordRef(msgspec.Struct, frozen=True, order=True):
 
 
 class ChangedRecord(msgspec.Struct, frozen=True, gc=False):
-    """A stored record as JSON text, with the key and URL of its item."""
+    """A stored record as JSON text, with the key and URL of its item. `record_key`: what the stage's option says."""
 
     run_id: str
     scraper: str
@@ -57,6 +57,7 @@ class ChangedRecord(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     url: str | None
     record: str
+    record_key: str | None
 
     @property
     def id(self) -> str:

@@ -16,7 +16,8 @@ from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, ensure_lanes
 from shoal.model.item import PreparedItem
 
-# What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.
+# What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent, request,
+# depth.
 # Until it is stored, `lane` is an index into the lanes of the batch.
 ItemRow = list[Any]
 _QUEUE, _LANE, _PARENT = 0, 5, 9
@@ -53,6 +54,8 @@ def as_batch(queued: QueuedItems) -> ItemBatch:
             micros(item.delay),
             item.max_attempts,
             None if parents is None else parents[n],
+            item.request,
+            item.depth,
         ]
         for n, (item, stage) in enumerate(zip(items, stage_ids, strict=True))
     ]
@@ -132,6 +135,8 @@ def _is_plain(item: PreparedItem) -> bool:
         and not item.priority
         and not item.delay
         and item.max_attempts is None
+        and item.request is None
+        and not item.depth
     )
 
 

@@ -9,7 +9,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.changes import LOG_BEGIN, ChangedRecord, ChangeFilter, ChangePage, ChangePosition, RecordRef
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.run import Run
-from shoal.testing.harness import LedgerHarness, dead, done, retry
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry
 
 CURSOR = "sink:warehouse"
 
@@ -104,6 +104,20 @@ class ChangesConformance:
         assert [record.id for page in pages for record in page.records] == expected
         assert all(sum(len(record.record) for record in page.records[:-1]) <= 3_000 for page in pages)
         assert len(pages) > 10
+
+    async def test_a_record_that_replaces_another_is_a_change(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, "p1", "p2", "p3")
+        worker = await harness.worker()
+        p1, p2, p3 = await harness.claim(worker)
+        await harness.commit(worker, keyed(p1, ("a", 1), ("b", 1)))
+        _, at = await follow(harness.ledger)
+        await harness.commit(worker, keyed(p2, ("a", 2), replaces=True), keyed(p3, ("b", 3)))
+        records, _ = await follow(harness.ledger, at)
+        assert [(record.item, record.record_key) for record in records] == [(p2.item, "a")]
+        everything, _ = await follow(harness.ledger)
+        assert sorted(record.record_key or "" for record in everything) == ["a", "b"]
+        await harness.check()
 
     async def test_scrapers_stages_and_runs_select(self, harness: LedgerHarness) -> None:
         shop, news = await harness.run("list", "page"), await harness.run("list", scraper="news")

@@ -1,4 +1,4 @@
--- functions: 0b43d058cdaeae46
+-- functions: a5afc3e37eae6534
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -41,6 +41,8 @@ create table shoal.stage (
     lane_delay_max real not null,
     lane_ordered boolean not null,
     lane_shared  boolean not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit int,
     unique (run, name)
 );
 
@@ -83,6 +85,10 @@ create table shoal.item (
     key          text,
     url          text,
     payload      json,
+    -- What is sent besides a plain GET; secrets by name.
+    request      json,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        smallint not null default 0,
     primary key (run, id)
 );
 create unique index item_key on shoal.item (stage, key_hash);
@@ -169,7 +175,7 @@ create table shoal.outcome (
     seconds    real not null,
     tries      smallint not null,
     rescues    smallint not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     json,
@@ -197,8 +203,16 @@ create table shoal.result (
     run    int not null,
     n      int not null,
     record json not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   int,
+    key_hash    bytea,
+    first_run   int,
+    changed_run int,
     primary key (run, item, n)
 );
+create unique index result_key on shoal.result (key_space, key_hash) where key_hash is not null;
 
 -- What stored results: one row per transaction, run and stage, so that a reader with a cursor gets what was added since
 -- without an index on every result. Ids are not in the order of the commits, so a reader could skip a transaction that
@@ -334,12 +348,17 @@ create table shoal.count_delta (
     leased     int not null default 0,
     done       int not null default 0,
     dead       int not null default 0,
+    skipped    int not null default 0,
     cancelled  int not null default 0,
     results    int not null default 0,
     duplicates int not null default 0,
     retried    int not null default 0,
     throttled  int not null default 0,
-    seconds    real not null default 0
+    seconds    real not null default 0,
+    new_records       int not null default 0,
+    changed_records   int not null default 0,
+    unchanged_records int not null default 0,
+    dropped_records   int not null default 0
 );
 
 create table shoal.queue_count (
@@ -350,11 +369,17 @@ create table shoal.queue_count (
     leased     bigint not null default 0,
     done       bigint not null default 0,
     dead       bigint not null default 0,
+    skipped    bigint not null default 0,
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
     duplicates bigint not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   timestamptz
+    moved_at   timestamptz,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       bigint not null default 0,
+    changed_records   bigint not null default 0,
+    unchanged_records bigint not null default 0,
+    dropped_records   bigint not null default 0
 );
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -364,6 +389,7 @@ create table shoal.minute_count (
     worker    int not null,
     done      int not null,
     dead      int not null,
+    skipped   int not null,
     retried   int not null,
     throttled int not null,
     results   int not null,

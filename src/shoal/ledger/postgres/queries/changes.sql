@@ -13,16 +13,16 @@ select c.position, c.items from shoal.result_change c where c.position = any ($1
 -- Records of (run, item) pairs, in their order; of the first pair only those after $3. At most $4 records, and no more
 -- after $5 bytes; the sizes are those on disk, so that large values need not be read for it. selected: how many records
 -- there are without the limit of bytes.
-select w.pair, w.item, w.n, i.key, i.url, w.record, w.selected
+select w.pair, w.item, w.n, i.key, i.url, w.record, w.record_key, w.selected
 from (
     select v.*, count(*) over () as selected,
            sum(pg_column_size(v.record)) over (order by v.pair, v.n rows between unbounded preceding and 1 preceding)
                as before
     from (
-        select u.pair, u.run, r.item, r.n, r.record
+        select u.pair, u.run, r.item, r.n, r.record, r.record_key
         from unnest($1::int[], $2::bigint[]) with ordinality as u(run, item, pair)
         cross join lateral (
-            select x.item, x.n, x.record from shoal.result x
+            select x.item, x.n, x.record, x.record_key from shoal.result x
             where x.run = u.run and x.item = u.item and (u.pair > 1 or x.n > $3) order by x.n
         ) r
         order by u.pair, r.n limit $4
@@ -91,7 +91,7 @@ where d.cursor = $1 and (d.run, d.item, d.n) > ($2, $3, $4) and r.state <> 'remo
 order by d.run, d.item, d.n limit $5
 
 -- name: records_by_ref
-select r.id as run_id, r.scraper, g.name as stage, x.item, x.n, i.key, i.url, x.record
+select r.id as run_id, r.scraper, g.name as stage, x.item, x.n, i.key, i.url, x.record, x.record_key
 from unnest($1::text[], $2::bigint[], $3::int[]) with ordinality as u(run_id, item, n, at)
 join shoal.run r on r.id = u.run_id and r.state <> 'removed'
 join shoal.result x on x.run = r.no and x.item = u.item and x.n = u.n

@@ -10,7 +10,7 @@ select c.position, c.items from result_change c where c.position in (select valu
 -- name: changed_results
 -- Records of [run, item] pairs, in their order; of the first pair only those after n. The inner query reads the index
 -- only, so that the caller can stop when it has enough bytes.
-select w.pair, r.item, r.n, i.key, i.url, r.record
+select w.pair, r.item, r.n, i.key, i.url, r.record, r.record_key
 from (
     select j.key as pair, x.n, x.rowid as place
     from json_each(?1) j
@@ -75,7 +75,7 @@ order by d.run, d.item, d.n limit ?5
 
 -- name: records_by_ref
 -- [run id, item, n].
-select r.id as run_id, r.scraper, g.name as stage, x.item, x.n, i.key, i.url, x.record
+select r.id as run_id, r.scraper, g.name as stage, x.item, x.n, i.key, i.url, x.record, x.record_key
 from json_each(?1) j
 cross join run r on r.id = j.value ->> 0 and r.state <> 'removed'
 cross join result x on x.run = r.no and x.item = j.value ->> 1 and x.n = j.value ->> 2
