@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.define.context import Http, Item
+    from shoal.define.context import Failure, Http, Item
     from shoal.define.extraction import (
         absolute_url,
         css,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Permanent, Throttled, Transient
+    from shoal.errors import Blocked, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.download import Download
     from shoal.fetch.form import Form
     from shoal.fetch.page import Page
@@ -37,6 +37,7 @@ __all__ = [
     "Blocked",
     "Counts",
     "Download",
+    "Failure",
     "Fleet",
     "Follow",
     "Form",
@@ -49,6 +50,7 @@ __all__ = [
     "RunReport",
     "Scraper",
     "Secret",
+    "Skipped",
     "Stage",
     "Throttled",
     "Transient",
@@ -69,6 +71,7 @@ _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
     "Download": "fetch.download",
+    "Failure": "define.context",
     "Fleet": "service.client",
     "Follow": "define.follow",
     "Form": "fetch.form",
@@ -81,6 +84,7 @@ _HOMES = {
     "RunReport": "service.run",
     "Scraper": "define.scraper",
     "Secret": "define.scraper",
+    "Skipped": "errors",
     "Stage": "define.stage",
     "Throttled": "errors",
     "Transient": "errors",

@@ -12,6 +12,7 @@ ShoalError
 ├── NotFound                   no such run, item, lane, worker
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              there is nothing to fetch: dead at once
+│   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
 │   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
@@ -142,6 +143,10 @@ class AttemptEnded(ShoalError):
 
 class Permanent(AttemptEnded):
     """There is nothing to fetch, now or later."""
+
+
+class Skipped(AttemptEnded):
+    """The item is not wanted: it ends as skipped, which is neither a success nor a failure."""
 
 
 class Transient(AttemptEnded):

@@ -139,7 +139,7 @@ def retry(
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Queue dead items again as if new; cancelled ones with --state cancelled. --limit tries a few first."""
+    """Queue dead items again as if new; others with --state skipped or cancelled. --limit tries a few first."""
     which = _with_item(which, item, key)
     preview = session.with_ledger(lambda ledger: steer.preview_retry(ledger, run, which, key=key, limit=limit))
     _confirm(session, preview, "retried", yes=yes)
@@ -180,7 +180,7 @@ def cancel(
 @app.command()
 @with_options
 def replay(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
-    """Queue one dead or cancelled item again. A done item stays done: its results are stored once."""
+    """Queue one dead, skipped or cancelled item again. A done item stays done: its results are stored once."""
     _check_one_name(item, key)
     replayed = session.with_ledger(
         lambda ledger: steer.replay_item(ledger, run, id=item, key=key, stage=stage, by=operator())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
+import msgspec
 from multidict import CIMultiDict
 
 from shoal.errors import Permanent, SecretMissing, Throttled
@@ -111,6 +112,24 @@ class Item:
 
     def __repr__(self) -> str:
         return f"Item({self.key!r}, stage={self.stage!r})"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an item died; a stage's `on_error` function asks for it with a parameter `failure: Failure`.
+
+    `outcome`: permanent, transient or blocked. `attempts`: how many were made. `page`: the last response, if there was
+    one.
+    """
+
+    message: str
+    outcome: str
+    attempts: int = 1
+    page: Page | None = None
+
+    @property
+    def status(self) -> int | None:
+        """The status of the last response."""
+        return None if self.page is None else self.page.status
 
 
 class Http:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.define.context import Http, Item
+from shoal.define.context import Failure, Http, Item
 from shoal.errors import InvalidScraper
 from shoal.fetch.download import Download
 from shoal.fetch.page import Page
@@ -27,8 +27,8 @@ from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "run" is the scope of values that only hooks get.
-ValueScope = Literal["attempt", "worker", "run"]
+# "run" is the scope of values that only hooks of a run get, "failure" of those that only `on_error` functions get.
+ValueScope = Literal["attempt", "worker", "run", "failure"]
 
 
 class FunctionKind(Enum):
@@ -69,6 +69,7 @@ BUILT_IN_PROVIDERS = (
     Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "attempt", attrgetter("http")),
     Provider(Item, "Item", "attempt", attrgetter("item")),
+    Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),
     Provider(Run, "Run", "run", attrgetter("run")),
     Provider(Counts, "Counts", "run", attrgetter("counts")),
@@ -133,6 +134,17 @@ class ProviderRegistry:
     def hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook: it may ask for values of the run and of the worker."""
         return self._read(function, ("run", "worker"), ())
+
+    def error_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a stage's `on_error` function: no request is sent for an item that died."""
+        signature = self._read(function, ("failure", "attempt", "worker"), ())
+        if sent := {Page, Http} & signature.types:
+            raise InvalidScraper(
+                f"{function_location(function)} asks for {min(kind.__name__ for kind in sent)}, but an item that died "
+                "sends no more requests.",
+                remedy="Ask for `failure: Failure`; failure.page is the last response.",
+            )
+        return signature
 
     def signature(self, provider: Provider, path: tuple[Provider, ...] = ()) -> Signature:
         """The signature of an author's provider. A worker's value cannot depend on one attempt."""

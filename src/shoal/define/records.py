@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shoal.define.record_keys import RecordKeyRule
 from shoal.errors import InvalidItem, InvalidRecord
 from shoal.model.item import NewItem, PreparedItem, prepare
 from shoal.model.json_text import RECORD_BYTES, check_numbers, record_text
+from shoal.model.record_key import RecordKey
 
 if TYPE_CHECKING:
     from shoal.define.stage import AnyStage
@@ -24,17 +26,20 @@ class Output:
     """What one attempt has yielded so far. `dropped`: why items were refused.
 
     `depth` is that of the attempt's item; `too_deep` counts items that the depth of their stage forbids.
-    `in_lanes=False` takes items out of their lanes, for a run that visits no site.
+    `in_lanes=False` takes items out of their lanes, for a run that visits no site. `record_keys`: the key of each
+    record; empty for a stage without a rule for `keys`.
     """
 
     __slots__ = (
         "_depth",
         "_in_lanes",
+        "_keys",
         "_record_type",
         "_stage",
         "_stages",
         "dropped",
         "follow_ups",
+        "record_keys",
         "records",
         "size",
         "too_deep",
@@ -46,15 +51,18 @@ class Output:
         stages: Mapping[str, AnyStage],
         record_type: Any = None,
         *,
+        keys: RecordKeyRule | None = None,
         depth: int = 0,
         in_lanes: bool = True,
     ) -> None:
         self._depth = depth
         self._in_lanes = in_lanes
+        self._keys = keys
         self._stage = stage
         self._stages = stages
         self._record_type = record_type
         self.records: list[str] = []
+        self.record_keys: list[RecordKey] = []
         self.follow_ups: list[PreparedItem] = []
         self.dropped: list[str] = []
         self.size = 0
@@ -68,7 +76,11 @@ class Output:
             for each in value:
                 self.add(each)
         elif value is not None:
-            text = self._text(value)
+            if self._record_type is not None and not isinstance(value, self._record_type):
+                value = _convert(value, self._record_type)
+            text = record_json(value)
+            if self._keys is not None:
+                self.record_keys.append(self._keys.key_of(value, text))
             self.records.append(text)
             self._add_size(len(text))
 
@@ -89,11 +101,6 @@ class Output:
             return
         self.follow_ups.append(item)
         self._add_size(len(item.payload or "") + 200)
-
-    def _text(self, value: Any) -> str:
-        if self._record_type is not None and not isinstance(value, self._record_type):
-            value = _convert(value, self._record_type)
-        return record_json(value)
 
     def _add_size(self, size: int) -> None:
         self.size += size

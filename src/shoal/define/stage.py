@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from shoal.define.extraction import each_rule, extracting, has_selectors, is_emp
 from shoal.define.follow import Follow
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
+from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
 from shoal.errors import InvalidScraper, Permanent
 from shoal.fetch.download import DEFAULT_NAME, Download, check_template
 from shoal.fetch.page import Page
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 LaneRule = str | Callable[[NewItem], str | None] | None
 PartitionRule = str | Callable[[NewItem], str]
 BlockRule = Callable[[Page], bool | str | None]
@@ -48,16 +50,28 @@ UNSET: Final = _Unset()
 class StageOptions(RetryOptions, total=False):
     """The options of a stage; all are optional.
 
-    `name`: the function's unless given. `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is
-    visited, over all machines. `concurrency`: how many of its items run at once. `timeout`: seconds for one attempt.
-    `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
-    delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
-    limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
-    become items. `record`: the type of every record; if its fields have selectors, the function needs no body. `each`:
-    the selector of the elements that are a record each. `save`: stream the body to the place of the setting `files`
-    instead of fetching a page; True, or the name of the file. `max_bytes`: of such a file. `blocked`: a function that
-    recognizes a soft block. `headers`: sent with its requests. `depth`: items that more items than this led to are left
-    out. `accept`: statuses that are failures otherwise, and reach the handler.
+    - `name`: the function's unless given.
+    - `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is visited, over all machines.
+    - `concurrency`: how many of its items run at once.
+    - `timeout`: seconds for one attempt.
+    - `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
+      delays.
+    - `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
+      limit.
+    - `partition`: affinity of the items.
+    - `ordered`: items of a lane run one after another.
+    - `follow`: links that become items.
+    - `depth`: items that more items than this led to are left out.
+    - `accept`: statuses that are failures otherwise, and reach the handler.
+    - `record`: the type of every record; if its fields have selectors, the function needs no body.
+    - `each`: the selector of the elements that are a record each.
+    - `save`: stream the body to the place of the setting `files` instead of fetching a page; True, or the file's name.
+    - `max_bytes`: of a file that is saved.
+    - `record_key`: a field, several, or a function of the record; records with the same key are stored once in the
+      `record_scope` ("run" or the whole history of the "scraper"), and `on_duplicate` says whether a second one is
+      dropped ("skip") or upserted ("replace").
+    - `blocked`: a function that recognizes a soft block.
+    - `headers`: sent with its requests.
     """
 
     name: str | None
@@ -73,6 +87,9 @@ class StageOptions(RetryOptions, total=False):
     each: Any
     save: bool | str
     max_bytes: int | None
+    record_key: RecordKeyFields | None
+    record_scope: Literal["run", "scraper"]
+    on_duplicate: Literal["skip", "replace"]
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
     depth: int | None
@@ -113,10 +130,12 @@ class Stage(Generic[P, T]):
         self.max_bytes = options.get("max_bytes")
         # A stage without a body that saves a file: the reference to the file is its record.
         self.yields_download = self.save is not None and is_empty(function)
+        self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
         self.accept = _checked_statuses(self.name, options.get("accept", ()))
+        self.error_function: Callable[..., Any] | None = None
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
         functools.update_wrapper(self, function)
@@ -130,6 +149,22 @@ class Stage(Generic[P, T]):
     @functools.cached_property
     def signature(self) -> Signature:
         return self.scraper.providers.stage_signature(self.function)
+
+    @functools.cached_property
+    def error_signature(self) -> Signature:
+        assert self.error_function is not None
+        return self.scraper.providers.error_signature(self.error_function)
+
+    def on_error(self, function: F) -> F:
+        """Call a function for each item of this stage that dies: `@product.on_error`.
+
+        What it yields is stored with the item's end: a record, further items, or nothing. It may ask for `Failure`,
+        `Item`, `Log`, the settings and the author's providers.
+        """
+        if self.error_function is not None:
+            raise InvalidScraper(f"The stage {self.name} has two functions for on_error.")
+        self.error_function = function
+        return function
 
     @functools.cached_property
     def fetches(self) -> bool:
@@ -229,6 +264,8 @@ class Stage(Generic[P, T]):
                 raise InvalidScraper(f"The stage {self.name} follows links, so its function must ask for a Page.")
             if self.follow.to is not None and self.follow.to not in self.scraper.stages:
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
+        if self.error_function is not None:
+            _ = self.error_signature
         if self.policy.ordered and self.by_host:
             raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
 
@@ -293,4 +330,15 @@ def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
         found = frozenset({None})
     if not all(type(status) is int and 100 <= status <= 599 for status in found):
         raise InvalidScraper(f"accept of the stage {stage} is {accept!r}; it must be statuses such as (404, 410).")
+    if 429 in found:
+        raise InvalidScraper(f"accept of the stage {stage} has 429, with which a host asks all workers to wait.")
     return found
+
+
+def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordKeyRule | None:
+    key, scope, on_duplicate = options.get("record_key"), options.get("record_scope"), options.get("on_duplicate")
+    if key is None:
+        if scope is not None or on_duplicate is not None:
+            raise InvalidScraper(f"The stage {stage} has record_scope or on_duplicate, so it needs record_key=.")
+        return None
+    return RecordKeyRule(scraper, stage, key, scope or "run", on_duplicate or "skip")

@@ -61,6 +61,8 @@ def _check_finished(finished: Sequence[FinishedAttempt]) -> None:
         if end.lease in seen:
             raise UsageError(f"The item {end.lease.item} appears twice in one commit.")
         seen.add(end.lease)
+        if end.record_keys and len(end.record_keys) != len(end.records):
+            raise InvalidRecord(f"The item {end.lease.item} has {len(end.records)} records, but other keys.")
         for record in end.records:
             if not record.startswith("{"):
                 raise InvalidRecord("A record must be the JSON text of an object: use record_text(value).")

@@ -29,6 +29,7 @@ from shoal.model.views import (
     PartitionProgress,
     RecentActivity,
     ResultRow,
+    SortedResult,
     StaleClaim,
     UpkeepReport,
     WaitReason,
@@ -250,7 +251,10 @@ class Steering(Protocol):
     async def retry(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
-        """Make dead (or cancelled) items ready again, in small steps; `limit` for a trial of a few."""
+        """Make dead items ready again, in small steps; `limit` for a trial of a few.
+
+        Skipped and cancelled items only if `which.states` names these states.
+        """
 
     async def cancel(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
@@ -264,7 +268,7 @@ class Reads(Protocol):
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
-        """Per worker: leased now, done and dead in the last minutes; most done first."""
+        """Per worker: leased now, done, dead and skipped in the last minutes; most done first."""
 
     async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
         """What ended in the last minutes, including the current one, and when something last ended."""
@@ -289,6 +293,19 @@ class Reads(Protocol):
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
+
+    async def results_by_record_key(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records whose key is unique in the run, sorted by the hash of their key."""
+
+    async def results_by_item_key(
+        self, run_id: str, *, stage: str, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records of a stage without a key, sorted by the hash of their item's key, then by n.
+
+        A page may be short, even empty, while its cursor says that more follow.
+        """
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         """The first and the last item of a run that have a record; None when none has."""

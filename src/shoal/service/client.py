@@ -237,7 +237,7 @@ class Fleet:
     async def replay(
         self, run: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ReplayedItem:
-        """Queue one dead or cancelled item again."""
+        """Queue one dead, skipped or cancelled item again."""
         return await steer.replay_item(self._open, run, id=id, key=key, stage=stage, by=self._by)
 
     async def release(self, *, older_than: float = 300.0, run: str | None = None) -> ReleasedLeases:

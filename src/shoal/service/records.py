@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
+STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
+KEYED_COUNTS = ("new_records", "changed_records", "unchanged_records", "dropped_records")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 Record = dict[str, Any]
@@ -40,7 +41,13 @@ def run_record(run: Run, counts: Counts) -> Record:
         **state_counts(counts),
         "results": counts.results,
         "duplicates": counts.duplicates,
+        **keyed_counts(counts),
     }
+
+
+def keyed_counts(counts: Counts) -> dict[str, int]:
+    """Records with a key: stored under a new one, replacing an older record, or dropped."""
+    return {name: getattr(counts, name) for name in KEYED_COUNTS}
 
 
 def run_detail_record(detail: RunDetail) -> Record:
@@ -68,6 +75,7 @@ def counts_record(summary: RunSummary, stage: str | None = None) -> Record:
         **state_counts(counts),
         "results": counts.results,
         "duplicates": counts.duplicates,
+        **keyed_counts(counts),
     }
 
 

@@ -24,7 +24,7 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -34,6 +34,7 @@ FLOOR_SECONDS = 8.0
 # Items are admitted so many seconds before their start.
 LEAD_SECONDS = 0.1
 KEYS = [f"k{n}" for n in range(12)]
+RECORD_KEYS = ["a", "b", "c"]
 LANES = [None, "host-a", "host-b"]
 
 
@@ -77,6 +78,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.silent: dict[str, float] = {}
         self.earliest: dict[str, float] = {}
         self.expected_results = 0
+        # The item that stored the record with a key, by stage and key.
+        self.owners: dict[tuple[str, str], int] = {}
         self.paused = False
         self.paused_lanes: set[str] = set()
         self.floors: dict[str, float] = {}
@@ -206,8 +209,15 @@ class LedgerMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=5, unique_by=lambda h: h.claimed.item))
         ends = []
         for held in chosen:
-            kind = data.draw(st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead"]))
-            ends.append(self.end_of(held, kind))
+            kind = data.draw(
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead", "skipped"])
+            )
+            if kind in ("keyed", "upsert"):
+                keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
+                pairs = [(f"{kind}-{key}", held.claimed.item) for key in keys]
+                ends.append(keyed(held.claimed, *pairs, replaces=kind == "upsert"))
+            else:
+                ends.append(self.end_of(held, kind))
             held.committed = ends[-1]
         before = self.now()
         report = self.run_sync(self.ledger.commits.commit(worker, ends))
@@ -232,6 +242,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -245,12 +257,18 @@ class LedgerMachine(RuleBasedStateMachine):
         kind = end.decision.kind.value
         if kind == "done":
             known.state = "done"
-            self.expected_results += len(end.records)
+            if not end.record_keys:
+                self.expected_results += len(end.records)
+            for key in end.record_keys:
+                # A first record stays, an upserted one is replaced by each later one.
+                self.owners.setdefault((item.stage, key.text), item.item)
+                if key.replaces:
+                    self.owners[item.stage, key.text] = item.item
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -441,7 +459,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
@@ -475,12 +493,16 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
-        assert counts.results == self.expected_results
+        assert counts.results == self.expected_results + len(self.owners)
+        assert counts.new_records == len(self.owners)
+        rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
+        assert {(row.stage, row.record_key): row.item for row in rows if row.record_key} == self.owners
 
     @invariant()
     def lanes_keep_their_promise(self) -> None:

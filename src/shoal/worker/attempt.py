@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
-from shoal.define.context import Http, Item, outgoing_request
+from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow
 from shoal.define.providers import FunctionKind
 from shoal.define.records import Output
@@ -95,6 +95,7 @@ class Attempt:
         "began",
         "claimed",
         "download",
+        "failure",
         "item",
         "page",
     )
@@ -115,6 +116,7 @@ class Attempt:
         self.began = time.monotonic()
         self.page: Page | None = None
         self.download: Download | None = None
+        self.failure: Failure | None = None
 
     @property
     def http(self) -> Http:
@@ -141,7 +143,7 @@ class Attempt:
         return self._resources.scraper.settings
 
     def ends_at(self) -> float | None:
-        """When its timeout expires, on the loop's clock; None once only its providers are torn down."""
+        """When its timeout expires, on the loop's clock; None once its handler has ended."""
         return None if self._closing else self._deadline.when()
 
     def timeout_error(self) -> Transient:
@@ -165,7 +167,12 @@ class Attempt:
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
         output = Output(
-            stage.name, resources.scraper.stages, stage.record, depth=claimed.depth, in_lanes=resources.in_lanes
+            stage.name,
+            resources.scraper.stages,
+            stage.record,
+            keys=stage.record_keys,
+            depth=claimed.depth,
+            in_lanes=resources.in_lanes,
         )
         if stage.fetches:
             self.page = page = await self._fetch_page()
@@ -244,8 +251,28 @@ class Attempt:
         return page
 
     async def _call(self, output: Output, arguments: dict[str, Any]) -> None:
-        function = self._stage.function
-        match self._stage.signature.kind:
+        await self._collect(output, self._stage.function, self._stage.signature.kind, arguments)
+
+    async def call_error_function(self, failure: Failure) -> Output:
+        """What the stage's `on_error` function yields for the item, which died. Raises what the function raises."""
+        stage, resources = self._stage, self._resources
+        assert stage.error_function is not None
+        self.failure = failure
+        self._closing = True
+        output = Output(stage.name, resources.scraper.stages, depth=self.claimed.depth, in_lanes=resources.in_lanes)
+        providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
+        try:
+            async with asyncio.timeout(stage.policy.timeout):
+                arguments = await providers.arguments(stage.error_signature, self)
+                await self._collect(output, stage.error_function, stage.error_signature.kind, arguments)
+        finally:
+            await providers.close()
+        return output
+
+    async def _collect(
+        self, output: Output, function: Callable[..., Any], kind: FunctionKind, arguments: dict[str, Any]
+    ) -> None:
+        match kind:
             case FunctionKind.ASYNC_GENERATOR:
                 values: AsyncGenerator[Any, None] = function(**arguments)
                 try:

@@ -75,8 +75,8 @@ def print_workers(session: Session, workers: Sequence[PoolWorkerReport]) -> None
             session.record(worker)
     else:
         session.table(
-            ["WORKER", "DONE", "DEAD", "RESTARTS", "END"],
-            [(w.worker, w.done, w.dead, w.restarts, w.end) for w in workers],
+            ["WORKER", "DONE", "DEAD", "SKIPPED", "RESTARTS", "END"],
+            [(w.worker, w.done, w.dead, w.skipped, w.restarts, w.end) for w in workers],
         )
 
 

@@ -11,7 +11,7 @@ from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
-from shoal.observe.formatting import pluralize, printable
+from shoal.observe.formatting import format_ends, keyed_records_text, pluralize, printable
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -166,9 +166,12 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     per_second = work.attempts / work.seconds if work.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
     session.data(
-        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}; "
+        f"  {format_ends(counts.done, counts.dead, counts.skipped)}, {counts.remaining} left; "
+        f"{pluralize(counts.results, 'record')}; "
         f"{pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)"
     )
+    if keyed := keyed_records_text(counts):
+        session.data(f"  records by key: {keyed}")
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
@@ -189,6 +192,8 @@ def _print_next(session: Session, report: RunReport, resume_arguments: str, *, e
         commands.append(f"results sample {run.id}")
     if counts.dead:
         commands += [f"items ls {run.id} --state dead", f"items retry {run.id}"]
+    if counts.skipped:
+        commands.append(f"items ls {run.id} --state skipped")
     if commands:
         session.note("Next:")
     for command in commands:

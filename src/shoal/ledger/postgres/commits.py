@@ -37,6 +37,7 @@ class PostgresCommits(BaseCommits):
             None if plain else none_if_empty([detail_text(end) for end in finished]),
             *([list(column) for column in zip(*results, strict=True)] if results else (None, None, None)),
             *await self._follow_ups(finished),
+            *key_columns(finished),
         )
         return CommitReport(
             committed=row["committed"],
@@ -44,6 +45,7 @@ class PostgresCommits(BaseCommits):
             repeated=tuple(row["repeated"]),
             enqueued=row["enqueued"],
             duplicates=row["duplicates"],
+            dropped_records=row["dropped_records"],
         )
 
     async def _follow_ups(self, finished: Sequence[FinishedAttempt]) -> tuple[object, ...]:
@@ -52,3 +54,17 @@ class PostgresCommits(BaseCommits):
             return (None,) * 14
         columns, lanes = as_columns(queued)
         return (queued.parents, *columns, *lanes)
+
+
+def key_columns(finished: Sequence[FinishedAttempt]) -> tuple[list[object] | None, ...]:
+    """The keys of the records as parallel columns, with nulls for records without one."""
+    if not any(end.record_keys for end in finished):
+        return (None,) * 4
+    rows: list[tuple[object, ...]] = []
+    for end in finished:
+        run = end.lease.run_no
+        if end.record_keys:
+            rows += [(key.text, key.hash, key.space(run), key.replaces) for key in end.record_keys]
+        else:
+            rows += [(None,) * 4] * len(end.records)
+    return tuple(list(column) for column in zip(*rows, strict=True))

@@ -23,14 +23,22 @@ class _CommitBatch(msgspec.Struct, frozen=True):
     attempts: str
     all_done: bool
     results: str | None
+    keyed: KeyedRecords | None
     follow_ups: ItemBatch | None
+
+
+class KeyedRecords(msgspec.Struct, frozen=True):
+    """Records with a key as the queries take them; the hashes are one blob."""
+
+    records: str
+    hashes: bytes
 
 
 class _LeaseSummary(msgspec.Struct, frozen=True):
     """What commit_summary returns about the valid leases."""
 
     count: int
-    done: int
+    ended: int
     laned: int
     queue: int | None
     seconds: float
@@ -43,13 +51,19 @@ class SqliteCommits(BaseCommits):
 
     async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
         all_done = all(end.decision == DONE and end.detail is None for end in finished)
-        results = {f"{end.lease.item}:{n}": record for end in finished for n, record in enumerate(end.records)}
+        results = {
+            f"{end.lease.item}:{n}": record
+            for end in finished
+            if not end.record_keys
+            for n, record in enumerate(end.records)
+        }
         queued = await prepare_follow_ups(self._catalog, finished)
         ends = _CommitBatch(
             len(finished),
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
             json_text(results) if results else None,
+            keyed_records(finished),
             None if queued is None else as_batch(queued),
         )
         return await self._db.write(lambda tx: _commit(tx, worker_no, ends, finished))
@@ -60,20 +74,55 @@ def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
     summary = _LeaseSummary(*tx.json("commit_summary"))
-    count, done, laned = summary.count, summary.done, summary.laned
-    enqueued = duplicates = 0
+    count, ended, laned = summary.count, summary.ended, summary.laned
+    enqueued = duplicates = dropped = 0
     if count:
         tx.run("commit_leave")
         _move(tx, worker, ends, summary)
-        if ends.follow_ups is not None and done:
-            accepted = set(tx.json("commit_done_items"))
+        if ends.keyed is not None and ended:
+            dropped = store_keyed(tx, worker, ends.keyed)
+        if ends.follow_ups is not None and ended:
+            accepted = set(tx.json("commit_ended_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
         tx.should_notify = enqueued > 0
     if laned or lane_ids:
         admit(tx)
     lost, repeated = _not_held(tx, worker, finished) if count < ends.count else ((), ())
     tx.run("commit_end")
-    return CommitReport(committed=count, lost=lost, repeated=repeated, enqueued=enqueued, duplicates=duplicates)
+    return CommitReport(
+        committed=count,
+        lost=lost,
+        repeated=repeated,
+        enqueued=enqueued,
+        duplicates=duplicates,
+        dropped_records=dropped,
+    )
+
+
+def store_keyed(tx: Transaction, worker: int, keyed: KeyedRecords) -> int:
+    """Store the records of done items in temp.ended, each key once. Returns how many were dropped."""
+    tx.run("commit_keyed", keyed.records, keyed.hashes)
+    tx.run("commit_keyed_move")
+    tx.run("commit_keyed_insert")
+    tx.run("commit_keyed_lost")
+    tx.run("commit_keyed_counts")
+    tx.run("commit_keyed_minutes", tx.now, worker)
+    dropped: int = tx.value("commit_keyed_dropped")
+    tx.run("commit_keyed_end")
+    return dropped
+
+
+def keyed_records(finished: Sequence[FinishedAttempt]) -> KeyedRecords | None:
+    """The records with a key; None when there are none."""
+    rows = [
+        (end.lease.item, n, key.space(end.lease.run_no), key.text, int(key.replaces), record)
+        for end in finished
+        if end.record_keys
+        for n, (key, record) in enumerate(zip(end.record_keys, end.records, strict=True))
+    ]
+    if not rows:
+        return None
+    return KeyedRecords(json_text(rows), b"".join([key.hash for end in finished for key in end.record_keys]))
 
 
 def _move(tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSummary) -> None:

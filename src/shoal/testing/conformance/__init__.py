@@ -12,6 +12,7 @@ from shoal.testing.conformance.intake import IntakeConformance
 from shoal.testing.conformance.lane_delays import LaneDelayConformance
 from shoal.testing.conformance.lanes import LanesConformance
 from shoal.testing.conformance.reads import ReadsConformance
+from shoal.testing.conformance.record_keys import RecordKeysConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
 
@@ -21,6 +22,7 @@ class LedgerConformance(
     IntakeConformance,
     ClaimsConformance,
     CommitsConformance,
+    RecordKeysConformance,
     WorkersConformance,
     LanesConformance,
     LaneDelayConformance,

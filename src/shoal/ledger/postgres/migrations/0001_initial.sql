@@ -1,4 +1,4 @@
--- functions: 0ebd3b1dd87d22c4
+-- functions: becabd6b5f91baa8
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -41,6 +41,8 @@ create table shoal.stage (
     lane_delay_max real not null,
     lane_ordered boolean not null,
     lane_shared  boolean not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit int,
     unique (run, name)
 );
 
@@ -173,7 +175,7 @@ create table shoal.outcome (
     seconds    real not null,
     tries      smallint not null,
     rescues    smallint not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     json,
@@ -201,8 +203,16 @@ create table shoal.result (
     run    int not null,
     n      int not null,
     record json not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   int,
+    key_hash    bytea,
+    first_run   int,
+    changed_run int,
     primary key (run, item, n)
 );
+create unique index result_key on shoal.result (key_space, key_hash) where key_hash is not null;
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
@@ -292,12 +302,17 @@ create table shoal.count_delta (
     leased     int not null default 0,
     done       int not null default 0,
     dead       int not null default 0,
+    skipped    int not null default 0,
     cancelled  int not null default 0,
     results    int not null default 0,
     duplicates int not null default 0,
     retried    int not null default 0,
     throttled  int not null default 0,
-    seconds    real not null default 0
+    seconds    real not null default 0,
+    new_records       int not null default 0,
+    changed_records   int not null default 0,
+    unchanged_records int not null default 0,
+    dropped_records   int not null default 0
 );
 
 create table shoal.queue_count (
@@ -308,11 +323,17 @@ create table shoal.queue_count (
     leased     bigint not null default 0,
     done       bigint not null default 0,
     dead       bigint not null default 0,
+    skipped    bigint not null default 0,
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
     duplicates bigint not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   timestamptz
+    moved_at   timestamptz,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       bigint not null default 0,
+    changed_records   bigint not null default 0,
+    unchanged_records bigint not null default 0,
+    dropped_records   bigint not null default 0
 );
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -322,6 +343,7 @@ create table shoal.minute_count (
     worker    int not null,
     done      int not null,
     dead      int not null,
+    skipped   int not null,
     retried   int not null,
     throttled int not null,
     results   int not null,

@@ -43,6 +43,8 @@ create table stage (
     lane_delay_max real not null,
     lane_ordered   integer not null,
     lane_shared    integer not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit integer,
     unique (run, name)
 ) strict;
 
@@ -180,7 +182,7 @@ create table outcome (
     seconds    real not null,
     tries      integer not null,
     rescues    integer not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     text
@@ -207,8 +209,16 @@ create table result (
     item   integer not null,
     n      integer not null,
     record text not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   integer,
+    key_hash    blob,
+    first_run   integer,
+    changed_run integer,
     primary key (run, item, n)
 ) strict;
+create unique index result_key on result (key_space, key_hash) where key_hash is not null;
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
@@ -298,11 +308,17 @@ create table queue_count (
     leased     integer not null default 0,
     done       integer not null default 0,
     dead       integer not null default 0,
+    skipped    integer not null default 0,
     cancelled  integer not null default 0,
     results    integer not null default 0,
     duplicates integer not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   integer
+    moved_at   integer,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       integer not null default 0,
+    changed_records   integer not null default 0,
+    unchanged_records integer not null default 0,
+    dropped_records   integer not null default 0
 ) strict;
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -312,6 +328,7 @@ create table minute_count (
     worker    integer not null,
     done      integer not null default 0,
     dead      integer not null default 0,
+    skipped   integer not null default 0,
     retried   integer not null default 0,
     throttled integer not null default 0,
     results   integer not null default 0,
@@ -396,7 +413,8 @@ order by s.claimed_at;
 -- Counts per queue.
 create view queue_depth as
 select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue, c.ready, c.waiting, c.delayed,
-       c.leased, c.done, c.dead, c.cancelled, c.results, c.duplicates
+       c.leased, c.done, c.dead, c.skipped, c.cancelled, c.results, c.duplicates, c.new_records,
+       c.changed_records, c.unchanged_records, c.dropped_records
 from run r
 join queue k on k.run = r.no
 join stage g on g.id = k.stage
@@ -408,17 +426,17 @@ create view status_counts as
 select q.run_id, q.scraper, q.stage, s.status,
        sum(case s.status when 'ready' then q.ready when 'waiting' then q.waiting when 'delayed' then q.delayed
                          when 'leased' then q.leased when 'done' then q.done when 'dead' then q.dead
-                         else q.cancelled end) as items
+                         when 'skipped' then q.skipped else q.cancelled end) as items
 from queue_depth q
 cross join (select 'ready' as status union all select 'waiting' union all select 'delayed' union all select 'leased'
-            union all select 'done' union all select 'dead' union all select 'cancelled') s
+            union all select 'done' union all select 'dead' union all select 'skipped' union all select 'cancelled') s
 group by q.run_id, q.scraper, q.stage, s.status
 having items <> 0;
 
 -- S0.17: what each worker completed in the last hour, of which run and stage, most first.
 create view completed_by_worker as
 select w.id as completed_by, r.id as run_id, r.scraper, g.name as stage, sum(o.state = 'done') as done,
-       sum(o.state = 'dead') as dead
+       sum(o.state = 'dead') as dead, sum(o.state = 'skipped') as skipped
 from outcome o
 join worker w on w.no = o.worker
 join run r on r.no = o.run
