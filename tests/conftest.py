@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.support import MissingPartError, fork_server, missing
+from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.marks import starts_process, uses_postgres
 from tests.support.object_store import S3Server
 from tests.support.pgbouncer import PgBouncer
@@ -91,6 +92,26 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
     monkeypatch.setattr("shoal.storage.objects.PART_BYTES", 5 << 20)
     yield s3_server
     s3_server.clear()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitServer]:
+    """A RabbitMQ; name queues by `unique_name`. It may be killed; leave it running."""
+    try:
+        with RabbitServer() as server:
+            yield server
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis; name keys by `unique_name`. It may be killed; leave it running."""
+    try:
+        with RedisServer() as server:
+            yield server
+    except MissingPartError as error:
+        missing(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Permanent, Skipped, Throttled, Transient
+    from shoal.errors import Blocked, Dropped, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.download import Download
     from shoal.fetch.form import Form
-    from shoal.fetch.page import Page
+    from shoal.fetch.page import Page, Request
     from shoal.model.log import Log
     from shoal.model.request import secret
     from shoal.model.run import Run
@@ -37,6 +37,7 @@ __all__ = [
     "Blocked",
     "Counts",
     "Download",
+    "Dropped",
     "Failure",
     "Fleet",
     "Follow",
@@ -46,6 +47,7 @@ __all__ = [
     "Log",
     "Page",
     "Permanent",
+    "Request",
     "Run",
     "RunReport",
     "Scraper",
@@ -71,6 +73,7 @@ _HOMES = {
     "Blocked": "errors",
     "Counts": "model.views",
     "Download": "fetch.download",
+    "Dropped": "errors",
     "Failure": "define.context",
     "Fleet": "service.client",
     "Follow": "define.follow",
@@ -80,6 +83,7 @@ _HOMES = {
     "Log": "model.log",
     "Page": "fetch.page",
     "Permanent": "errors",
+    "Request": "fetch.page",
     "Run": "model.run",
     "RunReport": "service.run",
     "Scraper": "define.scraper",

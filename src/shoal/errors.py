@@ -16,6 +16,7 @@ ShoalError
 │   ├── Transient              may succeed later: retried
 │   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
+├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
@@ -166,6 +167,15 @@ class Throttled(AttemptEnded):
 
 class Blocked(AttemptEnded):
     """The site refuses us: a 403, a captcha, an empty page."""
+
+
+class Dropped(ShoalError):
+    """Raised by an on_record hook: the record is left out, counted, and the message says why."""
+
+    remedy = "Raise it in an on_record hook; a handler leaves a record out by not yielding it."
+
+    def __init__(self, message: str = "no reason given") -> None:
+        super().__init__(message)
 
 
 class LedgerError(ShoalError):

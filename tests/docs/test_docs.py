@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import shoal
-from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
+from shoal import Fleet, Follow, Http, Item, Page, Request, RunReport, Scraper, Stage
 from shoal.cli.main import app
 from shoal.config.settings import (
     ENV_PREFIX,
@@ -154,7 +154,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert f"`{name}" in text_of("reference.md")
 
 
-@pytest.mark.parametrize("kind", [Page, Item, Http], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Page, Item, Http, Request], ids=lambda kind: kind.__name__)
 def test_every_member_is_in_the_reference(kind: type) -> None:
     assert set(rows(text_of("reference.md"), kind.__name__)) == members(kind)
 
@@ -180,7 +180,8 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
-    assert arguments | {"stage", "provide", "start", "on_start", "on_finish", "run"} == scraper
+    hooks = {"before_request", "after_response", "on_record", "on_start", "on_finish"}
+    assert arguments | hooks | {"stage", "provide", "start", "run"} == scraper
     assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlencode
 
 import msgspec
@@ -132,6 +132,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.page is None else self.page.status
 
 
+class RequestHooks(Protocol):
+    """The author's hooks around one request."""
+
+    async def before_request(self, request: Request) -> Request:
+        """The request to send."""
+
+    async def after_response(self, request: Request, page: Page) -> Page:
+        """The page to go on with; its status has not been classified yet."""
+
+
 class Http:
     """A client for requests of a handler, which asks for it with a parameter `http: Http`.
 
@@ -147,6 +157,7 @@ class Http:
         gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: RequestHooks | None = None,
         reveal: Callable[[str], str] | None = None,
         downloads: Downloads | None = None,
         deadline: asyncio.Timeout | None = None,
@@ -158,6 +169,7 @@ class Http:
         self._gate = gate
         self._jar = jar
         self._headers = headers or {}
+        self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
 
     async def get(
@@ -217,10 +229,12 @@ class Http:
         body arrives the timeout of the stage stands still; a site that sends nothing for 30 s ends the attempt.
         """
         if self._downloads is None:
-            raise Permanent("there is no folder for downloads; in a test: Http(fetcher, downloads=Downloads(folder))")
+            raise Permanent("there is no folder for downloads: set `files`; in a test, FakeHttp(answers, files=folder)")
         made, query = make_request(headers=headers, params=params, stored=False)
         request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
             return await self._downloads.save(
                 self._fetcher,
                 request,
@@ -249,7 +263,11 @@ class Http:
         )
         request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+            if self._hooks is not None:
+                page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)

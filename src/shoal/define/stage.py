@@ -11,6 +11,7 @@ import msgspec
 from shoal.define.context import Item
 from shoal.define.extraction import each_rule, extracting, has_selectors, is_empty
 from shoal.define.follow import Follow
+from shoal.define.hooks import StageHooks
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
 from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
@@ -170,6 +171,11 @@ class Stage(Generic[P, T]):
     def fetches(self) -> bool:
         """Whether Shoal fetches the item's URL: its function or one of its providers asks for a Page."""
         return Page in self.signature.types
+
+    @functools.cached_property
+    def hooks(self) -> StageHooks | None:
+        """The hooks of its requests, responses and records; None when there are none."""
+        return self.scraper.hooks.of_stage(self.name)
 
     @property
     def by_host(self) -> bool:

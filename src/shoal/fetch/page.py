@@ -89,6 +89,30 @@ class Page:
         content = body.encode() if isinstance(body, str) else body
         return cls(url, status=status, headers=CIMultiDict(headers or {}), body=content)
 
+    def replace(
+        self,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: str | bytes | None = None,
+        url: str | None = None,
+    ) -> Page:
+        """A copy with other values, for an `after_response` hook. Text is encoded in the page's encoding."""
+        if isinstance(body, str):
+            body = body.encode(self.encoding, "xmlcharrefreplace" if self.content_type in _HTML_TYPES else "replace")
+        page = Page(
+            self.url if url is None else url,
+            status=self.status if status is None else status,
+            headers=self.headers if headers is None else CIMultiDict(headers),
+            body=self.body if body is None else body,
+            requested_url=self.requested_url,
+            method=self.method,
+            history=self.history,
+            seconds=self.seconds,
+        )
+        page.from_store, page.not_modified, page._memory = self.from_store, self.not_modified, self._memory
+        return page
+
     def __repr__(self) -> str:
         return f"<Page {self.status} {self.url} {len(self.body)} bytes>"
 
@@ -248,6 +272,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     body: bytes | None = None
     truncate: bool = False
+
+    def replace(self, **changes: Any) -> Request:
+        """A copy with other values: `request.replace(url=...)`."""
+        return msgspec.structs.replace(self, **changes)
+
+    def with_headers(self, headers: Mapping[str, str]) -> Request:
+        """A copy with these headers in place of its own of the same names, whatever their case."""
+        merged = CIMultiDict(self.headers)
+        for name, value in headers.items():
+            merged[name] = value
+        return msgspec.structs.replace(self, headers=merged)
 
 
 class RequestGate(Protocol):

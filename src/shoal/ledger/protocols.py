@@ -9,6 +9,18 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from shoal.model.changes import (
+    EVERY_RECORD,
+    LOG_BEGIN,
+    ChangedRecord,
+    ChangeFilter,
+    ChangeLag,
+    ChangePage,
+    ChangePosition,
+    DeadLetter,
+    RecordRef,
+    ResultCursor,
+)
 from shoal.model.item import ClaimedItem, Lease, NewItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
 from shoal.model.outcome import FinishedAttempt
@@ -131,6 +143,76 @@ class Claims(Protocol):
 class Commits(Protocol):
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         """Results, follow-ups, attempts, outcomes, lanes and counts of these attempts, in one transaction."""
+
+
+class Changes(Protocol):
+    """The log of what stored results, in the order in which readers see it, and named cursors into it.
+
+    A reader that continues at the end of each page misses nothing while others commit, and gets a record once more only
+    when the records of its item were replaced. Removing a run removes its changes; cursors stay valid.
+    """
+
+    async def read(
+        self,
+        after: ChangePosition = LOG_BEGIN,
+        which: ChangeFilter = EVERY_RECORD,
+        *,
+        limit: int = 1_000,
+        max_bytes: int = 8 << 20,
+        until: ChangePosition | None = None,
+    ) -> ChangePage:
+        """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk).
+
+        `until`: as if the log ended with this change.
+        """
+
+    async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
+        """How many records were stored behind a position, and since when. Costs the same however many."""
+
+    async def end(self) -> ChangePosition:
+        """The end of the log now."""
+
+    async def open_cursor(self, name: str, start: ChangePosition = LOG_BEGIN) -> ResultCursor:
+        """The cursor with this name, created at `start` if there is none."""
+
+    async def cursor(self, name: str) -> ResultCursor | None: ...
+
+    async def cursors(self, prefix: str = "") -> list[ResultCursor]:
+        """Cursors whose names have this prefix, by name; 1,000 at most."""
+
+    async def move(
+        self,
+        name: str,
+        start: ChangePosition,
+        end: ChangePosition,
+        *,
+        delivered: int = 0,
+        dead: Mapping[RecordRef, str] | None = None,
+    ) -> bool:
+        """Move a cursor if it is still at `start`, and store what was refused, with the reasons, in one transaction.
+
+        False: another process has moved it. Clears the error of the cursor.
+        """
+
+    async def keep_state(self, name: str, at: ChangePosition, before: str, state: str) -> bool:
+        """Store a text with a cursor if it is still at this position and its text is still `before`."""
+
+    async def fail(self, name: str, error: str) -> None:
+        """Record why a cursor does not move, and since when."""
+
+    async def reset(self, name: str, to: ChangePosition = LOG_BEGIN) -> bool:
+        """Set a cursor to a position wherever it is. False: there is no such cursor."""
+
+    async def drop_cursor(self, name: str) -> bool:
+        """Remove a cursor and its dead letters."""
+
+    async def dead_letters(self, name: str, *, cursor: str | None = None, limit: int = 50) -> CursorPage[DeadLetter]:
+        """What was refused under this cursor, oldest run first."""
+
+    async def remove_dead_letters(self, name: str, refs: Sequence[RecordRef]) -> int: ...
+
+    async def records(self, refs: Sequence[RecordRef]) -> list[ChangedRecord]:
+        """These records, as far as they exist."""
 
 
 class Workers(Protocol):
@@ -378,6 +460,8 @@ class Ledger(Protocol):
     def claims(self) -> Claims: ...
     @property
     def commits(self) -> Commits: ...
+    @property
+    def changes(self) -> Changes: ...
     @property
     def workers(self) -> Workers: ...
     @property

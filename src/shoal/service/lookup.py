@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
     from shoal.ledger.protocols import Ledger
+    from shoal.model.changes import ChangeFilter
     from shoal.model.lane import LaneView
     from shoal.model.run import Run
     from shoal.model.views import ItemView
@@ -128,6 +129,28 @@ def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
         return (default if stage is None else maker_of(stage))(url, **fields)
 
     return make
+
+
+async def find_selection(ledger: Ledger, name: str, *, stage: str | None = None) -> ChangeFilter:
+    """The records that a name means: those of a run, or of all runs of a scraper, later ones too. Raises NotFound."""
+    from shoal.model.changes import ChangeFilter
+
+    stages = () if stage is None else (stage,)
+    try:
+        run = await find_run(ledger, name)
+    except NotFound as unknown:
+        try:
+            run = await find_run(ledger, f"{LATEST}:{name}")
+        except NotFound:
+            raise NotFound(
+                f"There is no run and no scraper {name!r}.", remedy="`shoal db show` lists the runs and their scrapers."
+            ) from unknown
+        which = ChangeFilter(scrapers=(run.scraper,), stages=stages)
+    else:
+        which = ChangeFilter(run_id=run.id, stages=stages)
+    if stage is not None and stage not in run.stages:
+        raise UnknownStage(f"Run {run.id} has no stage {stage!r}; it has {', '.join(run.stages)}.")
+    return which
 
 
 async def find_run(ledger: Ledger, name: str) -> Run:

@@ -24,7 +24,19 @@ from shoal.model.views import CommitReport, ItemView
 from shoal.model.worker import Scope, WorkerSpec
 
 T = TypeVar("T")
-ROLES = ("runs", "intake", "claims", "commits", "workers", "lanes", "settings", "steering", "reads", "upkeep")
+ROLES = (
+    "runs",
+    "intake",
+    "claims",
+    "commits",
+    "changes",
+    "workers",
+    "lanes",
+    "settings",
+    "steering",
+    "reads",
+    "upkeep",
+)
 
 
 class LedgerHarness:

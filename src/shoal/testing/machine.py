@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import WorkerLost, WrongState
+from shoal.model.changes import LOG_BEGIN, ChangePosition
 from shoal.model.item import ClaimedItem, ItemState, NewItem
 from shoal.model.lane import LanePolicy, StartRequest
 from shoal.model.outcome import FinishedAttempt
@@ -88,6 +89,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.not_before: dict[str, float] = {}
         # Host slots: the worker, the host, and whether the slot is granted.
         self.slots: dict[int, tuple[str, str, bool]] = {}
+        # A reader of the log of result changes: its position, and the ids it got.
+        self.read_to: ChangePosition = LOG_BEGIN
+        self.read_ids: list[str] = []
 
     def now(self) -> float:
         """The ledger's time, from an arbitrary origin."""
@@ -466,6 +470,15 @@ class LedgerMachine(RuleBasedStateMachine):
         for known in expected:
             known.state = "open"
 
+    @rule(limit=st.integers(1, 4))
+    def read_changes(self, limit: int) -> None:
+        """A sink reads on; it has never more than what was committed, and each record once."""
+        page = self.run_sync(self.ledger.changes.read(self.read_to, limit=limit))
+        self.read_to = page.end
+        self.read_ids += [record.id for record in page.records]
+        assert len(set(self.read_ids)) == len(self.read_ids) <= self.expected_results
+        assert page.more or len(self.read_ids) == self.expected_results
+
     @rule()
     def seal_and_enqueue_after_the_end(self) -> None:
         """A finished run takes nothing until it is resumed."""
@@ -547,6 +560,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert finished + self.just_quarantined(counts.dead) == len(open_before)
         assert counts.total == len(self.items)
         await self.harness.check()
+        rest = await ledger.changes.read(self.read_to)
+        got = [*self.read_ids, *(record.id for record in rest.records)]
+        stored = (await ledger.reads.results(self.run.id)).rows
+        assert sorted(got) == sorted(f"{self.run.id}:{row.item}:{row.n}" for row in stored)
 
     async def finish_all(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         try:

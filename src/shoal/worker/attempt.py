@@ -9,7 +9,8 @@ from typing import Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow
-from shoal.define.providers import FunctionKind
+from shoal.define.hooks import PreparedHook, type_text
+from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
@@ -20,8 +21,8 @@ from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
-from shoal.model.redaction import redacted
 from shoal.threads import ThreadRunner
+from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
 
@@ -37,6 +38,7 @@ class AttemptResources:
     """
 
     __slots__ = (
+        "_hook_records",
         "downloads",
         "fetcher",
         "in_lanes",
@@ -70,8 +72,18 @@ class AttemptResources:
         self.threads = ThreadRunner("shoal-handler")
         self.providers = WorkerProviders(scraper, self.threads, log)
         self.parsing_stages: set[str] = set()
+        self._hook_records: dict[PreparedHook, tuple[int, int]] = {}
+
+    def count_records(self, hook: PreparedHook, matching: int, seen: int) -> None:
+        """Count the records that a hook had the type for, so that one which is never called is reported."""
+        before = self._hook_records.get(hook, (0, 0))
+        self._hook_records[hook] = before[0] + matching, before[1] + seen
 
     async def close(self) -> None:
+        for hook, (matching, seen) in self._hook_records.items():
+            if seen and not matching:
+                wanted = type_text(hook.record_type)
+                self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
         await self.providers.close()
         self.threads.close()
         await self.politeness.close()
@@ -87,17 +99,18 @@ class Attempt:
         "_closing",
         "_deadline",
         "_gate",
+        "_hooks",
         "_http",
         "_providers",
         "_resources",
         "_stage",
-        "_step",
         "began",
         "claimed",
         "download",
         "failure",
         "item",
         "page",
+        "step",
     )
 
     def __init__(self, resources: AttemptResources, stage: AnyStage, claimed: ClaimedItem, claimed_at: float) -> None:
@@ -109,7 +122,7 @@ class Attempt:
         )
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
-        self._step = "its page was fetched"
+        self.step = "its page was fetched"
         self._closing = False
         self.claimed = claimed
         self.item = Item.from_claimed(claimed)
@@ -117,22 +130,27 @@ class Attempt:
         self.page: Page | None = None
         self.download: Download | None = None
         self.failure: Failure | None = None
+        self._hooks = None if stage.hooks is None else AttemptHooks(stage.hooks, self, resources)
 
     @property
     def http(self) -> Http:
         """One for the attempt, so that its requests go one after another."""
         if self._http is None:
-            headers = {**self._resources.scraper.headers, **self._stage.headers}
-            self._http = Http(
-                self._resources.fetcher,
-                gate=self._gate,
-                jar=self._jar(),
-                headers=headers,
-                reveal=self._resources.scraper.reveal_secret,
-                downloads=self._resources.downloads,
-                deadline=self._deadline,
-            )
+            self._http = self.make_http()
         return self._http
+
+    def make_http(self, *, with_hooks: bool = True) -> Http:
+        scraper = self._resources.scraper
+        return Http(
+            self._resources.fetcher,
+            gate=self._gate,
+            jar=self._jar(),
+            headers={**scraper.headers, **self._stage.headers},
+            reveal=scraper.reveal_secret,
+            hooks=self._hooks if with_hooks else None,
+            downloads=self._resources.downloads,
+            deadline=self._deadline,
+        )
 
     @property
     def log(self) -> Log:
@@ -147,7 +165,7 @@ class Attempt:
         return None if self._closing else self._deadline.when()
 
     def timeout_error(self) -> Transient:
-        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self._step}")
+        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self.step}")
 
     async def run(self) -> Output:
         share = self._resources.memory.open_share(self._deadline)
@@ -173,6 +191,7 @@ class Attempt:
             keys=stage.record_keys,
             depth=claimed.depth,
             in_lanes=resources.in_lanes,
+            hold=self._hooks is not None and self._hooks.of_records,
         )
         if stage.fetches:
             self.page = page = await self._fetch_page()
@@ -182,11 +201,14 @@ class Attempt:
             self.download = await self._save_file(stage.save)
         elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
-        arguments = await self._arguments()
-        self._step = "its handler ran"
+        self.step = "its providers were set up"
+        arguments = await self.arguments(stage.signature, self)
+        self.step = "its handler ran"
         await self._call(output, arguments)
         if stage.yields_download:
             output.add(self.download)
+        if self._hooks is not None:
+            await self._hooks.on_records(output)
         if self.page is not None:
             if self.page.parsed:
                 resources.parsing_stages.add(stage.name)
@@ -194,13 +216,18 @@ class Attempt:
                 await self._follow(self.page, stage.follow, output)
         return output
 
-    async def _arguments(self) -> dict[str, Any]:
-        signature, resources = self._stage.signature, self._resources
+    async def arguments(self, signature: Signature, values: object) -> dict[str, Any]:
+        """The arguments of a function; built-in providers read from `values`. Raises ProviderFailed."""
         if signature.readers is not None:
-            return {name: read(self) for name, read in signature.readers}
-        self._step = "its providers were set up"
-        self._providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
-        return await self._providers.arguments(signature, self)
+            return {name: read(values) for name, read in signature.readers}
+        if self._providers is None:
+            shared = self._resources
+            self._providers = AttemptProviders(shared.scraper, shared.providers, shared.threads, shared.log)
+        return await self._providers.arguments(signature, values)
+
+    async def on_throttled(self, ended: Throttled) -> None:
+        if self._gate is not None:
+            await self._gate.on_throttled(ended)
 
     async def _follow(self, page: Page, follow: Follow, output: Output) -> None:
         def find() -> list[NewItem]:
@@ -220,11 +247,11 @@ class Attempt:
 
     async def _save_file(self, name: str) -> Download:
         request, resources = self._own_request(), self._resources
+        if self._hooks is not None:
+            request = await self._hooks.before_request(request)
         if resources.downloads is None:
             raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
-        if request.method != "GET":
-            raise Permanent(f"{request.method} {redacted(request.url)} cannot be saved: downloads are GET requests")
-        self._step = "its file was downloaded"
+        self.step = "its file was downloaded"
         return await resources.downloads.save(
             resources.fetcher,
             request,
@@ -238,11 +265,15 @@ class Attempt:
     async def _fetch_page(self) -> Page:
         stage = self._stage
         request = self._own_request()
+        if self._hooks is not None:
+            request = await self._hooks.before_request(request)
         self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
+        if self._hooks is not None:
+            self.page = page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
         if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
-            if isinstance(ended, Throttled) and self._gate is not None:
-                await self._gate.on_throttled(ended)
+            if isinstance(ended, Throttled):
+                await self.on_throttled(ended)
             raise ended
         if stage.blocked is not None and (reason := stage.blocked(page)):
             raise Blocked(

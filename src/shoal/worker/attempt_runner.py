@@ -17,6 +17,7 @@ from shoal.define.records import Output
 from shoal.errors import (
     AttemptEnded,
     Blocked,
+    Dropped,
     InvalidRecord,
     LedgerError,
     Permanent,
@@ -33,6 +34,7 @@ from shoal.model.outcome import DONE, DecisionKind, FinishedAttempt, OutcomeClas
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
 from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
+from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
@@ -92,6 +94,8 @@ class AttemptRunner:
         self.failure_log.record_success()
         if output.dropped:
             self.failure_log.log_dropped_items(claimed, output.dropped)
+        if output.dropped_records:
+            self.failure_log.log_dropped_records(claimed, output.dropped_records)
         finished = FinishedAttempt(
             lease=lease,
             decision=DONE,
@@ -152,6 +156,12 @@ class AttemptRunner:
         if isinstance(error, ProviderFailed):
             self.failure_log.log_provider_error(claimed, error)
             return Transient(str(error))
+        if isinstance(error, HookFailed):
+            self.failure_log.log_hook_error(claimed, error)
+            is_permanent = isinstance(error.error, Dropped) or is_programming_error(error.error)
+            return (Permanent if is_permanent else Transient)(str(error))
+        if isinstance(error, Dropped):
+            return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
         self.failure_log.log_handler_error(claimed, error)
         # The code will not be different in the next attempt, so the page is not fetched again for it.
         return (Permanent if is_programming_error(error) else Transient)(error_summary(error))
@@ -232,6 +242,11 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
     if output.dropped:
         detail["dropped"] = len(output.dropped)
         detail["first_dropped"] = redacted(output.dropped[0][:500])
+    if output.dropped_records:
+        detail["dropped_records"] = {
+            hook: {"count": dropped.count, "first": redacted(dropped.first[:500])}
+            for hook, dropped in output.dropped_records.items()
+        }
     if output.too_deep:
         detail["too_deep"] = output.too_deep
     return detail or None

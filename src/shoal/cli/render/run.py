@@ -175,6 +175,9 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
+    for hook, dropped in work.dropped_records.items():
+        left_out = f"{pluralize(dropped.count, 'record')} {'was' if dropped.count == 1 else 'were'} dropped"
+        session.data(f"  {left_out} by {hook}, the first: {printable(dropped.first)}")
     for group in report.failures.groups[:MAX_FAILURES]:
         session.data(f"  {group.items} dead: {group.outcome}, {group.display_text}")
 

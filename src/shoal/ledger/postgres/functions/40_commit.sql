@@ -180,9 +180,18 @@ begin
             from unnest(r_items, r_ns, r_records, r_hashes) as r(item, n, record, hash) join ended d on d.item = r.item
             where r.hash is null
             returning item
+        ),
+        per_item as materialized (
+            select d.item, d.run, d.queue, count(*) as records
+            from stored s join ended d on d.item = s.item group by d.item, d.run, d.queue
+        ),
+        delta as (
+            insert into shoal.count_delta (at, queue, worker, results)
+            select t, p.queue, worker_no, sum(p.records) from per_item p group by p.queue
         )
-        insert into shoal.count_delta (at, queue, worker, results)
-        select t, d.queue, worker_no, count(*) from stored s join ended d on d.item = s.item group by d.queue;
+        insert into shoal.result_change (at, run, stage, records, items)
+        select t, p.run, k.stage, sum(p.records), array_agg(p.item order by p.item)
+        from per_item p join shoal.queue k on k.id = p.queue group by p.run, k.stage;
     end if;
 
     if f_parents is not null and ended_items is not null then

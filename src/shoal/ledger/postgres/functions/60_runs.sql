@@ -580,7 +580,7 @@ begin
         place := null;
         return;
     end if;
-    while table_no <= 5 loop
+    while table_no <= 6 loop
         case table_no
         when 1 then
             -- An item has any number of records: the next step starts with the last item again.
@@ -607,6 +607,12 @@ begin
                   where (y.run, y.id) > (run_no, at_item) and (y.run, y.id) < (run_no + 1, 0)
                   order by y.run, y.id limit most) x;
             delete from shoal.item y where y.ctid = any (rows);
+        when 5 then
+            select array_agg(x.ctid), max(x.id) into rows, last_item
+            from (select y.ctid, y.id from shoal.result_change y
+                  where (y.run, y.id) > (run_no, at_item) and (y.run, y.id) < (run_no + 1, 0)
+                  order by y.run, y.id limit most) x;
+            delete from shoal.result_change y where y.ctid = any (rows);
         else
             select array_agg(x.ctid), 0 into rows, last_item
             from (select y.ctid from shoal.lane y where (y.run, y.key) >= (run_no, '') and (y.run, y.key) < (run_no + 1, '')
@@ -627,6 +633,7 @@ begin
     delete from shoal.count_delta d where d.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.queue_count c where c.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.minute_count m where m.queue in (select k.id from shoal.queue k where k.run = run_no);
+    delete from shoal.dead_letter x where x.run = run_no;
     delete from shoal.queue k where k.run = run_no;
     delete from shoal.stage s where s.run = run_no;
     delete from shoal.run_note n where n.run = run_no;
@@ -720,7 +727,7 @@ begin
         return false;
     end if;
     truncate shoal.item, shoal.ready, shoal.waiting, shoal.delayed, shoal.lease, shoal.outcome, shoal.attempt,
-             shoal.result, shoal.count_delta, shoal.queue_count, shoal.minute_count;
+             shoal.result, shoal.result_change, shoal.count_delta, shoal.queue_count, shoal.minute_count;
     update shoal.lane l set taken = 0, unstarted = 0, waiting = 0 where l.taken <> 0 or l.waiting <> 0;
     return true;
 exception when lock_not_available or insufficient_privilege then

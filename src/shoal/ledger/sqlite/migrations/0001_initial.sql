@@ -220,6 +220,48 @@ create table result (
 ) strict;
 create unique index result_key on result (key_space, key_hash) where key_hash is not null;
 
+-- What stored results, in the order of the commits: one row per transaction, run and stage, so that a reader with a
+-- cursor gets what was added since without an index on every result. With one writer at a time a number is assigned in
+-- the order of the commits; numbers of a removed run are not reused. items: JSON list, ascending. replaced: the items
+-- had results before.
+create table result_change (
+    position integer primary key autoincrement,
+    run      integer not null,
+    stage    integer not null,
+    at       integer not null,
+    records  integer not null,
+    replaced integer not null default 0,
+    items    text not null
+) strict;
+create index result_change_run on result_change (run);
+
+-- Cursors into result_change by name: of sinks, and of exports that continue. Rows before `position` are done; of the
+-- row at `position` the records up to (item, n), or all of them when item is 0.
+create table result_cursor (
+    name          text primary key,
+    position      integer not null default 0,
+    item          integer not null default 0,
+    n             integer not null default 0,
+    delivered     integer not null default 0,
+    created_at    integer not null,
+    moved_at      integer,
+    failing_since integer,
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
+) strict, without rowid;
+
+-- Records that a sink refused one by one, while it took others.
+create table dead_letter (
+    cursor text not null,
+    run    integer not null,
+    item   integer not null,
+    n      integer not null,
+    at     integer not null,
+    reason text not null,
+    primary key (cursor, run, item, n)
+) strict, without rowid;
+create index dead_letter_run on dead_letter (run);
+
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
 -- hold and wait for (see host_slot); both reduce the number of items. next_at: the earliest start that can be reserved

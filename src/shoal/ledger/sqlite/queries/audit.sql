@@ -64,3 +64,13 @@ where (l.delay_min, l.delay_max)
       <> (max(l.own_delay_min, case when l.delay_fixed then 0 else l.floor end),
           max(l.own_delay_max, case when l.delay_fixed then 0 else l.floor end))
 limit 20
+
+-- name: audit_changes
+-- Every stored result must be named by the log of changes, or no sink would get it.
+select 'the results of item ' || u.item || ' are in no change' as detail
+from (
+    select r.run, r.item from result r
+    except select c.run, j.value from result_change c, json_each(c.items) as j
+) u
+where not exists (select 1 from run n where n.no = u.run and n.state = 'removed')
+limit 20

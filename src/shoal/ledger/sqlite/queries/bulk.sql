@@ -71,6 +71,12 @@ delete from minute_count where queue in (select k.id from queue k where k.run = 
 -- name: purge_lanes
 delete from lane where id in (select l.id from lane l where l.run = ?1 limit ?2)
 
+-- name: purge_changes
+delete from result_change where position in (select c.position from result_change c where c.run = ?1 limit ?2)
+
+-- name: forget_dead_letters
+delete from dead_letter where run = ?1
+
 -- name: forget_queues
 delete from queue where run = ?1
 
@@ -106,6 +112,9 @@ delete from attempt
 
 -- name: empty_result
 delete from result
+
+-- name: empty_result_change
+delete from result_change
 
 -- name: empty_queue_count
 delete from queue_count

@@ -60,16 +60,30 @@ from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
 where e.kind in ('done', 'dead')
 
 -- name: commit_result_counts
+-- {"item": number of records}: the records themselves are parsed once only.
 update queue_count as c set results = c.results + n.n
-from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+from (select e.queue, sum(j.value) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
       where e.kind in ('done', 'dead') group by e.queue) n
 where c.queue = n.queue
 
 -- name: commit_result_minutes
 update minute_count as m set results = m.results + n.n
-from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+from (select e.queue, sum(j.value) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
       where e.kind in ('done', 'dead') group by e.queue) n
 where m.minute = ?2 - ?2 % 60000000 and m.queue = n.queue and m.worker = ?3
+
+-- name: commit_changes
+-- The sort is for the order within json_group_array.
+insert into result_change (run, stage, at, records, items)
+select o.run, o.stage, ?2, sum(o.records), json_group_array(o.item)
+from (
+    select e.run, k.stage, e.item, j.value as records
+    from json_each(?1) j
+    cross join temp.ended e on e.item = cast(j.key as integer)
+    cross join queue k on k.id = e.queue
+    where e.kind in ('done', 'dead') order by e.run, k.stage, e.item
+) o
+group by o.run, o.stage
 
 -- name: commit_keyed
 -- Records with a key, [item, n, space, key, replaces, record], and their hashes as one blob of 16 bytes each. Those of
@@ -133,6 +147,16 @@ where c.queue = n.queue
 update minute_count as m set results = m.results + n.n
 from (select k.queue, sum(k.stored) as n from temp.keyed k group by k.queue) n
 where m.minute = ?1 - ?1 % 60000000 and m.queue = n.queue and m.worker = ?2
+
+-- name: commit_keyed_changes
+insert into result_change (run, stage, at, records, items)
+select o.run, o.stage, ?1, sum(o.records), json_group_array(o.item)
+from (
+    select k.run, q.stage, k.item, count(*) as records
+    from temp.keyed k cross join queue q on q.id = k.queue
+    where k.stored group by k.run, q.stage, k.item order by k.run, q.stage, k.item
+) o
+group by o.run, o.stage
 
 -- name: commit_keyed_dropped
 select count(*) from temp.keyed k where k.verdict = 'dropped'
