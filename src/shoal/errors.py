@@ -12,12 +12,14 @@ ShoalError
 ├── NotFound                   no such run, item, lane, worker
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              there is nothing to fetch: dead at once
+│   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
 │   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
 ├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
 ├── SecretMissing              a request needs a secret that this process was not given
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
@@ -113,6 +115,11 @@ class StoreFailed(ShoalError):
     exit_code = 3
 
 
+class StorageUnavailable(ShoalError):
+    remedy = "Check the endpoint and the network, and try again; nothing was changed."
+    exit_code = 3
+
+
 class SecretMissing(ShoalError):
     remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
     exit_code = 2
@@ -137,6 +144,10 @@ class AttemptEnded(ShoalError):
 
 class Permanent(AttemptEnded):
     """There is nothing to fetch, now or later."""
+
+
+class Skipped(AttemptEnded):
+    """The item is not wanted: it ends as skipped, which is neither a success nor a failure."""
 
 
 class Transient(AttemptEnded):

@@ -18,16 +18,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.define.context import Http, Item
+from shoal.define.context import Failure, Http, Item
 from shoal.errors import InvalidScraper
+from shoal.fetch.download import Download
 from shoal.fetch.page import Page, Request
 from shoal.model.log import Log
 from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get.
-ValueScope = Literal["attempt", "worker", "run", "request"]
+# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get,
+# "failure" of those that `on_error` functions get.
+ValueScope = Literal["attempt", "worker", "run", "request", "failure"]
 
 
 class FunctionKind(Enum):
@@ -65,8 +67,10 @@ class Provider(msgspec.Struct, frozen=True, eq=False):
 
 BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
+    Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "attempt", attrgetter("http")),
     Provider(Item, "Item", "attempt", attrgetter("item")),
+    Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),
     Provider(Run, "Run", "run", attrgetter("run")),
     Provider(Counts, "Counts", "run", attrgetter("counts")),
@@ -133,6 +137,17 @@ class ProviderRegistry:
     def hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook: it may ask for values of the run and of the worker."""
         return self._read(function, ("run", "worker"), ())
+
+    def error_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a stage's `on_error` function: no request is sent for an item that died."""
+        signature = self._read(function, ("failure", "attempt", "worker"), ())
+        if sent := {Page, Http} & signature.types:
+            raise InvalidScraper(
+                f"{function_location(function)} asks for {min(kind.__name__ for kind in sent)}, but an item that died "
+                "sends no more requests.",
+                remedy="Ask for `failure: Failure`; failure.page is the last response.",
+            )
+        return signature
 
     def request_hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook of requests or responses: it may ask for the request too."""

@@ -28,7 +28,7 @@ class RecordKeyRule:
         self._stage = stage
         self._function = key if callable(key) else None
         self._fields = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, list | tuple) else ()
-        if self._function is None and not (self._fields and all(isinstance(f, str) and f for f in self._fields)):
+        if self._function is None and (not self._fields or any(type(f) is not str or not f for f in self._fields)):
             raise InvalidScraper(
                 f"record_key of the stage {stage} is {key!r}; it must be the name of a field, several names, or a "
                 "function of the record."

@@ -19,6 +19,7 @@ from shoal.define.providers import ProviderRegistry, ProviderScope
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
+from shoal.model.lane import LanePolicy
 from shoal.model.redaction import MIN_SECRET_LENGTH, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
 
@@ -340,9 +341,14 @@ class Scraper:
             self.providers.hook_signature(hook)
         return self
 
+    @property
+    def host_lane(self) -> LanePolicy:
+        """The policy of hosts' lanes, which all stages share whose lane is the host."""
+        return strictest([stage.policy for stage in self.stages.values() if stage.by_host] or [StagePolicy()])
+
     def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
         """The spec of a run of this scraper. Stages whose lane is the host share the strictest of their policies."""
-        shared = strictest([stage.policy for stage in self.stages.values() if stage.by_host] or [StagePolicy()])
+        shared = self.host_lane
         return RunSpec(
             scraper=self.name,
             stages=tuple(
@@ -361,7 +367,8 @@ class Scraper:
     def code_version(self) -> str | None:
         """A fingerprint of the files of its functions, which differs for workers with different code."""
         functions = [
-            *(stage.function for stage in self.stages.values()),
+            *(inspect.unwrap(stage.function) for stage in self.stages.values()),
+            *(stage.error_function for stage in self.stages.values() if stage.error_function is not None),
             *map(inspect.unwrap, self.providers.functions),
             *map(inspect.unwrap, self.hooks.functions),
         ]

@@ -15,10 +15,13 @@ from shoal.errors import Permanent
 from shoal.fetch import urls
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     import can_ada
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.form import Form
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
@@ -198,6 +201,14 @@ class Page:
                 found[url.partition("#")[0]] = None
         return list(found)
 
+    def form(self, css: str | None = None, *, name: str | None = None, index: int = 0) -> Form:
+        """A form of the page with the values it has: the first, or by a selector of it or of something in it, by its
+        name or id, by its position. Raises Permanent when there is none.
+        """
+        from shoal.fetch.form import find_form
+
+        return find_form(self, css, name, index)
+
     def _build_selector(self) -> Selector:
         from parsel import Selector
 
@@ -297,6 +308,21 @@ class RequestGate(Protocol):
         """Called by the reader of a response that requests a wait."""
 
 
+class ResponseStream(Protocol):
+    """A response whose body is read piece by piece. `url` is the URL after redirects."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+
+    @property
+    def content_length(self) -> int | None:
+        """The size of the body as it is sent; None if the site does not tell."""
+
+    async def read(self) -> bytes:
+        """The next bytes as they were sent, compressed or not; empty at the end. Raises Transient when it breaks."""
+
+
 class Fetcher(Protocol):
     async def fetch(
         self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
@@ -305,6 +331,11 @@ class Fetcher(Protocol):
 
         `jar` names the cookies to send and keep; None keeps none. `max_body` replaces the fetcher's own size cap.
         """
+
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        """The response, whatever its status, with a body that is not read yet and of any size. Raises as `fetch`."""
 
     async def close(self) -> None:
         """Close the connections. The fetcher cannot be used afterwards."""

@@ -27,6 +27,7 @@ class OutcomeClass(StrEnum):
     TRANSIENT = "transient"
     THROTTLED = "throttled"
     BLOCKED = "blocked"
+    SKIPPED = "skipped"
     # These three are set by the ledger, never by a worker.
     CRASHED = "crashed"
     POISON = "poison"
@@ -38,6 +39,7 @@ class DecisionKind(StrEnum):
 
     DONE = "done"
     DEAD = "dead"
+    SKIPPED = "skipped"
     RETRY = "retry"
     THROTTLED = "throttled"
     PUT_OFF = "put_off"
@@ -81,7 +83,7 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A finished attempt, as a worker commits it.
 
     `records` are JSON texts (see `record_text`); `record_keys` is empty or has the key of each of them. Follow-ups that
-    are prepared are not checked again.
+    are prepared are not checked again. Records and follow-ups are stored when the item is done or dead.
     """
 
     lease: Lease
@@ -119,6 +121,8 @@ def decide_attempt(
             return DONE
         case OutcomeClass.PERMANENT:
             return AttemptDecision(DecisionKind.DEAD, outcome, 0.0, error)
+        case OutcomeClass.SKIPPED:
+            return AttemptDecision(DecisionKind.SKIPPED, outcome, 0.0, error)
         case OutcomeClass.THROTTLED:
             wait = policy.delay(tries + 1, rng) if retry_after is None else max(0.0, retry_after)
             kind = DecisionKind.THROTTLED if own_lane else DecisionKind.PUT_OFF

@@ -385,7 +385,7 @@ async def _finish_list(filling: asyncio.Task[None], progress: FillProgress, host
 async def _with_export(ledger: Ledger, report: RunReport, output: str) -> RunReport:
     """An export that fails does not fail the run: the report carries the error."""
     try:
-        exported = await export_run(ledger, report.run_id, Path(output))
+        exported = await export_run(ledger, report.run_id, output)
     except ShoalError as error:
         return msgspec.structs.replace(report, export_error=error)
     return msgspec.structs.replace(report, export=exported)

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import WorkerLost, WrongState
+from shoal.model.changes import LOG_BEGIN, ChangePosition
 from shoal.model.item import ClaimedItem, ItemState, NewItem
 from shoal.model.lane import LanePolicy, StartRequest
 from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -88,6 +89,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.not_before: dict[str, float] = {}
         # Host slots: the worker, the host, and whether the slot is granted.
         self.slots: dict[int, tuple[str, str, bool]] = {}
+        # A reader of the log of result changes: its position, and the ids it got.
+        self.read_to: ChangePosition = LOG_BEGIN
+        self.read_ids: list[str] = []
 
     def now(self) -> float:
         """The ledger's time, from an arbitrary origin."""
@@ -210,7 +214,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ends = []
         for held in chosen:
             kind = data.draw(
-                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead"])
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead", "skipped"])
             )
             if kind in ("keyed", "upsert"):
                 keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
@@ -242,6 +246,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -265,8 +271,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -457,12 +463,21 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
         for known in expected:
             known.state = "open"
+
+    @rule(limit=st.integers(1, 4))
+    def read_changes(self, limit: int) -> None:
+        """A sink reads on; it has never more than what was committed, and each record once."""
+        page = self.run_sync(self.ledger.changes.read(self.read_to, limit=limit))
+        self.read_to = page.end
+        self.read_ids += [record.id for record in page.records]
+        assert len(set(self.read_ids)) == len(self.read_ids) <= self.expected_results
+        assert page.more or len(self.read_ids) == self.expected_results
 
     @rule()
     def seal_and_enqueue_after_the_end(self) -> None:
@@ -491,9 +506,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
         assert counts.results == self.expected_results + len(self.owners)
@@ -544,6 +560,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert finished + self.just_quarantined(counts.dead) == len(open_before)
         assert counts.total == len(self.items)
         await self.harness.check()
+        rest = await ledger.changes.read(self.read_to)
+        got = [*self.read_ids, *(record.id for record in rest.records)]
+        stored = (await ledger.reads.results(self.run.id)).rows
+        assert sorted(got) == sorted(f"{self.run.id}:{row.item}:{row.n}" for row in stored)
 
     async def finish_all(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
-from shoal.define.context import Http, Item, outgoing_request
+from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow
 from shoal.define.hooks import PreparedHook, type_text
 from shoal.define.providers import FunctionKind, Signature
@@ -16,10 +16,12 @@ from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
+from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page
+from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
+from shoal.model.redaction import redacted
 from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
@@ -38,6 +40,7 @@ class AttemptResources:
 
     __slots__ = (
         "_hook_records",
+        "downloads",
         "fetcher",
         "in_lanes",
         "log",
@@ -58,7 +61,9 @@ class AttemptResources:
         log: Log,
         in_lanes: bool = True,
         memory: MemoryBudget | None = None,
+        downloads: Downloads | None = None,
     ) -> None:
+        self.downloads = downloads
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -102,6 +107,8 @@ class Attempt:
         "_stage",
         "began",
         "claimed",
+        "download",
+        "failure",
         "item",
         "page",
         "step",
@@ -122,6 +129,8 @@ class Attempt:
         self.item = Item.from_claimed(claimed)
         self.began = time.monotonic()
         self.page: Page | None = None
+        self.download: Download | None = None
+        self.failure: Failure | None = None
         self._hooks = None if stage.hooks is None else AttemptHooks(stage.hooks, self, resources)
 
     @property
@@ -139,6 +148,8 @@ class Attempt:
             jar=self._jar(),
             headers={**scraper.headers, **self._stage.headers},
             reveal=scraper.reveal_secret,
+            downloads=self._resources.downloads,
+            deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
         )
 
@@ -151,7 +162,7 @@ class Attempt:
         return self._resources.scraper.settings
 
     def ends_at(self) -> float | None:
-        """When its timeout expires, on the loop's clock; None once only its providers are torn down."""
+        """When its timeout expires, on the loop's clock; None once its handler has ended."""
         return None if self._closing else self._deadline.when()
 
     def timeout_error(self) -> Transient:
@@ -189,12 +200,16 @@ class Attempt:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
+        elif stage.save is not None:
+            self.download = await self._save_file(stage.save)
         elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
         self.step = "its providers were set up"
         arguments = await self.arguments(stage.signature, self)
         self.step = "its handler ran"
         await self._call(output, arguments)
+        if stage.yields_download:
+            output.add(self.download)
         if self._hooks is not None:
             await self._hooks.on_records(output)
         if self.page is not None:
@@ -225,13 +240,36 @@ class Attempt:
         for new in await self._resources.threads.run(find) if large else find():
             output.add(new)
 
-    async def _fetch_page(self) -> Page:
-        stage, claimed = self._stage, self.claimed
+    def _own_request(self) -> Request:
+        stage, claimed, scraper = self._stage, self.claimed, self._resources.scraper
         if claimed.url is None:
-            raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
-        scraper = self._resources.scraper
+            what = "asks for a Page" if stage.save is None else "saves a file"
+            raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
         headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        request = outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+
+    async def _save_file(self, name: str) -> Download:
+        request, resources = self._own_request(), self._resources
+        if resources.downloads is None:
+            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
+        if self._hooks is not None:
+            request = await self._hooks.before_request(request)
+        if request.method != "GET":
+            raise Permanent(f"{request.method} {redacted(request.url)} cannot be saved: downloads are GET requests")
+        self.step = "its file was downloaded"
+        return await resources.downloads.save(
+            resources.fetcher,
+            request,
+            gate=self._gate,
+            jar=self._jar(),
+            name=name,
+            max_bytes=self._stage.max_bytes,
+            deadline=self._deadline,
+        )
+
+    async def _fetch_page(self) -> Page:
+        stage = self._stage
+        request = self._own_request()
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
         self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
@@ -249,8 +287,28 @@ class Attempt:
         return page
 
     async def _call(self, output: Output, arguments: dict[str, Any]) -> None:
-        function = self._stage.function
-        match self._stage.signature.kind:
+        await self._collect(output, self._stage.function, self._stage.signature.kind, arguments)
+
+    async def call_error_function(self, failure: Failure) -> Output:
+        """What the stage's `on_error` function yields for the item, which died. Raises what the function raises."""
+        stage, resources = self._stage, self._resources
+        assert stage.error_function is not None
+        self.failure = failure
+        self._closing = True
+        output = Output(stage.name, resources.scraper.stages, depth=self.claimed.depth, in_lanes=resources.in_lanes)
+        providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
+        try:
+            async with asyncio.timeout(stage.policy.timeout):
+                arguments = await providers.arguments(stage.error_signature, self)
+                await self._collect(output, stage.error_function, stage.error_signature.kind, arguments)
+        finally:
+            await providers.close()
+        return output
+
+    async def _collect(
+        self, output: Output, function: Callable[..., Any], kind: FunctionKind, arguments: dict[str, Any]
+    ) -> None:
+        match kind:
             case FunctionKind.ASYNC_GENERATOR:
                 values: AsyncGenerator[Any, None] = function(**arguments)
                 try:

@@ -45,6 +45,7 @@ class FailureLog:
         self._log = log
         self._logged: dict[str, RepeatedFailure] = {}
         self._traced: set[str] = set()
+        self._skipped: set[str] = set()
         self._bugs: dict[str, int] = {}
         self._succeeded = False
         self.dropped = 0
@@ -62,6 +63,10 @@ class FailureLog:
         """Log that a provider could not be set up; the first time with the traceback."""
         self._log_author_error("a provider failed", claimed, failed.error, str(failed))
 
+    def log_error_function(self, claimed: ClaimedItem, error: BaseException) -> None:
+        """Log an error of a stage's `on_error` function; its first occurrence with the traceback."""
+        self._log_author_error("on_error function failed", claimed, error, error_summary(error))
+
     def log_hook_error(self, claimed: ClaimedItem, failed: HookFailed) -> None:
         """Log an error of a hook; its first occurrence with the traceback."""
         self._log_author_error("a hook failed", claimed, failed.error, str(failed))
@@ -75,13 +80,16 @@ class FailureLog:
             self._log.error(event, stage=claimed.stage, item=claimed.name, error=summary, exc_info=cause)
 
     def log_failed_attempt(self, claimed: ClaimedItem, decision: AttemptDecision) -> None:
-        """Log an attempt that did not succeed."""
+        """Log an attempt that did not succeed. A skipped item is no failure: only the first of a kind is logged."""
         fields: dict[str, object] = {
             "stage": claimed.stage,
             "item": claimed.name,
             "outcome": decision.outcome.value,
             "error": decision.error,
         }
+        if decision.kind is DecisionKind.SKIPPED:
+            self._log_skipped(claimed, fields)
+            return
         if decision.kind is not DecisionKind.DEAD:
             fields["retry_in"] = round(decision.delay, 1)
         kind = (
@@ -89,6 +97,14 @@ class FailureLog:
         )
         emit = self._log.warning if self._is_new(kind, "more attempts failed", fields) else self._log.debug
         emit("attempt failed", **fields)
+
+    def _log_skipped(self, claimed: ClaimedItem, fields: dict[str, object]) -> None:
+        kind = f"{claimed.stage} skipped {normalize_message(str(fields['error']))}"
+        is_new = kind not in self._skipped and len(self._skipped) < MAX_KINDS
+        if is_new:
+            self._skipped.add(kind)
+        emit = self._log.info if is_new else self._log.debug
+        emit("item skipped", **fields)
 
     def log_dropped_items(self, claimed: ClaimedItem, reasons: list[str]) -> None:
         """Log invalid items that a handler yielded."""

@@ -69,6 +69,7 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     attempts: int = 0
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     retried: int = 0
     throttled: int = 0
     records: int = 0

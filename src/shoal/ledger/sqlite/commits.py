@@ -23,6 +23,7 @@ class _CommitBatch(msgspec.Struct, frozen=True):
     attempts: str
     all_done: bool
     results: str | None
+    result_counts: str
     keyed: KeyedRecords | None
     follow_ups: ItemBatch | None
 
@@ -38,7 +39,7 @@ class _LeaseSummary(msgspec.Struct, frozen=True):
     """What commit_summary returns about the valid leases."""
 
     count: int
-    done: int
+    ended: int
     laned: int
     queue: int | None
     seconds: float
@@ -63,6 +64,7 @@ class SqliteCommits(BaseCommits):
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
             json_text(results) if results else None,
+            json_text({end.lease.item: len(end.records) for end in finished if end.records and not end.record_keys}),
             keyed_records(finished),
             None if queued is None else as_batch(queued),
         )
@@ -74,15 +76,15 @@ def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
     summary = _LeaseSummary(*tx.json("commit_summary"))
-    count, done, laned = summary.count, summary.done, summary.laned
+    count, ended, laned = summary.count, summary.ended, summary.laned
     enqueued = duplicates = dropped = 0
     if count:
         tx.run("commit_leave")
         _move(tx, worker, ends, summary)
-        if ends.keyed is not None and done:
+        if ends.keyed is not None and ended:
             dropped = store_keyed(tx, worker, ends.keyed)
-        if ends.follow_ups is not None and done:
-            accepted = set(tx.json("commit_done_items"))
+        if ends.follow_ups is not None and ended:
+            accepted = set(tx.json("commit_ended_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
         tx.should_notify = enqueued > 0
     if laned or lane_ids:
@@ -107,6 +109,7 @@ def store_keyed(tx: Transaction, worker: int, keyed: KeyedRecords) -> int:
     tx.run("commit_keyed_lost")
     tx.run("commit_keyed_counts")
     tx.run("commit_keyed_minutes", tx.now, worker)
+    tx.run("commit_keyed_changes", tx.now)
     dropped: int = tx.value("commit_keyed_dropped")
     tx.run("commit_keyed_end")
     return dropped
@@ -142,8 +145,9 @@ def _move(tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSumma
         tx.run("commit_minutes", tx.now, worker)
     if ends.results is not None:
         tx.run("commit_results", ends.results)
-        tx.run("commit_result_counts", ends.results)
-        tx.run("commit_result_minutes", ends.results, tx.now, worker)
+        tx.run("commit_result_counts", ends.result_counts)
+        tx.run("commit_result_minutes", ends.result_counts, tx.now, worker)
+        tx.run("commit_changes", ends.result_counts, tx.now)
 
 
 def _not_held(

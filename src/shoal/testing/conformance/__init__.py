@@ -5,6 +5,7 @@ class TestMyLedger(LedgerConformance):
     async def harness(self) -> AsyncIterator[LedgerHarness]: ...
 """
 
+from shoal.testing.conformance.changes import ChangesConformance
 from shoal.testing.conformance.claims import ClaimsConformance, WorkersConformance
 from shoal.testing.conformance.commits import CommitsConformance
 from shoal.testing.conformance.host_slots import HostSlotConformance
@@ -22,6 +23,7 @@ class LedgerConformance(
     IntakeConformance,
     ClaimsConformance,
     CommitsConformance,
+    ChangesConformance,
     RecordKeysConformance,
     WorkersConformance,
     LanesConformance,

@@ -88,6 +88,14 @@ begin
                count(*) filter (where j.verdict = 'new'), count(*) filter (where j.verdict = 'changed'),
                count(*) filter (where j.verdict = 'unchanged'), count(*) filter (where j.verdict = 'dropped')
         from judged j group by j.queue
+    ),
+    logged as (
+        insert into shoal.result_change (at, run, stage, records, items)
+        select t, o.run, o.stage, sum(o.records), array_agg(o.item order by o.item)
+        from (select j.run, k.stage, j.item, count(*) as records
+              from judged j join shoal.queue k on k.id = j.queue
+              where j.is_fresh or j.takes_place group by j.run, k.stage, j.item) o
+        group by o.run, o.stage
     )
     select count(*) filter (where j.verdict = 'dropped') into dropped from judged j;
     return coalesce(dropped, 0);

@@ -30,7 +30,7 @@ insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seco
                      error, detail)
 select e.item, e.claimed_at, ?1, e.run, e.queue, e.epoch, ?2, e.seconds, e.tries + 1, e.rescues, e.kind, e.outcome,
        e.error, e.detail
-from temp.ended e where e.kind in ('done', 'dead')
+from temp.ended e where e.kind in ('done', 'dead', 'skipped')
 
 -- name: commit_attempts
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
@@ -53,23 +53,37 @@ select e.lane, e.run, e.priority, e.item, ?1, e.queue, e.epoch, e.tries, e.rescu
 from temp.ended e where e.kind = 'throttled' and e.lane is not null and not e.holds
 
 -- name: commit_results
--- {"item:n": record}. Only records of done items with a valid lease are stored.
+-- {"item:n": record}. Only records of ended items with a valid lease are stored; dead ones may have records, too.
 insert into result (run, item, n, record)
 select e.run, e.item, cast(substr(j.key, instr(j.key, ':') + 1) as integer), j.value
 from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
-where e.kind = 'done'
+where e.kind in ('done', 'dead')
 
 -- name: commit_result_counts
+-- {"item": number of records}: the records themselves are parsed once only.
 update queue_count as c set results = c.results + n.n
-from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
-      where e.kind = 'done' group by e.queue) n
+from (select e.queue, sum(j.value) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+      where e.kind in ('done', 'dead') group by e.queue) n
 where c.queue = n.queue
 
 -- name: commit_result_minutes
 update minute_count as m set results = m.results + n.n
-from (select e.queue, count(*) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
-      where e.kind = 'done' group by e.queue) n
+from (select e.queue, sum(j.value) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
+      where e.kind in ('done', 'dead') group by e.queue) n
 where m.minute = ?2 - ?2 % 60000000 and m.queue = n.queue and m.worker = ?3
+
+-- name: commit_changes
+-- The sort is for the order within json_group_array.
+insert into result_change (run, stage, at, records, items)
+select o.run, o.stage, ?2, sum(o.records), json_group_array(o.item)
+from (
+    select e.run, k.stage, e.item, j.value as records
+    from json_each(?1) j
+    cross join temp.ended e on e.item = cast(j.key as integer)
+    cross join queue k on k.id = e.queue
+    where e.kind in ('done', 'dead') order by e.run, k.stage, e.item
+) o
+group by o.run, o.stage
 
 -- name: commit_keyed
 -- Records with a key, [item, n, space, key, replaces, record], and their hashes as one blob of 16 bytes each. Those of
@@ -134,6 +148,16 @@ update minute_count as m set results = m.results + n.n
 from (select k.queue, sum(k.stored) as n from temp.keyed k group by k.queue) n
 where m.minute = ?1 - ?1 % 60000000 and m.queue = n.queue and m.worker = ?2
 
+-- name: commit_keyed_changes
+insert into result_change (run, stage, at, records, items)
+select o.run, o.stage, ?1, sum(o.records), json_group_array(o.item)
+from (
+    select k.run, q.stage, k.item, count(*) as records
+    from temp.keyed k cross join queue q on q.id = k.queue
+    where k.stored group by k.run, q.stage, k.item order by k.run, q.stage, k.item
+) o
+group by o.run, o.stage
+
 -- name: commit_keyed_dropped
 select count(*) from temp.keyed k where k.verdict = 'dropped'
 
@@ -170,27 +194,28 @@ where l.id = n.lane
 
 -- name: commit_counts
 update queue_count as c
-set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, delayed = c.delayed + n.put_off,
-    waiting = c.waiting + n.n - n.done - n.dead - n.put_off, moved_at = ?1
+set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, skipped = c.skipped + n.skipped,
+    delayed = c.delayed + n.put_off, waiting = c.waiting + n.n - n.done - n.dead - n.skipped - n.put_off, moved_at = ?1
 from (
     select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
+           sum(e.kind = 'skipped') as skipped,
            sum(e.kind in ('retry', 'put_off') or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
     from temp.ended e group by e.queue
 ) n
 where c.queue = n.queue
 
 -- name: commit_minutes
-insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)
-select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'retry'),
-       sum(e.kind in ('throttled', 'put_off')), sum(e.seconds)
+insert into minute_count (minute, queue, worker, done, dead, skipped, retried, throttled, seconds)
+select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'skipped'),
+       sum(e.kind = 'retry'), sum(e.kind in ('throttled', 'put_off')), sum(e.seconds)
 from temp.ended e where true group by e.queue
 on conflict (minute, queue, worker) do update
-set done = done + excluded.done, dead = dead + excluded.dead, retried = retried + excluded.retried,
-    throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
+set done = done + excluded.done, dead = dead + excluded.dead, skipped = skipped + excluded.skipped,
+    retried = retried + excluded.retried, throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
 
 -- name: commit_summary
--- [number of items, of done ones, of those in lanes, the queue if there is only one, total seconds].
-select json_array(count(*), coalesce(sum(e.kind = 'done'), 0), count(e.lane),
+-- [number of items, of ended ones, of those in lanes, the queue if there is only one, total seconds].
+select json_array(count(*), coalesce(sum(e.kind in ('done', 'dead')), 0), count(e.lane),
                   case when min(e.queue) = max(e.queue) then min(e.queue) end, total(e.seconds))
 from temp.ended e
 
@@ -203,15 +228,15 @@ insert into minute_count (minute, queue, worker, done, dead, retried, throttled,
 values (?1 - ?1 % 60000000, ?2, ?3, ?4, 0, 0, 0, ?5)
 on conflict (minute, queue, worker) do update set done = done + excluded.done, seconds = seconds + excluded.seconds
 
--- name: commit_done_items
-select json_group_array(e.item) from temp.ended e where e.kind = 'done'
+-- name: commit_ended_items
+select json_group_array(e.item) from temp.ended e where e.kind in ('done', 'dead')
 
 -- name: commit_not_held
 -- Those of [item, epoch] without a valid lease, with 1 when this same commit was made before.
 select json_group_array(json_array(
     j.value ->> 0,
     exists (select 1 from outcome o where o.item = j.value ->> 0 and o.epoch = j.value ->> 1 and o.worker = ?2
-              and o.state in ('done', 'dead') and o.outcome <> 'poison')
+              and o.state in ('done', 'dead', 'skipped') and o.outcome <> 'poison')
     or exists (select 1 from attempt a where a.item = j.value ->> 0 and a.epoch = j.value ->> 1 and a.worker = ?2
                  and a.outcome not in ('crashed', 'released', 'poison', 'cancelled'))))
 from json_each(?1) j
