@@ -13,6 +13,7 @@ import pytest
 import typer
 
 import shoal
+import shoal.testing
 from shoal import Fleet, Follow, Http, Item, Page, Request, RunReport, Scraper, Stage
 from shoal.cli.main import app
 from shoal.config.settings import (
@@ -215,6 +216,11 @@ def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
 
 def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:
     assert set(rows(text_of("reference.md"), "Outcomes")) == {kind.__name__ for kind in AttemptEnded.__subclasses__()}
+
+
+@pytest.mark.parametrize("name", [*shoal.testing.__all__, "shoal_page", "shoal_site"])
+def test_every_helper_for_tests_is_in_its_guide(name: str) -> None:
+    assert f"`{name}" in text_of("howto/testing.md")
 
 
 def test_every_command_is_documented() -> None:

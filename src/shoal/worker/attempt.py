@@ -186,6 +186,8 @@ class Attempt:
             if self._providers is not None:
                 self._closing = True
                 await self._providers.close()
+            # They refer to this attempt: without the cycle its page is freed at once, not by the garbage collector.
+            self._hooks = self._http = None
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
