@@ -25,8 +25,10 @@ from shoal.model.redaction import HIDDEN, is_secret_name, redacted
 from shoal.model.url_key import url_key
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from shoal.define.stage import AnyStage
-    from shoal.fetch.page import Fetcher, Request, RequestGate
+    from shoal.fetch.page import Fetcher, Request, RequestGate, ResponseStream
     from shoal.model.outcome import FinishedAttempt
 
 SUFFIX = ".http"
@@ -130,6 +132,11 @@ class RecordingFetcher:
         if urlsplit(request.url).path != "/robots.txt":
             self._fetched.append(page)
         return page
+
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        return self._fetcher.stream(request, gate=gate, jar=jar)
 
     async def close(self) -> None:
         await self._fetcher.close()
