@@ -6,7 +6,7 @@ A page is decoded and parsed on first use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from multidict import CIMultiDict
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.article import Article
     from shoal.fetch.form import Form
+    from shoal.fetch.metadata import Metadata
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
@@ -208,6 +210,32 @@ class Page:
         from shoal.fetch.form import find_form
 
         return find_form(self, css, name, index)
+
+    def metadata(self) -> Metadata:
+        """What the page says about itself: JSON-LD, microdata, OpenGraph, Twitter cards, <meta>, canonical link, title.
+
+        Broken parts are left out. Empty for a page that is not HTML.
+        """
+        from shoal.fetch.metadata import read_metadata
+
+        return read_metadata(self)
+
+    def article(
+        self,
+        *,
+        comments: bool = False,
+        tables: bool = True,
+        links: bool = False,
+        favor: Literal["precision", "recall"] | None = None,
+    ) -> Article:
+        """The article of the page: its text without navigation and advertisements, title, author, date.
+
+        It takes tens of milliseconds of processor time, so call it in a plain `def` stage, which runs in a thread.
+        Needs `shoal[articles]`. Raises Permanent for a page without an article.
+        """
+        from shoal.fetch.article import read_article
+
+        return read_article(self, comments=comments, tables=tables, links=links, favor=favor)
 
     def _build_selector(self) -> Selector:
         from parsel import Selector
