@@ -50,7 +50,7 @@ def test_every_format(shoal: Shoal, address: str, tmp_path: Path) -> None:
         assert (said.returncode, said.stderr) == (0, f"Wrote 120 records to out.{format}\n")
         summary = json.loads(said.stdout)
         size = (tmp_path / f"out.{format}").stat().st_size
-        assert (summary["run"], summary["records"], summary["bytes"]) == (run.id, 120, size)
+        assert (summary["run_id"], summary["records"], summary["bytes"]) == (run.id, 120, size)
     assert read_jsonl((tmp_path / "out.jsonl").read_bytes()) == BOOKS
     assert json.loads(gzip.decompress((tmp_path / "out.json.gz").read_bytes())) == BOOKS
     assert read_parquet(tmp_path / "out.parquet").to_pylist() == BOOKS

@@ -1,8 +1,10 @@
 """Hooks at work: they change requests, replace pages, change and drop records. The site's log is the witness."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -542,6 +544,38 @@ async def test_values_of_an_attempt_are_shared_by_hooks_and_handler(scraper: Scr
 
     records(await attempt(scraper, f"{site.url}/page/1"))
     assert journal == ["open", "before", "handler", "record", "close"]
+
+
+async def test_pages_are_freed_when_their_attempt_has_ended(scraper: Scraper, site: Site) -> None:
+    """Without the garbage collector, which may be long in coming: pages are large."""
+    alive: list[weakref.ref[Any]] = []
+
+    @scraper.before_request
+    def before(request: Request) -> None: ...
+
+    @scraper.after_response
+    async def after(page: Page, http: Http) -> Page:
+        return page.replace(status=page.status)
+
+    @scraper.on_record
+    def record(record: Any, page: Page) -> None:
+        if record["n"]:
+            raise Dropped
+
+    @scraper.stage
+    async def title(page: Page, http: Http) -> AsyncIterator[dict[str, Any]]:
+        alive.extend((weakref.ref(page.selector), weakref.ref((await http.get(f"{site.url}/page/2")).selector)))
+        yield {"n": 0}
+        yield {"n": 1}
+
+    async with attempts(scraper) as runner:
+        gc.disable()
+        try:
+            new = title.item(f"{site.url}/page/1")
+            assert len(records((await runner.run(claimed(new), time.monotonic()))[0])) == 1
+            assert [each() for each in alive] == [None, None]
+        finally:
+            gc.enable()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

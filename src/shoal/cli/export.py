@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.render.options import RunName, with_options
+from shoal.cli.render.options import LatestRunName, with_options
 from shoal.cli.render.session import Session
 from shoal.errors import UsageError
-from shoal.service.lookup import find_run, find_selection
+from shoal.observe.formatting import pluralize
+from shoal.service.lookup import LATEST, find_run, find_selection
 
 if TYPE_CHECKING:
     from shoal.export import ExportReport, IncrementReport, Layout
@@ -28,7 +29,7 @@ SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 10.0
 @with_options
 def export(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     *,
     output: Annotated[
         str,
@@ -131,12 +132,12 @@ def _print_report(session: Session, run: Run, output: str, report: ExportReport)
         session.note(f"The run is {run.state}: records that it stores later are not in the file.")
     _note_columns(session, report)
     if session.json and output != STDOUT:
-        session.record({"run": run.id, **_written(output, report)})
+        session.record({"run_id": run.id, **_written(output, report)})
 
 
 def _note_written(session: Session, records: int, output: str) -> None:
     place = "standard output" if output == STDOUT else output
-    session.note(f"Wrote {records} {'record' if records == 1 else 'records'} to {place}")
+    session.note(f"Wrote {pluralize(records, 'record')} to {place}")
 
 
 def _note_columns(session: Session, report: ExportReport) -> None:

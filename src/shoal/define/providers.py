@@ -27,8 +27,8 @@ from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get, "failure"
-# of those that `on_error` functions get.
+# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get,
+# "failure" of those that `on_error` functions get.
 ValueScope = Literal["attempt", "worker", "run", "request", "failure"]
 
 

@@ -62,15 +62,17 @@ class StageOptions(RetryOptions, total=False):
     - `partition`: affinity of the items.
     - `ordered`: items of a lane run one after another.
     - `follow`: links that become items.
+    - `dedupe_redirects`: a page that a redirect and a link lead to is visited once; by default for stages that follow
+      links.
     - `depth`: items that more items than this led to are left out.
     - `accept`: statuses that are failures otherwise, and reach the handler.
     - `record`: the type of every record; if its fields have selectors, the function needs no body.
     - `each`: the selector of the elements that are a record each.
-    - `save`: stream the body to the place of the setting `files` instead of fetching a page; True, or the file's name.
-    - `max_bytes`: of a file that is saved.
     - `record_key`: a field, several, or a function of the record; records with the same key are stored once in the
       `record_scope` ("run" or the whole history of the "scraper"), and `on_duplicate` says whether a second one is
       dropped ("skip") or upserted ("replace").
+    - `save`: stream the body to the place of the setting `files` instead of fetching a page; True, or the name of the
+      file. `max_bytes`: of such a file.
     - `blocked`: a function that recognizes a soft block.
     - `headers`: sent with its requests.
     """
@@ -84,13 +86,14 @@ class StageOptions(RetryOptions, total=False):
     partition: PartitionRule
     ordered: bool
     follow: Follow | bool
+    dedupe_redirects: bool | None
     record: type | None
-    each: Any
-    save: bool | str
-    max_bytes: int | None
     record_key: RecordKeyFields | None
     record_scope: Literal["run", "scraper"]
     on_duplicate: Literal["skip", "replace"]
+    each: Any
+    save: bool | str
+    max_bytes: int | None
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
     depth: int | None
@@ -119,7 +122,10 @@ class Stage(Generic[P, T]):
         )
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
+        dedupe = options.get("dedupe_redirects")
+        self.dedupe_redirects = self.follow is not None if dedupe is None else dedupe
         self.record = options.get("record")
+        self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.each = options.get("each")
         # A function without a body whose record has selectors: the record of the page is what it returns.
         self.extracts = self.record is not None and is_empty(function) and has_selectors(self.record)
@@ -131,7 +137,6 @@ class Stage(Generic[P, T]):
         self.max_bytes = options.get("max_bytes")
         # A stage without a body that saves a file: the reference to the file is its record.
         self.yields_download = self.save is not None and is_empty(function)
-        self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
@@ -311,6 +316,7 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "record": (type, "a class"),
         "headers": (Mapping, "a dict of names and values"),
         "ordered": (bool, "True or False"),
+        "dedupe_redirects": (bool, "True or False"),
         "save": (bool | str, "True, or the name of the file"),
         "max_bytes": (int, "a number of bytes"),
         "depth": (int, "a whole number from 0"),

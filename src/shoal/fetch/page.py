@@ -323,6 +323,9 @@ class RequestGate(Protocol):
     async def before_request(self, url: str, hop: int) -> None:
         """Called before each request. It may wait, and it may raise AttemptEnded to end the fetch."""
 
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Called when a response redirects, before `before_request` for its target. It may raise AttemptEnded."""
+
     async def before_send(self, hop: int) -> None:
         """Called with an open connection, right before the request is written. It may wait for the exact start time."""
 

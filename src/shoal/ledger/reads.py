@@ -165,7 +165,8 @@ class SqlReads:
         found = await self._db.fetch(self._sql["results_by_item_key"], run.no, stage_id, after, n, limit, limit)
         rows = tuple(
             SortedResult(
-                (row["key_hash"], row["n"]), ResultRow(row["item"], row["n"], stage, *map(row.__getitem__, _ITEM_RECORD))
+                (row["key_hash"], row["n"]),
+                ResultRow(row["item"], row["n"], stage, *map(row.__getitem__, _ITEM_RECORD)),
             )
             for row in found
         )

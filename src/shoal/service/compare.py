@@ -204,9 +204,7 @@ def _change(kind: RecordChangeKind, row: ResultRow, fields: tuple[FieldChange, .
         key = row.record_key
     else:
         key = f"{row.key or row.url or row.item}{f' [{row.n}]' if row.n else ''}"
-    return RecordChange(
-        change=kind, stage=row.stage, key=key, url=row.url, record=decode_record(row), fields=fields
-    )
+    return RecordChange(change=kind, stage=row.stage, key=key, url=row.url, record=decode_record(row), fields=fields)
 
 
 def _field_changes(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[FieldChange]:

@@ -17,7 +17,7 @@ from shoal.ledger.protocols import ALL_ITEMS
 from shoal.model.item import RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
-from shoal.service.lookup import LATEST, find_item, find_run, find_run_id
+from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of
 
 if TYPE_CHECKING:
     from shoal.export import Coverage
@@ -134,7 +134,7 @@ async def read_counts(ledger: Ledger, run: str, *, scraper: str | None = None, s
 
     With `scraper`, `latest` is its newest run, and a run of another scraper raises NotFound.
     """
-    found = await find_run(ledger, f"{LATEST}:{scraper}" if scraper is not None and run == LATEST else run)
+    found = await (find_run(ledger, run) if scraper is None else find_run_of(ledger, scraper, run))
     if scraper not in (None, found.scraper):
         raise NotFound(
             f"The run {found.id} is not one of {scraper}, but of {found.scraper}.",

@@ -14,6 +14,7 @@ import msgspec
 from shoal.errors import InvalidItem, NotFound, UnknownStage, UsageError
 from shoal.model.item import NewItem
 from shoal.model.run import COLLECTION_KEY_PREFIX
+from shoal.project import find_project
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -42,7 +43,8 @@ def load_configured(target: str, settings: Settings, *, name: str | None = None)
     from shoal.define.load import load_scraper
 
     registered = {name: table.target for name, table in settings.scrapers.items() if table.target}
-    scraper = load_scraper(target, registered, Path.cwd())
+    folder = Path.cwd() / settings.project if target in registered else Path.cwd()
+    scraper = load_scraper(target, registered, folder)
     if name is not None:
         scraper.rename(name)
     return scraper, configure(scraper, settings)
@@ -59,7 +61,7 @@ def configure(scraper: Scraper, settings: Settings) -> Settings:
     )
     from shoal.config.load import secret_finder
 
-    scraper.find_secret = secret_finder(environ=os.environ, folder=Path.cwd())
+    scraper.find_secret = secret_finder(environ=os.environ, folder=find_project(Path.cwd(), os.environ))
     return msgspec.structs.replace(settings, hidden=scraper.secrets)
 
 
@@ -175,6 +177,11 @@ async def find_run(ledger: Ledger, name: str) -> Run:
     except NotFound as error:
         ids = [run.id for run in (await ledger.runs.list(limit=MAX_RUNS_READ)).rows]
         raise NotFound(error.message, remedy=_run_remedy(name, ids)) from None
+
+
+async def find_run_of(ledger: Ledger, scraper: str, name: str) -> Run:
+    """As `find_run`, but `latest` is the newest run of this scraper."""
+    return await find_run(ledger, f"{LATEST}:{scraper}" if name == LATEST else name)
 
 
 async def find_run_id(ledger: Ledger, name: str | None) -> str | None:

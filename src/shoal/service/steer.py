@@ -62,6 +62,7 @@ class ReplayedItem(msgspec.Struct, frozen=True, kw_only=True):
 class ReleasedLeases(msgspec.Struct, frozen=True, kw_only=True):
     """`released`: leases older than the limit. `rescued`: items taken from `dead_workers`, whatever their age."""
 
+    run_id: str | None
     released: int
     rescued: int
     dead_workers: tuple[str, ...]
@@ -181,7 +182,10 @@ async def release_leases(
     upkeep = await ledger.upkeep.run_once()
     released = await ledger.steering.release(older_than=older_than, run_id=run_id, by=by)
     return ReleasedLeases(
-        released=released, rescued=upkeep.rescued + upkeep.quarantined, dead_workers=upkeep.lost_workers
+        run_id=run_id,
+        released=released,
+        rescued=upkeep.rescued + upkeep.quarantined,
+        dead_workers=upkeep.lost_workers,
     )
 
 

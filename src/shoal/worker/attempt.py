@@ -25,6 +25,8 @@ from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
+from shoal.worker.redirects import RedirectGate
+from shoal.worker.registration import Registration
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -34,7 +36,7 @@ class AttemptResources:
     """What all attempts of a process share.
 
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
-    whose handlers have parsed a page.
+    whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
     """
 
     __slots__ = (
@@ -47,6 +49,7 @@ class AttemptResources:
         "parsing_stages",
         "politeness",
         "providers",
+        "registration",
         "scraper",
         "threads",
     )
@@ -60,6 +63,7 @@ class AttemptResources:
         log: Log,
         in_lanes: bool = True,
         memory: MemoryBudget | None = None,
+        registration: Registration | None = None,
         downloads: Downloads | None = None,
     ) -> None:
         self.downloads = downloads
@@ -68,6 +72,7 @@ class AttemptResources:
         self.politeness = politeness
         self.log = log
         self.in_lanes = in_lanes
+        self.registration = registration
         self.memory = memory or MemoryBudget()
         self.threads = ThreadRunner("shoal-handler")
         self.providers = WorkerProviders(scraper, self.threads, log)
@@ -147,9 +152,9 @@ class Attempt:
             jar=self._jar(),
             headers={**scraper.headers, **self._stage.headers},
             reveal=scraper.reveal_secret,
-            hooks=self._hooks if with_hooks else None,
             downloads=self._resources.downloads,
             deadline=self._deadline,
+            hooks=self._hooks if with_hooks else None,
         )
 
     @property
@@ -181,6 +186,8 @@ class Attempt:
             if self._providers is not None:
                 self._closing = True
                 await self._providers.close()
+            # They refer to this attempt: without the cycle its page is freed at once, not by the garbage collector.
+            self._hooks = self._http = None
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
@@ -267,7 +274,11 @@ class Attempt:
         request = self._own_request()
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
-        self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
+        redirects = self._redirect_gate()
+        gate = self._gate if redirects is None else redirects
+        self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
+        if redirects is not None:
+            await redirects.check(page)
         if self._hooks is not None:
             self.page = page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
@@ -280,6 +291,15 @@ class Attempt:
                 f"soft block: {reason}" if isinstance(reason, str) else "soft block: by the stage's `blocked` function"
             )
         return page
+
+    def _redirect_gate(self) -> RedirectGate | None:
+        """The gate of a crawl, in which each page is visited once; None for other stages."""
+        stage, resources = self._stage, self._resources
+        if not stage.dedupe_redirects or resources.registration is None:
+            return None
+        return RedirectGate(
+            self._gate, resources.registration, stage, self.claimed, self.item, in_lanes=resources.in_lanes
+        )
 
     async def _call(self, output: Output, arguments: dict[str, Any]) -> None:
         await self._collect(output, self._stage.function, self._stage.signature.kind, arguments)
