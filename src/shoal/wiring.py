@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.model.log import Log
     from shoal.model.worker import Scope
     from shoal.notify.alert_thread import AlertThread
+    from shoal.sinks.thread import SinkThread
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
@@ -235,6 +236,14 @@ def build_alert_thread(settings: Settings, log: Log) -> AlertThread:
 
     alone = msgspec.structs.replace(settings, pool_size=1)
     return AlertThread(lambda: connect_ledger(alone, create=False), settings, log=log)
+
+
+def build_sink_thread(settings: Settings, log: Log, *, only: tuple[str, ...] = ()) -> SinkThread:
+    """The thread that delivers to sinks. It opens the ledger itself, in its own thread."""
+    from shoal.sinks.thread import SinkThread
+
+    alone = msgspec.structs.replace(settings, pool_size=2)
+    return SinkThread(lambda: connect_ledger(alone, create=False), settings, log=log, only=only)
 
 
 def sqlite_path(ledger: str) -> Path | None:

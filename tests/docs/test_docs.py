@@ -13,6 +13,7 @@ import pytest
 import typer
 
 import shoal
+import shoal.testing
 from shoal import Fleet, Follow, Http, Item, Page, Request, RunReport, Scraper, Stage
 from shoal.cli.main import app
 from shoal.config.settings import (
@@ -182,7 +183,7 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
     hooks = {"before_request", "after_response", "on_record", "on_start", "on_finish"}
     assert arguments | hooks | {"stage", "provide", "start", "run"} == scraper
-    assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
+    assert {"item", "on_error", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
 
@@ -215,6 +216,11 @@ def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
 
 def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:
     assert set(rows(text_of("reference.md"), "Outcomes")) == {kind.__name__ for kind in AttemptEnded.__subclasses__()}
+
+
+@pytest.mark.parametrize("name", [*shoal.testing.__all__, "shoal_page", "shoal_site"])
+def test_every_helper_for_tests_is_in_its_guide(name: str) -> None:
+    assert f"`{name}" in text_of("howto/testing.md")
 
 
 def test_every_command_is_documented() -> None:

@@ -1,8 +1,10 @@
 """Hooks at work: they change requests, replace pages, change and drop records. The site's log is the witness."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -398,7 +400,7 @@ async def test_a_hook_that_returns_no_record_fails(scraper: Scraper, answer: obj
     yields(scraper, {"n": 1})
     finished = await attempt(scraper, KEY)
     assert "instead of a record" in str(finished.decision.error)
-    assert finished.records == ()
+    assert (finished.records, finished.decision.outcome.value) == ((), "permanent")
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -416,6 +418,17 @@ async def test_an_error_names_the_hook_and_its_line(scraper: Scraper, site: Site
     assert f"the after_response hook broken{'_async' * is_async}() (test_attempt_hooks.py:" in error
     assert "failed: KeyError: 'price' (test_attempt_hooks.py:" in error
     assert finished.decision.outcome.value == "transient"
+
+
+async def test_a_programming_error_in_a_hook_is_not_tried_again(scraper: Scraper, site: Site) -> None:
+    @scraper.after_response
+    def broken(page: Page) -> None:
+        page.nothing_of_this_name  # type: ignore[attr-defined] # noqa: B018
+
+    titles(scraper)
+    finished = await attempt(scraper, f"{site.url}/page/1")
+    assert finished.decision.outcome.value == "permanent"
+    assert "the after_response hook broken()" in str(finished.decision.error)
 
 
 async def test_headers_cannot_be_changed_in_place(scraper: Scraper, site: Site, visits: Any) -> None:
@@ -542,6 +555,38 @@ async def test_values_of_an_attempt_are_shared_by_hooks_and_handler(scraper: Scr
 
     records(await attempt(scraper, f"{site.url}/page/1"))
     assert journal == ["open", "before", "handler", "record", "close"]
+
+
+async def test_pages_are_freed_when_their_attempt_has_ended(scraper: Scraper, site: Site) -> None:
+    """Without the garbage collector, which may be long in coming: pages are large."""
+    alive: list[weakref.ref[Any]] = []
+
+    @scraper.before_request
+    def before(request: Request) -> None: ...
+
+    @scraper.after_response
+    async def after(page: Page, http: Http) -> Page:
+        return page.replace(status=page.status)
+
+    @scraper.on_record
+    def record(record: Any, page: Page) -> None:
+        if record["n"]:
+            raise Dropped
+
+    @scraper.stage
+    async def title(page: Page, http: Http) -> AsyncIterator[dict[str, Any]]:
+        alive.extend((weakref.ref(page.selector), weakref.ref((await http.get(f"{site.url}/page/2")).selector)))
+        yield {"n": 0}
+        yield {"n": 1}
+
+    async with attempts(scraper) as runner:
+        gc.disable()
+        try:
+            new = title.item(f"{site.url}/page/1")
+            assert len(records((await runner.run(claimed(new), time.monotonic()))[0])) == 1
+            assert [each() for each in alive] == [None, None]
+        finally:
+            gc.enable()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -231,7 +231,7 @@ class Http:
         body arrives the timeout of the stage stands still; a site that sends nothing for 30 s ends the attempt.
         """
         if self._downloads is None:
-            raise Permanent("there is no folder for downloads; in a test: Http(fetcher, downloads=Downloads(folder))")
+            raise Permanent("there is no folder for downloads: set `files`; in a test, FakeHttp(answers, files=folder)")
         made, query = make_request(headers=headers, params=params, stored=False)
         request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from multidict import CIMultiDict
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.article import Article
     from shoal.fetch.form import Form
+    from shoal.fetch.metadata import Metadata
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
@@ -259,6 +261,32 @@ class Page:
         if source is not None:
             return [source.item(url, to) for url in found]
         return [NewItem(url=url, stage=to, lane=host_or_none(url)) for url in found]
+
+    def metadata(self) -> Metadata:
+        """What the page says about itself: JSON-LD, microdata, OpenGraph, Twitter cards, <meta>, canonical link, title.
+
+        Broken parts are left out. Empty for a page that is not HTML.
+        """
+        from shoal.fetch.metadata import read_metadata
+
+        return read_metadata(self)
+
+    def article(
+        self,
+        *,
+        comments: bool = False,
+        tables: bool = True,
+        links: bool = False,
+        favor: Literal["precision", "recall"] | None = None,
+    ) -> Article:
+        """The article of the page: its text without navigation and advertisements, title, author, date.
+
+        It takes tens of milliseconds of processor time, so call it in a plain `def` stage, which runs in a thread.
+        Needs `shoal[articles]`. Raises Permanent for a page without an article.
+        """
+        from shoal.fetch.article import read_article
+
+        return read_article(self, comments=comments, tables=tables, links=links, favor=favor)
 
     def _build_selector(self) -> Selector:
         from parsel import Selector

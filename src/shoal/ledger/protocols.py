@@ -21,7 +21,7 @@ from shoal.model.changes import (
     RecordRef,
     ResultCursor,
 )
-from shoal.model.item import ClaimedItem, Lease, NewItem
+from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
 from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.run import Run, RunSpec
@@ -50,7 +50,7 @@ from shoal.model.views import (
 from shoal.model.worker import ALL_WORK, HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerView
 
 ALL_ITEMS = ItemFilter()
-Entry = str | bytes | NewItem
+Entry = str | bytes | NewItem | PreparedItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 # Called with the number of items that a bulk change has processed so far.
 OnProgress = Callable[[int], object]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from multidict import CIMultiDict
 
 from shoal.define.context import Http
-from shoal.fetch.page import Page, Request, RequestGate
+from shoal.fetch.download import Downloads
+from shoal.fetch.page import Page, Request, RequestGate, ResponseStream
 
 # A page; text (HTML), bytes, a dict or list (JSON), a status; an error to raise; a function of the request that returns
 # one of these; an iterator of them, one for each request.
@@ -26,16 +29,20 @@ class FakeHttp(Http):
 
     A key may begin with a method: `"POST https://api.example/login"`. Instead of a dict it takes a function of the
     request. A URL without an answer raises UnexpectedRequest. Statuses are judged as in a run: 404 raises Permanent,
-    unless `check=False`. `requests`: what was sent, in order.
+    unless `check=False`. `files`: the folder of downloads. `requests`: what was sent, in order.
     """
 
-    def __init__(self, answers: Answers | None = None, *, headers: Mapping[str, str] | None = None) -> None:
-        self._fetcher: _FakeFetcher
-        super().__init__(_FakeFetcher(answers or {}), headers=headers)
-
-    @property
-    def requests(self) -> list[Request]:
-        return self._fetcher.requests
+    def __init__(
+        self,
+        answers: Answers | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        files: Path | str | None = None,
+    ) -> None:
+        fetcher = _FakeFetcher(answers or {})
+        downloads = None if files is None else Downloads(str(files))
+        super().__init__(fetcher, headers=headers, downloads=downloads)
+        self.requests: list[Request] = fetcher.requests
 
     @property
     def urls(self) -> list[str]:
@@ -54,6 +61,12 @@ class _FakeFetcher:
         self.requests.append(request)
         return page_of(self._find(request), request)
 
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AsyncIterator[ResponseStream]:
+        yield _FakeStream(await self.fetch(request))
+
     async def close(self) -> None:
         return None
 
@@ -65,6 +78,19 @@ class _FakeFetcher:
                 return self._answers[key]
         known = "".join(f"\n  {key}" for key in self._answers) or " none"
         raise UnexpectedRequest(f"No answer for {request.method} {request.url}. There are:{known}")
+
+
+class _FakeStream:
+    """The body of an answer, read in one piece."""
+
+    def __init__(self, page: Page) -> None:
+        self.url, self.status, self.headers = page.url, page.status, page.headers
+        self._body = page.body
+        self.content_length: int | None = len(page.body)
+
+    async def read(self) -> bytes:
+        body, self._body = self._body, b""
+        return body
 
 
 def page_of(answer: Answer, request: Request) -> Page:

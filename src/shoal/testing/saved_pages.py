@@ -13,6 +13,7 @@ from __future__ import annotations
 import mimetypes
 import re
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -25,8 +26,10 @@ from shoal.model.redaction import HIDDEN, is_secret_name, redacted
 from shoal.model.url_key import url_key
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from shoal.define.stage import AnyStage
-    from shoal.fetch.page import Fetcher, Request, RequestGate
+    from shoal.fetch.page import Fetcher, Request, RequestGate, ResponseStream
     from shoal.model.outcome import FinishedAttempt
 
 SUFFIX = ".http"
@@ -117,7 +120,7 @@ def find_page(name: str, folders: list[Path], *, url: str | None = None) -> Page
 
 
 class RecordingFetcher:
-    """Passes requests on, and keeps the pages that come back in `fetched`, but for those of robots.txt."""
+    """Passes requests on, and keeps the pages that come back in `fetched`, but for robots.txt and downloads."""
 
     def __init__(self, fetcher: Fetcher, fetched: list[Page]) -> None:
         self._fetcher = fetcher
@@ -130,6 +133,11 @@ class RecordingFetcher:
         if urlsplit(request.url).path != "/robots.txt":
             self._fetched.append(page)
         return page
+
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        return self._fetcher.stream(request, gate=gate, jar=jar)
 
     async def close(self) -> None:
         await self._fetcher.close()

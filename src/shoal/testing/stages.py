@@ -12,6 +12,7 @@ from shoal.define.providers import FunctionKind, Provider, function_location
 from shoal.define.records import Output
 from shoal.define.stage import AnyStage, Stage
 from shoal.fetch.page import Page
+from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.testing.fake_http import FakeHttp
 
@@ -72,6 +73,13 @@ def yielded_by(stage: AnyStage, *values: object, **named: object) -> list[Any]:
     for value in found:
         checked.add(value)
     return found
+
+
+def followed_by(stage: AnyStage, page: Page, *, depth: int = 0) -> list[NewItem]:
+    """The items for the links of a page that the `follow` rules of a stage let through; `depth` is the page's own."""
+    if stage.follow is None:
+        return []
+    return stage.follow.checked().items(page, Item(page.requested_url, stage=stage.name, depth=depth), stage)
 
 
 def _arguments(stage: AnyStage, values: Iterable[object], named: Mapping[str, object]) -> dict[str, Any]:

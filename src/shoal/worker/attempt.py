@@ -21,7 +21,6 @@ from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
-from shoal.model.redaction import redacted
 from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
@@ -189,6 +188,8 @@ class Attempt:
             if self._providers is not None:
                 self._closing = True
                 await self._providers.close()
+            # They refer to this attempt: without the cycle its page is freed at once, not by the garbage collector.
+            self._hooks = self._http = None
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
@@ -255,12 +256,10 @@ class Attempt:
 
     async def _save_file(self, name: str) -> Download:
         request, resources = self._own_request(), self._resources
-        if resources.downloads is None:
-            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
-        if request.method != "GET":
-            raise Permanent(f"{request.method} {redacted(request.url)} cannot be saved: downloads are GET requests")
+        if resources.downloads is None:
+            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
         self.step = "its file was downloaded"
         return await resources.downloads.save(
             resources.fetcher,
