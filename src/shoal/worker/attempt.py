@@ -156,7 +156,7 @@ class Attempt:
             deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
         )
-        http.link_source = StageLinks(self._stage, self.item)
+        http._link_source = StageLinks(self._stage, self.item)
         return http
 
     @property
@@ -279,11 +279,11 @@ class Attempt:
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
         self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
-        page.link_source = StageLinks(stage, self.item)
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:
             self.page = page = await self._hooks.after_response(request, page)
+        page._link_source = StageLinks(stage, self.item)
         ended = classify_page(page)
         if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
             if isinstance(ended, Throttled):
