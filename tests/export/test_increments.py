@@ -153,12 +153,6 @@ async def test_columns_stay_and_types_widen(either_harness: LedgerHarness, tmp_p
         {"n": 4, "price": "sold out", "tags": [1]},
         {"n": 5},
     ]
-    later: list[dict[str, Any]] = [
-        {"colour": "red", "n": 2},
-        {"n": 3, "price": 2.5},
-        {"n": 4, "price": "sold out", "tags": [1]},
-        {"n": 5},
-    ]
     for step, record in enumerate(later):
         for format in ("csv", "parquet"):
             await export_new(ledger, SHOP, str(tmp_path / f"out-{{n}}.{format}"), consumer=format)

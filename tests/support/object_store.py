@@ -28,7 +28,7 @@ class S3Server:
     def __init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        import_module("moto.s3.models").S3_UPLOAD_PART_MIN_SIZE = PART_BYTES
+        vars(import_module("moto.s3.models"))["S3_UPLOAD_PART_MIN_SIZE"] = PART_BYTES
         self._server.start()
         host, port = self._server.get_host_and_port()
         self.endpoint = f"http://{host}:{port}"
