@@ -21,7 +21,7 @@ from shoal.export.formats import Format, file_type
 from shoal.export.job import DEFAULT_LAYOUT, ExportReport, Layout, Progress, check_options, make_table, write_export
 from shoal.export.records import MAX_PAGE, PAGE_CHARACTERS, StoredRecord
 from shoal.ledger.protocols import Ledger
-from shoal.model.changes import ChangeFilter, ChangePosition, ResultCursor
+from shoal.model.changes import ChangedRecord, ChangeFilter, ChangePosition, RecordRef, ResultCursor
 from shoal.storage import STDOUT, stat
 
 NUMBER = "{n}"
@@ -200,14 +200,29 @@ async def _log_end(ledger: Ledger) -> ChangePosition:
 async def _changed_pages(
     ledger: Ledger, which: ChangeFilter, plan: _Plan
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """The records of a plan. Those of an item that was replaced come with each of its changes; one time is enough."""
+    replaced = await ledger.changes.replaced_items(plan.start, plan.end)
+    seen: set[RecordRef] = set()
     at = plan.start
     while True:
         page = await ledger.changes.read(at, which, until=plan.end, limit=MAX_PAGE, max_bytes=PAGE_CHARACTERS)
-        if page.records:
-            yield page.records
+        records: Sequence[ChangedRecord] = page.records
+        if replaced:
+            records = [record for record in records if not _is_repeated(record, replaced, seen)]
+        if records:
+            yield records
         at = page.end
         if not page.more:
             return
+
+
+def _is_repeated(record: ChangedRecord, replaced: set[tuple[str, int]], seen: set[RecordRef]) -> bool:
+    if (record.run_id, record.item) not in replaced:
+        return False
+    if record.ref in seen:
+        return True
+    seen.add(record.ref)
+    return False
 
 
 async def _after(
