@@ -11,7 +11,7 @@ import asyncio
 import datetime as dt
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from shoal.export.job import DEFAULT_LAYOUT, ExportReport, Layout, Progress, che
 from shoal.export.records import MAX_PAGE, PAGE_CHARACTERS, StoredRecord
 from shoal.ledger.protocols import Ledger
 from shoal.model.changes import ChangedRecord, ChangeFilter, ChangePosition, RecordRef, ResultCursor
-from shoal.storage import STDOUT, stat
+from shoal.storage import STDOUT, ObjectForbidden, stat
 
 NUMBER = "{n}"
 DIGITS = 6
@@ -179,9 +179,14 @@ async def _plan(ledger: Ledger, name: str, which: ChangeFilter, path: str) -> tu
 
 
 async def _check_is_free(path: str, number: int) -> None:
-    """A file that another cursor has written must not be replaced."""
+    """A file that another cursor has written must not be replaced. Credentials that cannot read may still write."""
+    if path == STDOUT:
+        return
     place = numbered(path, number)
-    if path != STDOUT and await asyncio.to_thread(stat, place) is not None:
+    found = None
+    with suppress(ObjectForbidden):
+        found = await asyncio.to_thread(stat, place)
+    if found is not None:
         raise UsageError(
             f"{place} exists, and was not written by this cursor.",
             remedy="Choose another name, or move the file away; no record was skipped.",

@@ -123,7 +123,7 @@ def check_bucket(url: ObjectUrl) -> None:
     try:
         with object_errors_explained(url):
             next(iter(open_store(url).list(url.key, chunk_size=1)), None)
-    except _Forbidden:
+    except ObjectForbidden:
         return
 
 
@@ -146,7 +146,7 @@ class ObjectMissing(UsageError):
     remedy = "Check the address."
 
 
-class _Forbidden(UsageError):
+class ObjectForbidden(UsageError):
     """The credentials are known, but have not the right."""
 
 
@@ -169,7 +169,9 @@ def _explained(url: ObjectUrl, problem: Exception) -> ShoalError:
             remedy="Check key, region and clock; docs/export.md lists where credentials are read from.",
         )
     if isinstance(problem, _errors().PermissionDeniedError) or status == "403":
-        return _Forbidden(f"{url} is forbidden ({said}).", remedy="Grant these credentials the right, or use others.")
+        return ObjectForbidden(
+            f"{url} is forbidden ({said}).", remedy="Grant these credentials the right, or use others."
+        )
     if isinstance(problem, FileNotFoundError):
         return ObjectMissing(f"There is no {url}.")
     if status.startswith("3"):
