@@ -232,6 +232,7 @@ create table shoal.result_change (
 create unique index result_change_position on shoal.result_change (position) where position is not null;
 create index result_change_new on shoal.result_change (id) where position is null;
 create index result_change_run on shoal.result_change (run, id);
+create index result_change_replaced on shoal.result_change (position) where replaced;
 
 -- Cursors into result_change by name: of sinks, and of exports that continue. Rows before `position` are done; of the
 -- row at `position` the records up to (item, n), or all of them when item is 0.
