@@ -21,6 +21,7 @@ from bench import (
     scrape,
     scrape_links,
     scrape_memory,
+    sinks,
     throughput,
 )
 from bench.figures import Report
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
+    "sinks": sinks.run,
 }
 
 
