@@ -22,6 +22,7 @@ from bench import (
     scrape,
     scrape_links,
     scrape_memory,
+    sinks,
     throughput,
 )
 from bench.figures import Report
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
     "killed_jobs": killed_jobs.run,
+    "sinks": sinks.run,
 }
 
 
