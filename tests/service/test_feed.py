@@ -35,8 +35,8 @@ from tests.support.relay import Relay
 
 QUEUES: dict[str, tuple[type[BrokerQueue], str]] = {
     "rabbitmq": (RabbitQueue, "rabbitmq"),
-    "stream": (RedisStream, "redis_server"),
-    "list": (RedisList, "redis_server"),
+    "redis_stream": (RedisStream, "redis_server"),
+    "redis_list": (RedisList, "redis_server"),
 }
 MANY = 10_000 if LONG else 1_500
 PATIENCE = 20.0

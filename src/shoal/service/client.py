@@ -252,6 +252,10 @@ class Fleet:
         """Make a paused, finished or cancelled run active again."""
         return await steer.resume_run(self._open, run, by=self._by)
 
+    async def seal(self, run: str) -> Run:
+        """No more items will be added from outside: the run finishes when none is open."""
+        return await steer.seal_run(self._open, run, by=self._by)
+
     async def cancel(self, run: str) -> int:
         """End every open item of a run as cancelled, leased ones too. Returns how many."""
         return await steer.cancel_run(self._open, run, by=self._by)
