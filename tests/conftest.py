@@ -19,6 +19,7 @@ from tests.support.project import Finished, Project, Shoal, clean_environment, m
 pytest.register_assert_rewrite("shoal.testing")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs PostgreSQL or starts processes: `make quick` leaves it out."""
     for item in items:
