@@ -11,6 +11,7 @@ import pytest
 from tests.support import MissingPartError, fork_server, missing
 from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.marks import starts_process, uses
+from tests.support.object_store import PART_BYTES, S3Server
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
 from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
@@ -74,6 +75,26 @@ def pgbouncer(postgres_server: PostgresDatabases) -> Iterator[PgBouncer]:
             yield bouncer
     except MissingPartError as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server on loopback, with one bucket."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The S3 server, empty; this process's environment points to it."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("shoal.storage.objects.PART_BYTES", PART_BYTES)
+    yield s3_server
+    s3_server.clear()
 
 
 @pytest.fixture(scope="session")

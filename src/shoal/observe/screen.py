@@ -92,6 +92,8 @@ def _status(reading: Reading) -> Text:
         text.append(f" ok {format_percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
     if reading.dead:
         text.append(f" dead {reading.dead}", style="red")
+    if reading.skipped:
+        text.append(f" skipped {reading.skipped}")
     text.append(f" eta {reading.eta_text}", style="cyan")
     return text
 
@@ -117,5 +119,5 @@ def _parts(snapshot: Snapshot) -> dict[str, Counts]:
 
 def _states(counts: Counts) -> str:
     """Counts of the states that have items, in the order in which an item passes them."""
-    named = ("ready", "waiting", "delayed", "leased", "dead")
+    named = ("ready", "waiting", "delayed", "leased", "dead", "skipped")
     return " ".join(f"{name} {count}" for name in named if (count := getattr(counts, name)))

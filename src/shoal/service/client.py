@@ -21,7 +21,7 @@ from typing import Any, Self
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
 from shoal.errors import UsageError
-from shoal.export import ExportReport, Layout, export_run
+from shoal.export import ExportReport, IncrementReport, Layout, export_new, export_run
 from shoal.export.records import decode_record, result_pages
 from shoal.feeds.source import Source
 from shoal.ledger.protocols import ALL_ITEMS, Ledger
@@ -36,7 +36,15 @@ from shoal.service.begin import RunChoice
 from shoal.service.events import Host, OnEvent, ignore
 from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
-from shoal.service.lookup import configure, find_run, ledger_named_in_errors, load_configured, operator, url_source
+from shoal.service.lookup import (
+    configure,
+    find_run,
+    find_selection,
+    ledger_named_in_errors,
+    load_configured,
+    operator,
+    url_source,
+)
 from shoal.service.run import EnqueueReport, enqueue_on, flag_text
 from shoal.service.steer import ReleasedLeases, RemovedRun, ReplayedItem, ResumedRun
 from shoal.wiring import open_ledger
@@ -242,6 +250,25 @@ class Fleet:
         layout = Layout(columns=tuple(columns), meta=meta)
         return await export_run(self._open, found.id, path, stage=stage, layout=layout)
 
+    async def export_new(
+        self,
+        path: str,
+        name: str,
+        *,
+        consumer: str | None = None,
+        stage: str | None = None,
+        columns: Iterable[str] = (),
+        meta: bool = False,
+    ) -> IncrementReport:
+        """Write what a run, or any run of a scraper, has stored since the last such export; `{n}` becomes a number.
+
+        `consumer`: exports with another one have a cursor of their own.
+        """
+        with ledger_named_in_errors(self.settings):
+            which = await find_selection(self._open, name, stage=stage)
+        layout = Layout(columns=tuple(columns), meta=meta)
+        return await export_new(self._open, which, path, consumer=consumer, layout=layout)
+
     # Changing
 
     async def pause(self, run: str) -> Run:
@@ -279,7 +306,7 @@ class Fleet:
     async def replay(
         self, run: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ReplayedItem:
-        """Queue one dead or cancelled item again."""
+        """Queue one dead, skipped or cancelled item again."""
         return await steer.replay_item(self._open, run, id=id, key=key, stage=stage, by=self._by)
 
     async def release(self, *, older_than: float = 300.0, run: str | None = None) -> ReleasedLeases:
