@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -51,11 +52,37 @@ def test_a_feed_that_works_runs_to_the_end(either: Project, redis_server: RedisS
     assert len(either.export()) == 20
 
 
+@pytest.mark.parametrize("broker", ["rabbitmq", "redis_server"])
+def test_records_are_sent_back_to_the_broker(project: Project, broker: str, request: pytest.FixtureRequest) -> None:
+    project.write(CODE)
+    made: dict[str, type[BrokerQueue]] = {"rabbitmq": RabbitQueue, "redis_server": RedisStream}
+    queue = made[broker](request.getfixturevalue(broker))
+    replies = made[broker](queue.server)
+    with Site() as site:
+        put(queue, [json.dumps({"url": f"{site.url}/page/{n}", "key": f"order {n}"}) for n in range(1, 6)])
+        feed = ("feed", "shop.py", "--idle", "0.3", "--reply", replies.name)
+        waiting = project.start(*feed, SHOAL_FEED_URL=queue.address())
+        deadline = time.monotonic() + 60
+        while stored(project) < 5:
+            assert time.monotonic() < deadline, waiting.stderr
+            time.sleep(0.05)
+        project.shoal("worker", "shop.py", "-q")
+        assert waiting.wait() == 0, waiting.stderr
+    found = {reply["key"]: reply for reply in asyncio.run(replies.records())}
+    assert set(found) == {f"order {n}" for n in range(1, 6)}
+    assert found["order 1"]["record"] == {"url": f"{site.url}/page/1"}
+    assert len({reply["id"] for reply in found.values()}) == 5
+
+
 def test_feeds_that_are_killed_lose_nothing(project: Project, rabbitmq: RabbitServer) -> None:
     project.write(CODE)
     queue = RabbitQueue(rabbitmq)
     put(queue, SITELESS * 2)
-    variables = {"SHOAL_FEED_URL": queue.address(), "SHOAL_FEED_BATCH": "20", "SHOAL_FEED_BACKLOG": "100000"}
+    variables: dict[str, Any] = {
+        "SHOAL_FEED_URL": queue.address(),
+        "SHOAL_FEED_BATCH": "20",
+        "SHOAL_FEED_BACKLOG": "100000",
+    }
     for kill in range(3):
         command = project.start("feed", "shop.py", "--forever", **variables)
         least, deadline = (kill + 1) * len(SITELESS) // 8, time.monotonic() + 60

@@ -151,8 +151,8 @@ async def _drop_connection(source: Source) -> None:
             await (connection.close() if name == "_connection" else connection.aclose())
 
 
-async def _ids(client: Redis, stream: str) -> list[bytes]:
-    pending = await client.xpending_range(stream, "shoal", "-", "+", 100)
+async def _ids(client: Redis, stream: str) -> Any:
+    pending: Any = await client.xpending_range(stream, "shoal", "-", "+", 100)
     return [entry["message_id"] for entry in pending]
 
 
