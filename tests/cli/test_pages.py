@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ async def site() -> AsyncIterator[Site]:
     await site.stop()
 
 
-async def run(project: Project, *arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
+async def run(project: Project, *arguments: str, code: int = 0, **variables: Any) -> tuple[str, str]:
     """A command, while the site answers on this loop."""
     command = await asyncio.to_thread(lambda: project.shoal(*arguments, code=code, **variables))
     return command.stdout, command.stderr

@@ -321,7 +321,7 @@ async def test_a_full_disk_is_one_sentence_and_the_part_is_kept(
         return real(descriptor, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(downloads_module.os, "write", write)
+        patch.setattr(os, "write", write)
         with pytest.raises(
             StoreFailed, match=r"could not be written: No space left on device\. Free disk space"
         ) as caught:
