@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path, PurePosixPath
@@ -26,14 +26,16 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
+from multidict import CIMultiDict
 
 from shoal import storage
-from shoal.errors import InvalidItem, Permanent, ShoalError, StoreFailed, Throttled, Transient
+from shoal.errors import AttemptEnded, InvalidItem, Permanent, ShoalError, StoreFailed, Throttled, Transient
 from shoal.fetch import urls
 from shoal.fetch.body import inflater_of
 from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate, ResponseStream
 from shoal.model.url_key import key_hash, quoted, url_key
+from shoal.threads import ThreadRunner
 
 T = TypeVar("T")
 DEFAULT_NAME = "{folder}/{sha256}{ext}"
@@ -46,6 +48,7 @@ MAX_BREAKS = 3
 # A site that sends less than this in so many seconds keeps a slot for nothing.
 SLOW_SECONDS = 60.0
 SLOW_BYTES = 16 << 10
+MAX_THREADS = 16
 # Responses that are not the file are read up to this size, to tell what they mean.
 MAX_ERROR_BYTES = 64 << 10
 # Partial files that nobody continued are removed after this long.
@@ -132,6 +135,8 @@ class Downloads:
         self._partial = partial or Path(".shoal/files" if is_object else self.place) / ".partial"
         self._offline = offline
         self._pruned = False
+        # Not the loop's own threads, which resolve host names.
+        self._threads = ThreadRunner("shoal-download", max_threads=MAX_THREADS)
 
     async def save(
         self,
@@ -156,14 +161,18 @@ class Downloads:
             key = key_hash(url_key(request.url)).hex()
         except InvalidItem as error:
             raise Permanent(error.message) from None
-        transfer = _Transfer(self.place, request, name, max_bytes, sha256, deadline)
-        partial = await transfer.in_thread(self._open, key)
+        transfer = _Transfer(self._threads, self.place, request, name, max_bytes, sha256, deadline)
+        partial: _PartialFile = await transfer.in_thread(self._open, key)
         try:
             if self._offline:
                 return await transfer.earlier(partial)
             return await transfer.run(partial, fetcher, gate, jar)
         finally:
-            await asyncio.shield(asyncio.to_thread(partial.close))
+            await asyncio.shield(self._threads.run(partial.close))
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.close()
 
     def _open(self, key: str) -> _PartialFile:
         with _write_errors(self._partial):
@@ -178,6 +187,7 @@ class _Transfer:
 
     def __init__(
         self,
+        threads: ThreadRunner,
         place: str,
         request: Request,
         template: str,
@@ -185,6 +195,7 @@ class _Transfer:
         sha256: str | None,
         deadline: asyncio.Timeout | None,
     ) -> None:
+        self._threads = threads
         self._place = place
         self._request = request
         self._template = template
@@ -232,7 +243,7 @@ class _Transfer:
     async def in_thread(self, function: Any, *arguments: Any) -> Any:
         """Run a function on a thread while the deadline stands still."""
         with self._suspended_deadline():
-            return await asyncio.to_thread(function, *arguments)
+            return await self._threads.run(lambda: function(*arguments))
 
     async def _usable_earlier(self, partial: _PartialFile) -> Download | None:
         finished = partial.finished
@@ -247,9 +258,10 @@ class _Transfer:
         return download if size == download.bytes else None
 
     def _conditional(self, partial: _PartialFile, offset: int, finished: Download | None) -> Request:
-        headers = {**self._request.headers, "Accept-Encoding": "identity"}
+        headers = CIMultiDict(self._request.headers)
+        headers["Accept-Encoding"] = "identity"
         if offset:
-            headers |= {"Range": f"bytes={offset}-", "If-Range": partial.state.validator or ""}
+            headers["Range"], headers["If-Range"] = f"bytes={offset}-", partial.state.validator or ""
         elif finished is not None:
             if finished.etag:
                 headers["If-None-Match"] = finished.etag
@@ -316,7 +328,7 @@ class _Transfer:
                 await self._write(partial, block)
         if total is not None and partial.size != total:
             size = partial.size
-            await asyncio.to_thread(partial.reset)
+            await self._threads.run(partial.reset)
             raise Transient(f"{quoted(self._request.url)} has {size} bytes, but {total} were announced")
 
     async def _write(self, partial: _PartialFile, block: bytearray) -> None:
@@ -324,7 +336,7 @@ class _Transfer:
         data = bytes(block)
         # Cleared first: a cancelled attempt comes back here while the thread still writes.
         block.clear()
-        await asyncio.to_thread(partial.write, data)
+        await self._threads.run(lambda: partial.write(data))
 
     async def _read(self, response: ResponseStream) -> bytes:
         try:
@@ -366,8 +378,10 @@ class _Transfer:
             etag=headers.get("ETag"),
             last_modified=headers.get("Last-Modified"),
         )
-        finished: Download = await self.in_thread(partial.store, download, self._template)
-        return finished
+        with self._suspended_deadline():
+            return await self._threads.run_cancellable(
+                lambda is_cancelled: partial.store(download, self._template, is_cancelled)
+            )
 
     def _check_size(self, size: int | None) -> None:
         if size is not None and self._max_bytes is not None and size > self._max_bytes:
@@ -396,8 +410,9 @@ class _PartialFile:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        self._descriptor = -1
         self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
         self._data = folder / f"{key}.part"
         self._state_file = folder / f"{key}.json"
         self._finished_file = folder / f"{key}.done"
@@ -470,12 +485,16 @@ class _PartialFile:
     def read(self) -> bytes:
         return os.pread(self._descriptor, self.size, 0)
 
-    def store(self, download: Download, template: str) -> Download:
-        """Give the complete file its name. A file that has the name already is kept, and never replaced."""
+    def store(self, download: Download, template: str, is_cancelled: Callable[[], bool]) -> Download:
+        """Give the complete file its name. A file that has the name already is kept, and never replaced.
+
+        An upload ends early when `is_cancelled` says so; then nothing is stored.
+        """
         with self._lock:
             try:
-                path = self._upload(download) if storage.is_object_url(download.path) else self._link(download)
-            except (StoreFailed, Permanent):
+                is_object = storage.is_object_url(download.path)
+                path = self._upload(download, is_cancelled) if is_object else self._link(download)
+            except (StoreFailed, AttemptEnded):
                 raise
             except OSError as error:
                 raise _store_failed(download.path, error) from error
@@ -502,6 +521,10 @@ class _PartialFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        # An attempt that was cancelled while its file was opened.
+        self.close()
+
     def _link(self, download: Download) -> str:
         os.fsync(self._descriptor)
         path = Path(download.path)
@@ -516,7 +539,7 @@ class _PartialFile:
             return candidate
         raise Permanent(f"{path} exists with another content")
 
-    def _upload(self, download: Download) -> str:
+    def _upload(self, download: Download, is_cancelled: Callable[[], bool]) -> str:
         for candidate in _candidates(download):
             found = storage.stat(candidate)
             if found is not None and not _is_same(candidate, download):
@@ -526,6 +549,8 @@ class _PartialFile:
                 try:
                     os.lseek(self._descriptor, 0, os.SEEK_SET)
                     while block := os.read(self._descriptor, BLOCK_BYTES):
+                        if is_cancelled():
+                            raise Transient("the upload was cancelled")
                         target.write(block)
                     target.commit()
                 except BaseException:
