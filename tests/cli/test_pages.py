@@ -57,7 +57,8 @@ async def by_hand(item: Item, http: Http):
 """
 
 
-async def test_a_killed_download_goes_on_by_range_and_is_stored_once(project: Project, site: Site) -> None:  # S0.1
+async def test_a_killed_download_goes_on_by_range_and_is_stored_once(either: Project, site: Site) -> None:  # S0.1
+    project = either
     project.write(FILES)
     files = project.folder / ".shoal" / "files"
     site.answers["/"] = reply("<a href=/big.iso>big</a>")

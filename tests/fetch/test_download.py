@@ -330,7 +330,7 @@ async def test_a_full_disk_is_one_sentence_and_the_part_is_kept(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
         with pytest.raises(
-            StoreFailed, match=r"could not be written: No space left on device\. Free disk space"
+            StoreFailed, match=r"could not be written to .*/files/\.partial: No space left on device\. Free"
         ) as caught:
             await save()
     assert caught.value.exit_code == 3

@@ -311,32 +311,22 @@ class _Transfer:
     async def _write_body(
         self, response: ResponseStream, partial: _PartialFile, inflater: Any, total: int | None
     ) -> None:
-        block = bytearray()
+        writer = _BlockWriter(self._threads, partial, self._check_size)
         self._window_began, self._window_bytes = time.monotonic(), 0
         try:
             while chunk := await self._read(response):
                 for piece in inflater.feed(chunk) if inflater is not None else (chunk,):
-                    block += piece
-                    if len(block) >= BLOCK_BYTES:
-                        await self._write(partial, block)
+                    await writer.add(piece)
             if inflater is not None and inflater.is_cut_short:
                 raise Transient(f"{quoted(self._request.url)}: the compressed body ends too early")
         except zlib.error as error:
             raise Transient(f"{quoted(self._request.url)}: the compressed body is broken ({error})") from None
         finally:
-            if block:
-                await self._write(partial, block)
+            await writer.flush()
         if total is not None and partial.size != total:
             size = partial.size
             await self._threads.run(partial.reset)
             raise Transient(f"{quoted(self._request.url)} has {size} bytes, but {total} were announced")
-
-    async def _write(self, partial: _PartialFile, block: bytearray) -> None:
-        self._check_size(partial.size + len(block))
-        data = bytes(block)
-        # Cleared first: a cancelled attempt comes back here while the thread still writes.
-        block.clear()
-        await self._threads.run(lambda: partial.write(data))
 
     async def _read(self, response: ResponseStream) -> bytes:
         try:
@@ -403,6 +393,46 @@ class _Transfer:
             deadline.reschedule(ends_at + loop.time() - started)
 
 
+class _BlockWriter:
+    """Writes pieces in blocks on a thread, one behind the other, while the next block arrives."""
+
+    def __init__(self, threads: ThreadRunner, partial: _PartialFile, check_size: Callable[[int], None]) -> None:
+        self._threads = threads
+        self._partial = partial
+        self._check_size = check_size
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self._size = partial.size
+        self._writing: asyncio.Task[None] | None = None
+
+    async def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._waiting += len(piece)
+        if self._waiting >= BLOCK_BYTES:
+            await self._start()
+
+    async def flush(self) -> None:
+        """Write what is left, and wait until everything is written."""
+        if self._pieces:
+            await self._start()
+        await self._finish()
+
+    async def _start(self) -> None:
+        await self._finish()
+        block = b"".join(self._pieces)
+        self._size += len(block)
+        self._check_size(self._size)
+        # Forgotten first: a cancelled attempt flushes again while the thread still writes.
+        self._pieces, self._waiting = [], 0
+        self._writing = asyncio.create_task(self._threads.run(lambda: self._partial.write(block)))
+
+    async def _finish(self) -> None:
+        if self._writing is not None:
+            # A cancelled write would leave a gap before the next one.
+            await asyncio.shield(self._writing)
+            self._writing = None
+
+
 class _PartialFile:
     """The unfinished file of one URL, locked; another process that wants the same URL gets a file of its own.
 
@@ -413,6 +443,7 @@ class _PartialFile:
         self._descriptor = -1
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
+        self._root = folder.parent
         self._data = folder / f"{key}.part"
         self._state_file = folder / f"{key}.json"
         self._finished_file = folder / f"{key}.done"
@@ -448,7 +479,7 @@ class _PartialFile:
         if state.total is not None:
             size = min(size, state.total - 1)  # the site confirms a complete file by sending its last byte again
         size = max(0, size)
-        with _write_errors(self._data):
+        with _write_errors(self._root):
             os.ftruncate(self._descriptor, size)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             while block := os.read(self._descriptor, BLOCK_BYTES):
@@ -460,11 +491,11 @@ class _PartialFile:
         self.reset()
         self.state = state
         if state.validator is not None and self._is_shared:
-            with _write_errors(self._state_file):
+            with _write_errors(self._root):
                 _write_atomically(self._state_file, msgspec.json.encode(state))
 
     def reset(self) -> None:
-        with self._lock, _write_errors(self._data):
+        with self._lock, _write_errors(self._root):
             if self._is_shared:
                 self._state_file.unlink(missing_ok=True)
             os.ftruncate(self._descriptor, 0)
@@ -472,7 +503,7 @@ class _PartialFile:
             self.state, self.size, self._hash = _PartialState(), 0, hashlib.sha256()
 
     def write(self, block: bytes) -> None:
-        with self._lock, _write_errors(self._data):
+        with self._lock, _write_errors(self._root):
             if self._descriptor < 0:
                 return  # the attempt was cancelled meanwhile
             rest = memoryview(block)
@@ -503,7 +534,7 @@ class _PartialFile:
                     f"{download.url} could not be stored: {error.message}", remedy=error.remedy
                 ) from error
             stored = msgspec.structs.replace(download, path=path)
-            with _write_errors(self._finished_file):
+            with _write_errors(self._root):
                 _write_atomically(self._finished_file, msgspec.json.encode(_Finished(stored, template)))
             self._is_stored = True
         return stored
@@ -731,6 +762,6 @@ def _write_errors(path: Path) -> Iterator[None]:
 def _store_failed(path: object, error: OSError) -> StoreFailed:
     reason = error.strerror or type(error).__name__
     return StoreFailed(
-        f"{path} could not be written: {reason}.",
+        f"A download could not be written to {path}: {reason}.",
         remedy="Free disk space, or choose another folder with `files`. Nothing is lost; unfinished items run again.",
     )
