@@ -41,7 +41,7 @@ def try_(
         Path | None, typer.Option(metavar="DIR", help="Save the pages it fetches for tests, such as in tests/pages.")
     ] = None,
 ) -> None:
-    """Put one item through one stage and print its records, one a line. Nothing is stored.
+    """Put one item through one stage and print its records, one a line. Nothing but downloads is stored.
 
     Further items that it yields go to stderr; with --json everything is on stdout, distinguished by "kind". An attempt
     that does not succeed: exit 1. With --save, the lines of a test with the saved page go to stderr.

@@ -91,6 +91,8 @@ class AttemptResources:
                 self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
         await self.providers.close()
         self.threads.close()
+        if self.downloads is not None:
+            self.downloads.close()
         await self.politeness.close()
 
 
