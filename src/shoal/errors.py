@@ -19,8 +19,10 @@ ShoalError
 ├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
+├── SinkFailed                 a sink does not take records now; they stay in the ledger, and it is tried again
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
 ├── SecretMissing              a request needs a secret that this process was not given
+├── FeedUnavailable            the broker or folder that messages come from does not answer
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -115,6 +117,17 @@ class StoreFailed(ShoalError):
     exit_code = 3
 
 
+class SinkFailed(ShoalError):
+    """`retry_after`: seconds in which the sink does not want to be asked again."""
+
+    remedy = "Its records stay in the ledger, and it is tried again."
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str | None = None, retry_after: float = 0.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
+
+
 class StorageUnavailable(ShoalError):
     remedy = "Check the endpoint and the network, and try again; nothing was changed."
     exit_code = 3
@@ -123,6 +136,11 @@ class StorageUnavailable(ShoalError):
 class SecretMissing(ShoalError):
     remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
     exit_code = 2
+
+
+class FeedUnavailable(ShoalError):
+    remedy = "Start it, or correct the address; unacknowledged messages are delivered again."
+    exit_code = 3
 
 
 class AttemptEnded(ShoalError):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.model.log import Log
     from shoal.model.worker import Scope
     from shoal.notify.alert_thread import AlertThread
+    from shoal.sinks.thread import SinkThread
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
@@ -198,6 +199,7 @@ def build_worker(
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
+    registration = Registration(ledger, identity, options, log)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -205,6 +207,7 @@ def build_worker(
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
+        registration=registration,
         downloads=build_downloads(settings, offline=from_store),
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
@@ -218,7 +221,7 @@ def build_worker(
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
-        Registration(ledger, identity, options, log),
+        registration,
         AttemptRunner(resources, FailureLog(log)),
         open_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
         hang_timeout=longest + settings.lease,
@@ -233,6 +236,14 @@ def build_alert_thread(settings: Settings, log: Log) -> AlertThread:
 
     alone = msgspec.structs.replace(settings, pool_size=1)
     return AlertThread(lambda: connect_ledger(alone, create=False), settings, log=log)
+
+
+def build_sink_thread(settings: Settings, log: Log, *, only: tuple[str, ...] = ()) -> SinkThread:
+    """The thread that delivers to sinks. It opens the ledger itself, in its own thread."""
+    from shoal.sinks.thread import SinkThread
+
+    alone = msgspec.structs.replace(settings, pool_size=2)
+    return SinkThread(lambda: connect_ledger(alone, create=False), settings, log=log, only=only)
 
 
 def sqlite_path(ledger: str) -> Path | None:

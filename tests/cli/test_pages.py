@@ -100,7 +100,7 @@ async def test_saving_stages_and_http_download(project: Project, site: Site) -> 
     assert json.loads(first)["path"].startswith("other/")
     assert (json.loads(first)["same"], json.loads(again)["same"]) == (False, True)
     _, none = await run(project, *by_hand, SHOAL_FILES="", code=1)
-    assert "there is no folder for downloads" in none
+    assert "there is no folder for downloads: set `files`" in none
 
 
 SELECTORS = """

@@ -183,7 +183,7 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
     hooks = {"before_request", "after_response", "on_record", "on_start", "on_finish"}
     assert arguments | hooks | {"stage", "provide", "start", "run"} == scraper
-    assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
+    assert {"item", "on_error", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
 

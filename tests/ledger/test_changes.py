@@ -107,7 +107,10 @@ async def test_replaced_results_come_again_with_their_number(either_harness: Led
     )
     page = await harness.ledger.changes.read(at)
     assert [record.n for record in page.records] == [0, 1]
-    assert page.replaced == (ReplacedItem(run.id, a.item, 2), ReplacedItem(run.id, b.item, 0))
+    assert page.replaced == (
+        ReplacedItem(run.id, "shop", "page", a.item, 2),
+        ReplacedItem(run.id, "shop", "page", b.item, 0),
+    )
     first = await harness.ledger.changes.read(at, limit=1)
     assert (len(first.records), first.replaced, first.more) == (1, (), True)
     second = await harness.ledger.changes.read(first.end, limit=1)

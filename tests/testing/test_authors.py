@@ -16,7 +16,7 @@ import pytest
 from multidict import CIMultiDict
 
 import shoal.testing
-from shoal import Http, Item, Log, Page, Permanent, Request, Scraper, Throttled
+from shoal import Http, Item, Log, Page, Permanent, Request, Scraper, Throttled, css
 from shoal.errors import InvalidRecord, NotFound, UsageError
 from shoal.model.item import NewItem
 from shoal.testing import FakeHttp, LocalSite, RecordedLog, load_page, save_page, yielded_by
@@ -50,6 +50,15 @@ async def listing(page: Page, item: Item, log: Log) -> AsyncIterator[Any]:
     log.bind(page=page.url).info("found", links=1)
     yield {"url": page.url, "key": item.key}
     yield [None, river.item(page.join("/a")), ({"n": 1}, {"n": 2})]
+
+
+@dataclass
+class Title:
+    text: str = css("h1")
+
+
+@scraper.stage(record=Title)
+async def title(page: Page) -> None: ...
 
 
 @scraper.stage
@@ -389,3 +398,17 @@ assert "shoal.testing.conformance" not in sys.modules and "shoal.testing.machine
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'yielded'"):
         shoal.testing.yielded  # noqa: B018
+
+
+async def test_a_fake_http_downloads_into_a_folder(tmp_path: Path) -> None:
+    http = FakeHttp({f"{API}/data.csv": b"a,b"}, files=tmp_path)
+    done = await http.download(f"{API}/data.csv", name="{name}")
+    assert (done.path, Path(done.path).read_bytes()) == (str(tmp_path / "data.csv"), b"a,b")
+    assert http.urls == [f"{API}/data.csv"]
+    with pytest.raises(Permanent, match="no folder for downloads"):
+        await FakeHttp({f"{API}/data.csv": b"a,b"}).download(f"{API}/data.csv")
+
+
+def test_a_stage_without_a_body_yields_the_record_of_its_page() -> None:
+    found = yielded_by(title, Page.of(f"{API}/", "<h1>Rhine</h1>"))
+    assert found == [Title("Rhine")]

@@ -153,6 +153,9 @@ class _RobotsGate:
         if not rules.allowed(url):
             raise Skipped(f"robots.txt of {url_host(url)} forbids it")
 
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Every page may be looked at again."""
+
     async def before_send(self, hop: int) -> None:
         """Nothing to wait for."""
 

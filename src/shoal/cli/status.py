@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.cli.render.options import OptionalRunName, with_options
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from shoal.model.views import Counts
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
+    from shoal.observe.sinks import SinkStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
 MAX_PARTITIONS = 30
@@ -71,6 +73,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
     for each in found:
         for condition in each.conditions:
             session.data(f"Alert ({condition.kind.value}) of run {each.reading.snapshot.run.id}: {condition.text}")
+    _print_sinks(session, found[0].sinks)
 
 
 def _print_detail(session: Session, detail: RunStatusDetail) -> None:
@@ -95,6 +98,15 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
         _print_rest(session, len(detail.workers) - MAX_WORKERS, "workers")
     if detail.failures.groups:
         _print_failures(session, detail.failures)
+    _print_sinks(session, detail.sinks)
+
+
+def _print_sinks(session: Session, sinks: Sequence[SinkStatus]) -> None:
+    if sinks:
+        from shoal.cli.sinks import print_sinks
+
+        _print_title(session, "Sinks")
+        print_sinks(session, sinks)
 
 
 def _print_head(session: Session, reading: Reading) -> None:

@@ -62,6 +62,8 @@ class StageOptions(RetryOptions, total=False):
     - `partition`: affinity of the items.
     - `ordered`: items of a lane run one after another.
     - `follow`: links that become items.
+    - `dedupe_redirects`: a page that a redirect and a link lead to is visited once; by default for stages that follow
+      links.
     - `depth`: items that more items than this led to are left out.
     - `accept`: statuses that are failures otherwise, and reach the handler.
     - `record`: the type of every record; if its fields have selectors, the function needs no body.
@@ -84,6 +86,7 @@ class StageOptions(RetryOptions, total=False):
     partition: PartitionRule
     ordered: bool
     follow: Follow | bool
+    dedupe_redirects: bool | None
     record: type | None
     record_key: RecordKeyFields | None
     record_scope: Literal["run", "scraper"]
@@ -119,6 +122,8 @@ class Stage(Generic[P, T]):
         )
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
+        dedupe = options.get("dedupe_redirects")
+        self.dedupe_redirects = self.follow is not None if dedupe is None else dedupe
         self.record = options.get("record")
         self.record_keys = _record_key_rule(scraper.name, self.name, options)
         self.each = options.get("each")
@@ -311,6 +316,7 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "record": (type, "a class"),
         "headers": (Mapping, "a dict of names and values"),
         "ordered": (bool, "True or False"),
+        "dedupe_redirects": (bool, "True or False"),
         "save": (bool | str, "True, or the name of the file"),
         "max_bytes": (int, "a number of bytes"),
         "depth": (int, "a whole number from 0"),

@@ -150,6 +150,8 @@ class Downloads:
         While the body arrives, `deadline` stands still: a large file needs its time, but it must keep arriving.
         """
         check_template(name)
+        if request.method.upper() != "GET" or request.body is not None:
+            raise Permanent(f"{request.method} {quoted(request.url)} cannot be saved: downloads are GET requests")
         try:
             key = key_hash(url_key(request.url)).hex()
         except InvalidItem as error:

@@ -171,6 +171,8 @@ class HttpFetcher:
                     gate.request_done(chain.hop)
             seconds += perf_counter() - started
             chain.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
+            if gate is not None:
+                await gate.on_redirect(chain.url, chain.method)
         page = Page(
             chain.url,
             requested_url=request.url,

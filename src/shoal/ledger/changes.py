@@ -258,7 +258,7 @@ def _page(
     if pairs and _done_to(changes[0], after) >= 0:
         counts.setdefault(0, after.n + 1)
     replaced = tuple(
-        ReplacedItem(change.stage.run_id, item, counts.get(pair, 0))
+        ReplacedItem(change.stage.run_id, change.stage.scraper, change.stage.name, item, counts.get(pair, 0))
         for pair, (change, item) in enumerate(pairs)
         if change.replaced and (not end.item or (change.position, item) < (end.change, end.item))
     )

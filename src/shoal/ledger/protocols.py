@@ -21,9 +21,9 @@ from shoal.model.changes import (
     RecordRef,
     ResultCursor,
 )
-from shoal.model.item import ClaimedItem, Lease, NewItem
+from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.run import Run, RunSpec
 from shoal.model.views import (
     AttemptView,
@@ -50,7 +50,7 @@ from shoal.model.views import (
 from shoal.model.worker import ALL_WORK, HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerView
 
 ALL_ITEMS = ItemFilter()
-Entry = str | bytes | NewItem
+Entry = str | bytes | NewItem | PreparedItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 # Called with the number of items that a bulk change has processed so far.
 OnProgress = Callable[[int], object]
@@ -143,6 +143,14 @@ class Claims(Protocol):
 class Commits(Protocol):
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         """Results, follow-ups, attempts, outcomes, lanes and counts of these attempts, in one transaction."""
+
+    async def visit_redirect(self, worker: str, visit: RedirectVisit) -> RedirectReply:
+        """Decide whether an attempt may request the target of a redirect: each page is visited by one item.
+
+        A new target becomes an alias of the item: an item that has ended as skipped, so that links to it are
+        duplicates. If the target is the page of another item, this item ends as skipped; committing it again is
+        reported as repeated.
+        """
 
 
 class Changes(Protocol):

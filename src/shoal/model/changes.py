@@ -73,6 +73,8 @@ class ReplacedItem(msgspec.Struct, frozen=True):
     """An item whose records were replaced. Records from number `count` on no longer exist."""
 
     run_id: str
+    scraper: str
+    stage: str
     item: int
     count: int
 

@@ -28,7 +28,8 @@ class OutcomeClass(StrEnum):
     THROTTLED = "throttled"
     BLOCKED = "blocked"
     SKIPPED = "skipped"
-    # These three are set by the ledger, never by a worker.
+    # The rest is set by the ledger, never by a worker. DUPLICATE: a redirect leads to the page of another item.
+    DUPLICATE = "duplicate"
     CRASHED = "crashed"
     POISON = "poison"
     RELEASED = "released"
@@ -93,6 +94,39 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     follow_ups: tuple[NewItem | PreparedItem, ...] = ()
     seconds: float = 0.0
     detail: Mapping[str, Any] | None = None
+
+
+class RedirectVisit(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that is about to request the target of a redirect.
+
+    `via`: the key hash of the target before, when that redirected in turn. `shown`: the target's URL for messages.
+    """
+
+    lease: Lease
+    target: PreparedItem
+    via: bytes | None = None
+    shown: str = ""
+    seconds: float = 0.0
+
+
+class VisitDecision(StrEnum):
+    """What the attempt does with the target of a redirect.
+
+    VISIT: request it. DUPLICATE: it is the page of another item; the ledger has ended this item as skipped. WAIT: an
+    item that runs now has the same target, so try again later. LOST: the lease is no longer valid.
+    """
+
+    VISIT = "visit"
+    DUPLICATE = "duplicate"
+    WAIT = "wait"
+    LOST = "lost"
+
+
+class RedirectReply(msgspec.Struct, frozen=True):
+    """`same_as`: the item whose page the target is, if it is another one."""
+
+    decision: VisitDecision
+    same_as: int | None = None
 
 
 DONE = AttemptDecision(DecisionKind.DONE, OutcomeClass.DONE)

@@ -26,6 +26,7 @@ from shoal.observe.formatting import (
     printable,
 )
 from shoal.observe.meter import recent_rate
+from shoal.observe.sinks import SinkStatus
 from shoal.observe.snapshot import Snapshot, find_bottleneck, take_snapshot
 
 RAISE_PREFIX = "alert:"
@@ -139,6 +140,15 @@ def handler_fails_condition(worker: str, now: dt.datetime) -> AlertCondition:
     return AlertCondition(kind=AlertKind.FAILURE, episode=f"broke-off-{now:%Y%m%dT%H}", text=text)
 
 
+def sink_condition(status: SinkStatus) -> AlertCondition | None:
+    """A sink is further behind than its `lag_alert` allows. `episode`: since when."""
+    if status.lag_seconds < status.lag_alert or status.behind_since is None:
+        return None
+    return AlertCondition(
+        kind=AlertKind.SINK, episode=f"{status.name}-{_timestamp(status.behind_since)}", text=f"{status.sentence}."
+    )
+
+
 def _is_collection(run: Run) -> bool:
     """Whether the items of the run are members of a collection, each with its own run and alerts."""
     return run.scraper.startswith(COLLECTION_SCRAPER_PREFIX)
@@ -156,6 +166,7 @@ _TITLE_VERB = {
     AlertKind.FAILURE: "failed",
     AlertKind.STALL: "stalled",
     AlertKind.ERRORS: "keeps failing",
+    AlertKind.SINK: "is not delivered",
 }
 
 

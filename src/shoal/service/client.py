@@ -23,6 +23,7 @@ from shoal.define.scraper import Scraper
 from shoal.errors import UsageError
 from shoal.export import ExportReport, IncrementReport, Layout, export_new, export_run
 from shoal.export.records import decode_record, result_pages
+from shoal.feeds.source import Source
 from shoal.ledger.protocols import ALL_ITEMS, Ledger
 from shoal.model.item import NewItem
 from shoal.model.lane import LaneView
@@ -33,6 +34,7 @@ from shoal.observe.snapshot import Snapshot, take_snapshot
 from shoal.service import inspect, steer
 from shoal.service.begin import RunChoice
 from shoal.service.events import Host, OnEvent, ignore
+from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
 from shoal.service.lookup import (
     configure,
@@ -112,10 +114,7 @@ class Fleet:
         does not finish yet. Raises UsageError when there is nothing valid to store.
         """
         choice = RunChoice.of(fresh=fresh, resume=resume)
-        if isinstance(scraper, str):
-            found, settings = load_configured(scraper, self.settings)
-        else:
-            found, settings = scraper.check(), configure(scraper, self.settings)
+        found, settings = self._configured(scraper)
         return await enqueue_on(
             *(self._open, found, settings, self._host),
             choice=choice,
@@ -124,6 +123,45 @@ class Fleet:
             seal=not keep_open,
             by=self._by,
         )
+
+    async def feed(  # noqa: PLR0913 - most by keyword
+        self,
+        scraper: str | Scraper,
+        source: str | Source,
+        *,
+        stage: str | None = None,
+        forever: bool = False,
+        idle: float | None = None,
+        backlog: int | None = None,
+        batch: int | None = None,
+        work: bool = False,
+        fresh: bool = False,
+        resume: bool = False,
+    ) -> FeedReport:
+        """Feed a run from a queue, a stream, a list, a folder or standard input, until it is empty.
+
+        `source`: an address as for `shoal feed`, with its password, or a source of your own. `forever`: the run stays
+        open, and this goes on until its task is cancelled, which returns unacknowledged messages. `idle`, `backlog`
+        and `batch` replace the settings `feed_idle`, `feed_backlog` and `feed_batch`. `work`: also work on the run.
+        """
+        found, settings = self._configured(scraper)
+        request = FeedRequest(
+            source=source,
+            stage=stage,
+            forever=forever,
+            idle=settings.feed_idle if idle is None else idle,
+            backlog=settings.feed_backlog if backlog is None else backlog,
+            batch=settings.feed_batch if batch is None else batch,
+            works=work,
+            choice=RunChoice.of(fresh=fresh, resume=resume),
+            by=self._by,
+        )
+        return await feed_on(self._open, found, settings, request, self._host)
+
+    def _configured(self, scraper: str | Scraper) -> tuple[Scraper, Settings]:
+        if isinstance(scraper, str):
+            return load_configured(scraper, self.settings)
+        return scraper.check(), configure(scraper, self.settings)
 
     # Reading
 

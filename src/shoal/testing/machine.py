@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shoal.errors import WorkerLost, WrongState
 from shoal.model.changes import LOG_BEGIN, ChangePosition
-from shoal.model.item import ClaimedItem, ItemState, NewItem
+from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
@@ -47,6 +47,10 @@ class ModelItem(msgspec.Struct):
     state: str = "open"
     epochs: int = 0
     follow_up: bool = False
+    # A duplicate: the item whose page it is. An alias was never anything else; it may redirect further.
+    same_as: tuple[str, str] | None = None
+    alias: bool = False
+    redirects: bool = False
 
 
 class ModelLease(msgspec.Struct):
@@ -57,6 +61,7 @@ class ModelLease(msgspec.Struct):
     valid: bool = True
     started: bool = False
     committed: FinishedAttempt | None = None
+    via: str | None = None
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -274,6 +279,49 @@ class LedgerMachine(RuleBasedStateMachine):
         elif kind in ("dead", "skipped"):
             known.state = kind
 
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data(), to=st.sampled_from([*KEYS[:6], "r0", "r1", "r2"]))
+    def redirect(self, data: st.DataObject, to: str) -> None:
+        """The page of an item redirects to another one."""
+        held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        stage, own = held.claimed.stage, (held.claimed.stage, held.claimed.name)
+        visit = RedirectVisit(
+            lease=held.claimed.lease,
+            target=prepare(NewItem(key=to, stage=stage), stage),
+            via=None if held.via is None else prepare(NewItem(key=held.via), stage).key_hash,
+            shown=to,
+        )
+        before = self.now()
+        reply = self.run_sync(self.ledger.commits.visit_redirect(held.worker, visit))
+        if not held.valid:
+            assert reply.decision is VisitDecision.LOST
+            return
+        passed = None if held.via is None else self.items[stage, held.via]
+        if passed is not None and passed.alias and passed.same_as == own:
+            passed.redirects = True
+        known = self.items.get((stage, to))
+        page = self.page_of((stage, to))
+        if known is None:
+            self.items[stage, to] = ModelItem(stage, None, "skipped", same_as=own, alias=True)
+        elif not (known.redirects or page == own):
+            owner = known.same_as if known.alias else None
+            runs = any(h.valid and (h.claimed.stage, h.claimed.name) == owner for h in self.held)
+            assert reply.decision is (VisitDecision.WAIT if runs else VisitDecision.DUPLICATE), (known, reply)
+            if not runs:
+                if not held.started:
+                    self.record_start(held.claimed.lane, before - self.now())
+                held.valid, held.committed = False, skipped(held.claimed)
+                self.items[own].state, self.items[own].same_as = "skipped", page
+            return
+        assert reply.decision is VisitDecision.VISIT, (known, reply)
+        held.via = to
+
+    def page_of(self, name: tuple[str, str]) -> tuple[str, str]:
+        """The item whose page this one is."""
+        while (known := self.items.get(name)) is not None and known.same_as is not None:
+            name = known.same_as
+        return name
+
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
     def commit_again(self, data: st.DataObject) -> None:
@@ -468,7 +516,7 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
         for known in expected:
-            known.state = "open"
+            known.state, known.same_as, known.alias, known.redirects = "open", None, False, False
 
     @rule(limit=st.integers(1, 4))
     def read_changes(self, limit: int) -> None:

@@ -26,6 +26,8 @@ from shoal.model.redaction import HIDDEN, is_secret_name, redacted
 from shoal.model.url_key import url_key
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from shoal.define.stage import AnyStage
     from shoal.fetch.page import Fetcher, Request, RequestGate, ResponseStream
     from shoal.model.outcome import FinishedAttempt

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
-from shoal.define.follow import Follow
+from shoal.define.follow import Follow, StageLinks
 from shoal.define.hooks import PreparedHook, type_text
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
@@ -21,11 +21,12 @@ from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
-from shoal.model.redaction import redacted
 from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
+from shoal.worker.redirects import RedirectGate
+from shoal.worker.registration import Registration
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -35,7 +36,7 @@ class AttemptResources:
     """What all attempts of a process share.
 
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
-    whose handlers have parsed a page.
+    whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class AttemptResources:
         "parsing_stages",
         "politeness",
         "providers",
+        "registration",
         "scraper",
         "threads",
     )
@@ -61,6 +63,7 @@ class AttemptResources:
         log: Log,
         in_lanes: bool = True,
         memory: MemoryBudget | None = None,
+        registration: Registration | None = None,
         downloads: Downloads | None = None,
     ) -> None:
         self.downloads = downloads
@@ -69,6 +72,7 @@ class AttemptResources:
         self.politeness = politeness
         self.log = log
         self.in_lanes = in_lanes
+        self.registration = registration
         self.memory = memory or MemoryBudget()
         self.threads = ThreadRunner("shoal-handler")
         self.providers = WorkerProviders(scraper, self.threads, log)
@@ -142,7 +146,7 @@ class Attempt:
 
     def make_http(self, *, with_hooks: bool = True) -> Http:
         scraper = self._resources.scraper
-        return Http(
+        http = Http(
             self._resources.fetcher,
             gate=self._gate,
             jar=self._jar(),
@@ -152,6 +156,8 @@ class Attempt:
             deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
         )
+        http.link_source = StageLinks(self._stage, self.item)
+        return http
 
     @property
     def log(self) -> Log:
@@ -250,12 +256,10 @@ class Attempt:
 
     async def _save_file(self, name: str) -> Download:
         request, resources = self._own_request(), self._resources
-        if resources.downloads is None:
-            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
-        if request.method != "GET":
-            raise Permanent(f"{request.method} {redacted(request.url)} cannot be saved: downloads are GET requests")
+        if resources.downloads is None:
+            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
         self.step = "its file was downloaded"
         return await resources.downloads.save(
             resources.fetcher,
@@ -272,7 +276,12 @@ class Attempt:
         request = self._own_request()
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
-        self.page = page = await self._resources.fetcher.fetch(request, gate=self._gate, jar=self._jar())
+        redirects = self._redirect_gate()
+        gate = self._gate if redirects is None else redirects
+        self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
+        page.link_source = StageLinks(stage, self.item)
+        if redirects is not None:
+            await redirects.check(page)
         if self._hooks is not None:
             self.page = page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
@@ -285,6 +294,15 @@ class Attempt:
                 f"soft block: {reason}" if isinstance(reason, str) else "soft block: by the stage's `blocked` function"
             )
         return page
+
+    def _redirect_gate(self) -> RedirectGate | None:
+        """The gate of a crawl, in which each page is visited once; None for other stages."""
+        stage, resources = self._stage, self._resources
+        if not stage.dedupe_redirects or resources.registration is None:
+            return None
+        return RedirectGate(
+            self._gate, resources.registration, stage, self.claimed, self.item, in_lanes=resources.in_lanes
+        )
 
     async def _call(self, output: Output, arguments: dict[str, Any]) -> None:
         await self._collect(output, self._stage.function, self._stage.signature.kind, arguments)

@@ -186,6 +186,9 @@ class AttemptGate:
             self.request_done(hop)
             raise
 
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Each request is limited by itself."""
+
     async def before_send(self, hop: int) -> None:
         if self._start is not None:
             await self._start.before_send()

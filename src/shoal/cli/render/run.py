@@ -10,7 +10,8 @@ from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
 from shoal.observe.formatting import format_ends, keyed_records_text, pluralize, printable
-from shoal.service.records import failure_records, run_record
+from shoal.observe.sinks import undelivered_lines
+from shoal.service.records import failure_records, run_record, sink_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -164,6 +165,7 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
                 "work": report.work,
                 "failures": failure_records(report.failures),
                 "failures_complete": report.failures.complete,
+                "sinks": [sink_record(sink) for sink in report.sinks],
             }
         )
         return
@@ -172,6 +174,8 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
+    for line in undelivered_lines(report.sinks):
+        session.complain(line)
     if resume_arguments is not None:
         _print_next(session, report, resume_arguments, exported=exported)
 

@@ -244,3 +244,43 @@ where not exists (select 1 from temp.ended e where e.item = j.value ->> 0)
 
 -- name: commit_end
 delete from temp.ended
+
+-- name: redirect_lease
+-- The item that this one ended as a duplicate of, when this call was made before; 0: it has its lease.
+select coalesce((select 0 from lease s where s.item = ?1 and s.epoch = ?2),
+                (select o.detail ->> 'same_as' from outcome o
+                 where o.item = ?1 and o.epoch = ?2 and o.outcome = 'duplicate'))
+
+-- name: redirect_passed
+-- The alias ?2 (a hash) of the item ?3 redirects further.
+update outcome set detail = json_object('same_as', ?3, 'redirects', json('true'))
+where item = (select i.id from item i where i.stage = ?1 and i.key_hash = ?2) and epoch = 0
+  and outcome = 'duplicate' and detail ->> 'same_as' = ?3
+
+-- name: redirect_target
+-- [item, the item whose alias it is, whether it redirects further, whether that item runs now].
+select json_array(i.id, o.detail ->> 'same_as', o.detail ->> 'redirects' is not null,
+                  exists (select 1 from lease s where s.item = o.detail ->> 'same_as'))
+from item i left join outcome o on o.item = i.id and o.epoch = 0 and o.outcome = 'duplicate'
+where i.stage = ?1 and i.key_hash = ?2
+
+-- name: redirect_same_as
+-- The item whose page an item is, through all that are duplicates of others.
+with recursive same (item, step) as (
+    select ?1, 0
+    union all
+    select o.detail ->> 'same_as', s.step + 1 from same s
+    cross join outcome o on o.item = s.item and o.state = 'skipped' and o.outcome = 'duplicate'
+    where s.step < 1000
+)
+select s.item from same s order by s.step desc limit 1
+
+-- name: redirect_alias
+-- An alias ends at once. ?1: the item whose alias it is; ?2: its own id.
+insert into outcome (item, claimed_at, ended_at, run, queue, epoch, seconds, tries, rescues, state, outcome, error, detail)
+select i.id, ?3, ?3, i.run, i.queue, 0, 0, 0, 0, 'skipped', 'duplicate',
+       'the same page as item ' || ?1 || ', which redirects to it', json_object('same_as', ?1)
+from item i where i.id = ?2
+
+-- name: redirect_count
+insert into queue_count (queue, skipped) values (?1, 1) on conflict (queue) do update set skipped = skipped + 1
