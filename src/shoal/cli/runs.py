@@ -128,9 +128,7 @@ def compare(
     if not records_too:
         return
     shown = RecordChanges(session, limit)
-    totals = session.with_ledger(
-        lambda ledger: compare_records(ledger, one.run, other.run, on_change=shown.add)
-    )
+    totals = session.with_ledger(lambda ledger: compare_records(ledger, one.run, other.run, on_change=shown.add))
     shown.print_totals(totals)
     if exit_code and totals.differs:
         raise typer.Exit(1)

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import WorkerLost, WrongState
-from shoal.model.item import ClaimedItem, ItemState, NewItem
+from shoal.model.item import ClaimedItem, ItemState, Lease, NewItem
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, record_key, retry, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -77,7 +77,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.workers: list[str] = []
         self.silent: dict[str, float] = {}
         self.earliest: dict[str, float] = {}
-        self.expected_results = 0
+        # How many records without a key each item has.
+        self.plain_records: dict[int, int] = {}
+        self.new_records = 0
         # The item that stored the record with a key, by stage and key.
         self.owners: dict[tuple[str, str], int] = {}
         self.paused = False
@@ -255,18 +257,49 @@ class LedgerMachine(RuleBasedStateMachine):
         kind = end.decision.kind.value
         if kind == "done":
             known.state = "done"
-            if not end.record_keys:
-                self.expected_results += len(end.records)
-            for key in end.record_keys:
-                # A first record stays, an upserted one is replaced by each later one.
-                self.owners.setdefault((item.stage, key.text), item.item)
-                if key.replaces:
-                    self.owners[item.stage, key.text] = item.item
-            for new in end.follow_ups:
-                assert new.key is not None
-                self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
+            self.store_records(item.stage, item.item, end)
         elif kind == "dead":
             known.state = "dead"
+
+    def store_records(self, stage: str, item: int, end: FinishedAttempt) -> None:
+        self.plain_records[item] = 0 if end.record_keys else len(end.records)
+        for key in end.record_keys:
+            # A first record stays, an upserted one is replaced by each later one.
+            place = stage, key.text
+            self.new_records += place not in self.owners
+            if key.replaces or place not in self.owners:
+                self.owners[place] = item
+        for new in end.follow_ups:
+            assert new.key is not None
+            self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
+
+    @precondition(lambda self: any(known.state in ("done", "dead") for known in self.items.values()))
+    @rule(data=st.data(), kind=st.sampled_from(["done", "keyed", "upsert", "follow"]), stale=st.booleans())
+    def replay(self, data: st.DataObject, kind: str, stale: bool) -> None:
+        """The records of an item that is done or dead are replaced, unless it has changed since it was read."""
+        ended = sorted(place for place, known in self.items.items() if known.state in ("done", "dead"))
+        stage, key = data.draw(st.sampled_from(ended))
+        view = self.run_sync(self.ledger.reads.item(self.run.id, key=key, stage=stage))
+        lease = Lease(view.id, view.epoch - stale, self.run.no)
+        records, keys, new = [f'{{"epoch": {view.epoch}}}'], [], []
+        if kind in ("keyed", "upsert"):
+            names = data.draw(st.lists(st.sampled_from(RECORD_KEYS), max_size=3))
+            texts = [f"{kind}-{name}" for name in names]
+            keys = [record_key(stage, text, replaces=kind == "upsert") for text in texts]
+            records = [f'{{"key": "{text}", "value": {view.epoch}}}' for text in texts]
+        elif kind == "follow":
+            new = [NewItem(key=f"{key}+", stage="page", lane=self.lane_name("page", "host-a"))]
+        end = FinishedAttempt(
+            lease=lease, decision=DONE, records=tuple(records), record_keys=tuple(keys), follow_ups=tuple(new)
+        )
+        report = self.run_sync(self.ledger.steering.replay(end))
+        assert report.replayed == (not stale)
+        if not stale:
+            # Its older keys are free, but a key that it had stays its own.
+            kept = {(stage, each.text) for each in keys}
+            self.owners = {place: item for place, item in self.owners.items() if item != view.id or place in kept}
+            self.items[stage, key].state = "done"
+            self.store_records(stage, view.id, end)
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -496,8 +529,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
-        assert counts.results == self.expected_results + len(self.owners)
-        assert counts.new_records == len(self.owners)
+        assert counts.results == sum(self.plain_records.values()) + len(self.owners)
+        assert counts.new_records == self.new_records
         rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
         assert {(row.stage, row.record_key): row.item for row in rows if row.record_key} == self.owners
 

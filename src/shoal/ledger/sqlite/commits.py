@@ -51,18 +51,12 @@ class SqliteCommits(BaseCommits):
 
     async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
         all_done = all(end.decision == DONE and end.detail is None for end in finished)
-        results = {
-            f"{end.lease.item}:{n}": record
-            for end in finished
-            if not end.record_keys
-            for n, record in enumerate(end.records)
-        }
         queued = await prepare_follow_ups(self._catalog, finished)
         ends = _CommitBatch(
             len(finished),
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
-            json_text(results) if results else None,
+            plain_records(finished),
             keyed_records(finished),
             None if queued is None else as_batch(queued),
         )
@@ -99,7 +93,7 @@ def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence
     )
 
 
-def store_keyed(tx: Transaction, worker: int, keyed: KeyedRecords) -> int:
+def store_keyed(tx: Transaction, worker: int | None, keyed: KeyedRecords) -> int:
     """Store the records of done items in temp.ended, each key once. Returns how many were dropped."""
     tx.run("commit_keyed", keyed.records, keyed.hashes)
     tx.run("commit_keyed_move")
@@ -110,6 +104,17 @@ def store_keyed(tx: Transaction, worker: int, keyed: KeyedRecords) -> int:
     dropped: int = tx.value("commit_keyed_dropped")
     tx.run("commit_keyed_end")
     return dropped
+
+
+def plain_records(finished: Sequence[FinishedAttempt]) -> str | None:
+    """The records without a key, {"item:n": record}; None when there are none."""
+    results = {
+        f"{end.lease.item}:{n}": record
+        for end in finished
+        if not end.record_keys
+        for n, record in enumerate(end.records)
+    }
+    return json_text(results) if results else None
 
 
 def keyed_records(finished: Sequence[FinishedAttempt]) -> KeyedRecords | None:
