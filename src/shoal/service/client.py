@@ -34,9 +34,18 @@ from shoal.service import inspect, steer
 from shoal.service.begin import RunChoice
 from shoal.service.events import Host, OnEvent, ignore
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
-from shoal.service.lookup import configure, find_run, ledger_named_in_errors, load_configured, operator, url_source
+from shoal.service.lookup import (
+    LATEST,
+    configure,
+    find_run,
+    ledger_named_in_errors,
+    load_configured,
+    operator,
+    url_source,
+)
+from shoal.service.replay import ReplaySummary, replay_items
 from shoal.service.run import EnqueueReport, enqueue_on, flag_text
-from shoal.service.steer import ReleasedLeases, RemovedRun, ReplayedItem, ResumedRun
+from shoal.service.steer import ReleasedLeases, RemovedRun, ResumedRun
 from shoal.wiring import open_ledger
 
 
@@ -83,6 +92,12 @@ class Fleet:
     def _by(self) -> str:
         return self._operator or operator()
 
+    def _configured(self, scraper: str | Scraper) -> tuple[Scraper, Settings]:
+        """The scraper, a name of `shoal.toml`, a file, `module:scraper`, or the object, and its settings."""
+        if isinstance(scraper, str):
+            return load_configured(scraper, self.settings)
+        return scraper.check(), configure(scraper, self.settings)
+
     # Enqueueing
 
     async def enqueue(
@@ -104,10 +119,7 @@ class Fleet:
         does not finish yet. Raises UsageError when there is nothing valid to store.
         """
         choice = RunChoice.of(fresh=fresh, resume=resume)
-        if isinstance(scraper, str):
-            found, settings = load_configured(scraper, self.settings)
-        else:
-            found, settings = scraper.check(), configure(scraper, self.settings)
+        found, settings = self._configured(scraper)
         return await enqueue_on(
             *(self._open, found, settings, self._host),
             choice=choice,
@@ -235,10 +247,26 @@ class Fleet:
         return await steer.cancel_items(self._open, run, which, key=key, limit=limit, by=self._by)
 
     async def replay(
-        self, run: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
-    ) -> ReplayedItem:
-        """Queue one dead or cancelled item again."""
-        return await steer.replay_item(self._open, run, id=id, key=key, stage=stage, by=self._by)
+        self,
+        scraper: Scraper | str,
+        run: str = LATEST,
+        which: ItemFilter = ALL_ITEMS,
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        follow_ups: bool = True,
+    ) -> ReplaySummary:
+        """Run the handlers of done items again on their stored pages, and replace their results."""
+        code, settings = self._configured(scraper)
+        if run == LATEST:
+            run = f"{LATEST}:{code.name}"
+        return await replay_items(
+            *(self._open, code, settings, self._host, run, which),
+            key=key,
+            limit=limit,
+            follow_ups=follow_ups,
+            by=self._by,
+        )
 
     async def release(self, *, older_than: float = 300.0, run: str | None = None) -> ReleasedLeases:
         """Return leases that were claimed more than `older_than` seconds ago, and those of dead workers."""

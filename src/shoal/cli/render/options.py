@@ -20,7 +20,7 @@ MAX_ID_DIGITS = 18  # more than any ledger counts to
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
-def _item_id(text: str) -> int:
+def parse_item_id(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise typer.BadParameter(f"{text!r} is no item's number; name an item by its key or URL with --key {text!r}.")
     if len(text) > MAX_ID_DIGITS:
@@ -31,7 +31,7 @@ def _item_id(text: str) -> int:
 RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
 OptionalRunName = Annotated[Text, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
 ItemId = Annotated[
-    int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=_item_id)
+    int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=parse_item_id)
 ]
 ItemKey = Annotated[Text, typer.Option("--key", help="The item by its key or URL instead.")]
 
