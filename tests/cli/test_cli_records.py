@@ -101,3 +101,16 @@ def test_replay_survives_a_kill_and_says_what_failed(offers: Shoal, site: Site) 
     nowhere = offers("items", "replay", "latest", "-y", "--scraper", "nosuch.py")
     assert nowhere.returncode != 0
     assert not offers("db", "check", "--deep").returncode
+
+
+def test_a_field_that_is_suddenly_empty_is_a_warning(offers: Shoal, tmp_path: Path) -> None:
+    first = offers("run", "offers.py", PAGES="25")
+    assert "Check the field" not in first.stderr
+    broken = (tmp_path / "offers.py").read_text().replace('"price": price', '"price": None')
+    (tmp_path / "offers.py").write_text(broken)
+    second = offers("run", "offers.py", "--fresh", "-q", PAGES="25")
+    assert second.returncode == 0
+    assert "Check the field: price is empty in 24 of 25 records of page; last run 0%." in second.stderr
+    (report,) = lines(offers("run", "offers.py", "--fresh", "--json", PAGES="25"))
+    assert report["coverage"] == []  # the last run was not better
+    assert "coverage" in offers("alerts", "ls").stdout

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.errors import NotFound, UsageError, WrongState
-from shoal.model.item import ItemState
+from shoal.errors import NotFound, UsageError
 from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
 from shoal.service import steer

@@ -101,7 +101,7 @@ def load_code_of_run(session: Session, target: str | None, run: Run) -> tuple[Sc
         known = run.scraper in session.settings.scrapers
         if not known and not files:
             raise NotFound(
-                f"The code of {run.scraper} was not found: shoal.toml does not name it, and there is no {run.scraper}.py.",
+                f"The code of {run.scraper} was not found: not in shoal.toml, and there is no {run.scraper}.py.",
                 remedy="Name it with --scraper, such as --scraper books.py.",
             )
         target = run.scraper if known else files[0]

@@ -153,7 +153,10 @@ class SqlReads:
         check_limit(limit)
         after, _ = _place(cursor)
         found = await self._db.fetch(self._sql["results_by_record_key"], run.no, after, limit)
-        rows = tuple(SortedResult((row[0], 0), ResultRow(*row[1:], "new", "run")) for row in map(tuple, found))
+        rows = tuple(
+            SortedResult((hash_, 0), ResultRow(item, n, stage, key, url, record, record_key, "new", "run"))
+            for hash_, item, n, stage, key, url, record, record_key in map(tuple, found)
+        )
         return CursorPage(rows, f"{rows[-1].place[0].hex()}.0" if len(rows) == limit else None)
 
     async def results_by_item_key(

@@ -15,6 +15,7 @@ import msgspec
 
 from shoal.define.scraper import Scraper
 from shoal.errors import UsageError
+from shoal.export.coverage import store_coverage
 from shoal.ledger.protocols import ALL_ITEMS
 from shoal.model.item import ClaimedItem, ItemState
 from shoal.model.outcome import DecisionKind
@@ -121,6 +122,8 @@ async def replay_items(  # noqa: PLR0913 - most by keyword
         summary = replay.summary()
         detail = {"items": summary.replayed, "failed": summary.failed}
         await ledger.runs.record_event(found.id, "items.replayed", found.id, detail, by=by)
+    if summary.replayed:
+        await store_coverage(ledger, await ledger.runs.get(found.id))
     return summary
 
 

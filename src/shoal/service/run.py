@@ -22,11 +22,13 @@ from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
 from shoal.errors import ShoalError
 from shoal.export import ExportReport, check_target, export_run
+from shoal.export.coverage import CoverageWarning, check_coverage
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts
 from shoal.model.worker import Scope
+from shoal.notify.conditions import coverage_rules
 from shoal.notify.delivery import check_addresses
 from shoal.observe.failures import Failures, read_failures
 from shoal.service.begin import (
@@ -93,7 +95,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended, or how far it came.
 
     `work` is what this process did; None when the run of the idempotency key had ended before. `list_is_stored`: the
-    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed.
+    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed. `coverage`:
+    the fields that are empty in most records, or far more often than in the last finished run.
     """
 
     run: Run
@@ -105,6 +108,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     list_is_stored: bool = True
     export: ExportReport | None = None
     export_error: ShoalError | None = None
+    coverage: tuple[CoverageWarning, ...] = ()
 
     @property
     def run_id(self) -> str:
@@ -224,7 +228,15 @@ async def make_report(
     counts = await ledger.reads.stats(run_id)
     failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), items_read=0, complete=True)
     run = await ledger.runs.get(run_id)
-    return RunReport(run=run, counts=counts, failures=failures, settings=settings, work=work, resumed=resumed)
+    return RunReport(
+        run=run,
+        counts=counts,
+        failures=failures,
+        settings=settings,
+        work=work,
+        resumed=resumed,
+        coverage=await check_coverage(ledger, run, coverage_rules(settings)),
+    )
 
 
 class EnqueueReport(msgspec.Struct, frozen=True, kw_only=True):
