@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace as msgspec_replace
 
-from shoal.cli.render.options import ItemId, ItemKey, RunName, Yes, confirm, parse_item_id, with_options
+from shoal.cli.render.options import (
+    ItemId,
+    ItemKey,
+    LatestRunName,
+    RunName,
+    Yes,
+    confirm,
+    parse_item_id,
+    run_and_item,
+    with_options,
+)
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.render.tables import print_facts, print_items, reason_text
 from shoal.cli.scrapers import command_line, ledger_flag, overrule
@@ -18,9 +28,12 @@ from shoal.model.item import ItemState
 from shoal.model.views import ItemFilter
 from shoal.observe.formatting import pluralize
 from shoal.service import inspect, records, steer
-from shoal.service.lookup import operator
+from shoal.service.lookup import LATEST, find_run, operator
 
 if TYPE_CHECKING:
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
+    from shoal.model.views import CursorPage, ItemView
     from shoal.service.replay import ReplaySummary
 
 app = typer.Typer()
@@ -85,14 +98,16 @@ def with_filter(function: Callable[..., None]) -> Callable[..., None]:
 @with_filter
 def ls(
     session: Session,
-    run: RunName,
     which: ItemFilter,
+    run: LatestRunName = LATEST,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="Continue where the last list ended.")] = None,
 ) -> None:
     """List a run's items in the order they were enqueued."""
-    page = session.with_ledger(lambda ledger: inspect.list_items(ledger, run, which, cursor=cursor, limit=limit))
-    print_items(session, page.rows)
+    found, page = session.with_ledger(lambda ledger: _list_items(ledger, run, which, cursor=cursor, limit=limit))
+    if run == LATEST:
+        session.note(f"Items of run {found.id} of {found.scraper}, the newest:")
+    print_items(session, page.rows, run_id=found.id)
     if page.cursor is not None:
         session.note(f"More may follow: use --cursor {page.cursor}.")
     elif not page.rows:
@@ -101,8 +116,11 @@ def ls(
 
 @app.command()
 @with_options
-def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
+def show(
+    session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
+) -> None:
     """Show everything about one item: its facts, its attempts, and why it is not running."""
+    run, item = run_and_item(run, item)
     _check_one_name(item, key)
     detail = session.with_ledger(lambda ledger: inspect.read_item(ledger, run, id=item, key=key, stage=stage))
     if session.json:
@@ -113,8 +131,11 @@ def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = Non
 
 @app.command()
 @with_options
-def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
+def why(
+    session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
+) -> None:
     """Explain why an item is not running, and since when. Without an item: what limits the run."""
+    run, item = run_and_item(run, item)
     if item is None and key is None:
         explanation = session.with_ledger(lambda ledger: inspect.explain_run(ledger, run))
     else:
@@ -140,14 +161,15 @@ def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None
 @with_filter
 def retry(
     session: Session,
-    run: RunName,
     which: ItemFilter,
+    run: LatestRunName = LATEST,
     item: ItemId = None,
     key: ItemKey = None,
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Queue dead items again as if new; cancelled ones with --state cancelled. --limit tries a few first."""
+    """Queue dead items again as if new; others with --state skipped or cancelled. --limit tries a few first."""
+    run, item = run_and_item(run, item)
     which = _with_item(which, item, key)
     preview = session.with_ledger(lambda ledger: steer.preview_retry(ledger, run, which, key=key, limit=limit))
     _confirm(session, preview, "retried", yes=yes)
@@ -190,8 +212,8 @@ def cancel(
 @with_filter
 def replay(
     session: Session,
-    run: RunName,
     which: ItemFilter,
+    run: LatestRunName = LATEST,
     items: ItemIds = None,
     key: ItemKey = None,
     scraper: Annotated[
@@ -212,6 +234,8 @@ def replay(
     from shoal.cli.scrapers import load_code_of_run
     from shoal.service.replay import preview_replay, replay_items
 
+    run, first = run_and_item(run, items[0] if items else None)
+    items = items or ([] if first is None else [first])
     if items:
         if key is not None:
             raise typer.BadParameter("name items by their numbers or one by --key.", param_hint="ITEM")
@@ -240,7 +264,7 @@ def _print_replay(session: Session, summary: ReplaySummary) -> None:
     run = summary.run
     if session.json:
         facts = {name: getattr(summary, name) for name in summary.__struct_fields__ if name != "run"}
-        session.record({"run": run.id, **facts})
+        session.record({"run_id": run.id, **facts})
         return
     dropped = f" ({summary.dropped_records} dropped as duplicates)" if summary.dropped_records else ""
     session.data(
@@ -262,6 +286,13 @@ def _print_replay(session: Session, summary: ReplaySummary) -> None:
         )
 
 
+async def _list_items(
+    ledger: Ledger, run: str, which: ItemFilter, *, cursor: str | None, limit: int
+) -> tuple[Run, CursorPage[ItemView]]:
+    found = await find_run(ledger, run)
+    return found, await inspect.list_items(ledger, found.id, which, cursor=cursor, limit=limit)
+
+
 def _check_one_name(item: int | None, key: str | None) -> None:
     if (item is None) == (key is None):
         raise typer.BadParameter("name the item by its number or by --key, one of the two.", param_hint="ITEM")
@@ -278,7 +309,7 @@ def _confirm(session: Session, preview: steer.ItemSelection, action: str, *, yes
     """Ask before the items of the preview are changed; exit when there are none."""
     if not preview.count:
         if session.json:
-            session.record({"run": preview.run.id, action: 0})
+            session.record({"run_id": preview.run.id, action: 0})
         else:
             session.note(f"No item of run {preview.run.id} matches; nothing was {action}.")
         raise typer.Exit(0)
@@ -288,7 +319,7 @@ def _confirm(session: Session, preview: steer.ItemSelection, action: str, *, yes
 
 def _print_changed(session: Session, preview: steer.ItemSelection, action: str, count: int) -> None:
     if session.json:
-        session.record({"run": preview.run.id, action: count})
+        session.record({"run_id": preview.run.id, action: count})
     else:
         session.data(f"{action.capitalize()}: {pluralize(count, 'item')} of run {preview.run.id}.")
 

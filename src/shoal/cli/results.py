@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.export import StageName, export
-from shoal.cli.render.options import RunName, with_options
+from shoal.cli.render.options import LatestRunName, with_options
 from shoal.cli.render.session import DIM, Session
+from shoal.observe.formatting import pluralize
 from shoal.service.inspect import measure_run_coverage, sample_results
+from shoal.service.lookup import LATEST
 
 if TYPE_CHECKING:
     from shoal.model.views import ResultRow
@@ -24,7 +26,7 @@ app.command("export")(export)
 @with_options
 def sample(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     number: Annotated[int, typer.Option("--number", "-n", min=1, max=1000, help="So many records.")] = 5,
     stage: StageName = None,
 ) -> None:
@@ -43,7 +45,7 @@ def sample(
 @with_options
 def coverage(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     stage: StageName = None,
     everything: Annotated[bool, typer.Option("--all", help="Read every record, however many there are.")] = False,
 ) -> None:
@@ -71,7 +73,7 @@ def coverage(
             "evenly over it. --all reads every one."
         )
     else:
-        session.note(f"{covered.records} records of run {found.id} ({found.scraper}).")
+        session.note(f"{pluralize(covered.records, 'record')} of run {found.id} ({found.scraper}).")
     if not covered.complete:
         session.note(f"There are more than {len(covered.fields):,} different fields; the rest is not shown.")
 

@@ -30,6 +30,7 @@ class AlertKind(StrEnum):
     STALL = "stall"
     ERRORS = "errors"
     COVERAGE = "coverage"
+    SINK = "sink"
 
 
 ALERT_KINDS = tuple(AlertKind)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlencode
 
+import msgspec
 from multidict import CIMultiDict
 
-from shoal.errors import SecretMissing, Throttled
+from shoal.errors import Permanent, SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
+from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
 from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
+
+if TYPE_CHECKING:
+    from shoal.fetch.form import Form
 
 
 class Item:
@@ -109,6 +114,34 @@ class Item:
         return f"Item({self.key!r}, stage={self.stage!r})"
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an item died; a stage's `on_error` function asks for it with a parameter `failure: Failure`.
+
+    `outcome`: permanent, transient or blocked. `attempts`: how many were made. `page`: the last response, if there was
+    one.
+    """
+
+    message: str
+    outcome: str
+    attempts: int = 1
+    page: Page | None = None
+
+    @property
+    def status(self) -> int | None:
+        """The status of the last response."""
+        return None if self.page is None else self.page.status
+
+
+class RequestHooks(Protocol):
+    """The author's hooks around one request."""
+
+    async def before_request(self, request: Request) -> Request:
+        """The request to send."""
+
+    async def after_response(self, request: Request, page: Page) -> Page:
+        """The page to go on with; its status has not been classified yet."""
+
+
 class Http:
     """A client for requests of a handler, which asks for it with a parameter `http: Http`.
 
@@ -124,13 +157,19 @@ class Http:
         gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: RequestHooks | None = None,
         reveal: Callable[[str], str] | None = None,
+        downloads: Downloads | None = None,
+        deadline: asyncio.Timeout | None = None,
     ) -> None:
+        self._downloads = downloads
+        self._deadline = deadline
         self._reveal = reveal or secret_variable
         self._fetcher = fetcher
         self._gate = gate
         self._jar = jar
         self._headers = headers or {}
+        self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
 
     async def get(
@@ -158,6 +197,55 @@ class Http:
             "POST", url, json=json, form=form, body=body, params=params, headers=headers, check=check
         )
 
+    async def submit(
+        self,
+        form: Form,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        submit: str | Literal[False] | None = None,
+        extra: Any = None,
+        headers: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Page:
+        """Submit a form of a page; the arguments are those of `Form.request`."""
+        url, request = form.arguments(fields, submit=submit, extra=extra)
+        request["headers"] = {**request.get("headers", {}), **(headers or {})}
+        return await self.request(request.pop("method", "GET"), url, **request, check=check)
+
+    async def download(
+        self,
+        url: str,
+        *,
+        name: str = DEFAULT_NAME,
+        max_bytes: int | None = None,
+        sha256: str | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
+    ) -> Download:
+        """Stream a file of any size to the folder or object store of the setting `files`, and return where it is.
+
+        `name`: its path there, with `{sha256}`, `{folder}` (two letters of it), `{name}`, `{stem}`, `{ext}`, `{host}`.
+        `max_bytes`: refuse a larger file. `sha256`: refuse another content. A broken transfer is continued. While the
+        body arrives the timeout of the stage stands still; a site that sends nothing for 30 s ends the attempt.
+        """
+        if self._downloads is None:
+            raise Permanent("there is no folder for downloads: set `files`; in a test, FakeHttp(answers, files=folder)")
+        made, query = make_request(headers=headers, params=params, stored=False)
+        request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
+        async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
+            return await self._downloads.save(
+                self._fetcher,
+                request,
+                gate=self._gate,
+                jar=self._jar,
+                name=name,
+                max_bytes=max_bytes,
+                sha256=sha256,
+                deadline=self._deadline,
+            )
+
     async def request(
         self,
         method: str,
@@ -175,7 +263,11 @@ class Http:
         )
         request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+            if self._hooks is not None:
+                page = await self._hooks.after_response(request, page)
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)

@@ -72,6 +72,8 @@ async def prepared_chunks(
 def _prepare(entry: Entry, stage: str) -> PreparedItem:
     if isinstance(entry, NewItem):
         return prepare(entry, stage)
+    if isinstance(entry, PreparedItem):
+        return entry
     if isinstance(entry, bytes):
         try:
             entry = entry.decode()

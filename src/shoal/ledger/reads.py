@@ -21,7 +21,7 @@ from shoal.ledger.rows import (
     lane_from,
     scaling_from,
 )
-from shoal.model.item import FINAL_STATES, ItemState
+from shoal.model.item import FINAL_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.outcome import OutcomeClass
 from shoal.model.url_key import key_hash
 from shoal.model.views import (
@@ -45,7 +45,6 @@ SCAN_WINDOW = 1_000
 # So many items are read for one page when no index answers the filter; some tens of milliseconds.
 MAX_SCANNED = 50_000
 _LAST_RECORD = 2**31 - 1
-_RETRYABLE = {ItemState.DEAD, ItemState.CANCELLED}
 
 
 class SqlReads:
@@ -270,7 +269,7 @@ class SqlReads:
             await add_scanned("find_attempted", 3, run_no, after, most, which.outcome, which.error)
         if ItemState.DONE in states and which.error is None and which.outcome in (None, OutcomeClass.DONE):
             await add_scanned("find_done", 4, run_no, some, after, most)
-        for state in _RETRYABLE.intersection(states):
+        for state in set(RETRYABLE_STATES).intersection(states):
             await add_scanned("find_ended", 4, run_no, some, after, most, state.value, which.outcome, which.error)
         # Ids beyond the end of another table's list would be out of order.
         seen_to = min((end for _, end in found if end is not None), default=None)

@@ -13,14 +13,13 @@ from shoal.errors import InvalidSetting, UsageError
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.commits import check_finished
 from shoal.ledger.protocols import OnProgress, Reads
-from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
+from shoal.model.item import FINAL_STATES, OPEN_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.outcome import DecisionKind, FinishedAttempt
 from shoal.model.views import ItemFilter, ReplayReport
 
 PAGE = 1_000
 # An item that moves between two tables while they are read may be missed, so there is another pass.
 MAX_PASSES = 3
-RETRYABLE = (ItemState.DEAD, ItemState.CANCELLED)
 
 
 class BaseSteering(ABC):
@@ -62,9 +61,9 @@ class BaseSteering(ABC):
     ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or (ItemState.DEAD,))
-        if not set(which.states) <= set(RETRYABLE):
+        if not set(which.states) <= set(RETRYABLE_STATES):
             raise InvalidSetting(
-                f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled items can."
+                f"Items that are {', '.join(which.states)} cannot be retried; dead, skipped and cancelled ones can."
             )
         retried = await self._change(run_id, which, limit, on_progress, lambda items: self._retry(no, items))
         await self._record_event(no, by, "items.retried", run_id, {"items": retried})

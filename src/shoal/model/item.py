@@ -26,11 +26,13 @@ class ItemState(StrEnum):
     LEASED = "leased"
     DONE = "done"
     DEAD = "dead"
+    SKIPPED = "skipped"
     CANCELLED = "cancelled"
 
 
 OPEN_STATES = (ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED)
-FINAL_STATES = (ItemState.DONE, ItemState.DEAD, ItemState.CANCELLED)
+FINAL_STATES = (ItemState.DONE, ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED)
+RETRYABLE_STATES = (ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED)
 
 
 class NewItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     leased: int = 0
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     cancelled: int = 0
     results: int = 0
     duplicates: int = 0
@@ -63,7 +64,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        return self.remaining + self.done + self.dead + self.cancelled
+        return self.remaining + self.done + self.dead + self.skipped + self.cancelled
+
+    @property
+    def ended(self) -> int:
+        """Items that an attempt ended: done, dead or skipped."""
+        return self.done + self.dead + self.skipped
 
 
 def sum_counts(many: Iterable[Counts]) -> Counts:
@@ -215,6 +221,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     leased: int
     done: int
     dead: int
+    skipped: int
 
 
 class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +248,7 @@ class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
 
     done: int
     dead: int
+    skipped: int
     retried: int
     throttled: int
     results: int

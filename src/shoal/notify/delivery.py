@@ -34,6 +34,7 @@ _TYPES = {
     AlertKind.STALL: "warning",
     AlertKind.ERRORS: "failure",
     AlertKind.COVERAGE: "warning",
+    AlertKind.SINK: "warning",
 }
 DELIVERY_LOCK = "alert-deliver"
 LOCK_SECONDS = 60.0

@@ -21,8 +21,9 @@ from typing import Any, Self
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
 from shoal.errors import UsageError
-from shoal.export import ExportReport, Layout, export_run
+from shoal.export import ExportReport, IncrementReport, Layout, export_new, export_run
 from shoal.export.records import decode_record, result_pages
+from shoal.feeds.source import Source
 from shoal.ledger.protocols import ALL_ITEMS, Ledger
 from shoal.model.item import NewItem
 from shoal.model.lane import LaneView
@@ -33,11 +34,13 @@ from shoal.observe.snapshot import Snapshot, take_snapshot
 from shoal.service import inspect, steer
 from shoal.service.begin import RunChoice
 from shoal.service.events import Host, OnEvent, ignore
+from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
 from shoal.service.lookup import (
     LATEST,
     configure,
     find_run,
+    find_selection,
     ledger_named_in_errors,
     load_configured,
     operator,
@@ -92,12 +95,6 @@ class Fleet:
     def _by(self) -> str:
         return self._operator or operator()
 
-    def _configured(self, scraper: str | Scraper) -> tuple[Scraper, Settings]:
-        """The scraper, a name of `shoal.toml`, a file, `module:scraper`, or the object, and its settings."""
-        if isinstance(scraper, str):
-            return load_configured(scraper, self.settings)
-        return scraper.check(), configure(scraper, self.settings)
-
     # Enqueueing
 
     async def enqueue(
@@ -128,6 +125,45 @@ class Fleet:
             seal=not keep_open,
             by=self._by,
         )
+
+    async def feed(  # noqa: PLR0913 - most by keyword
+        self,
+        scraper: str | Scraper,
+        source: str | Source,
+        *,
+        stage: str | None = None,
+        forever: bool = False,
+        idle: float | None = None,
+        backlog: int | None = None,
+        batch: int | None = None,
+        work: bool = False,
+        fresh: bool = False,
+        resume: bool = False,
+    ) -> FeedReport:
+        """Feed a run from a queue, a stream, a list, a folder or standard input, until it is empty.
+
+        `source`: an address as for `shoal feed`, with its password, or a source of your own. `forever`: the run stays
+        open, and this goes on until its task is cancelled, which returns unacknowledged messages. `idle`, `backlog`
+        and `batch` replace the settings `feed_idle`, `feed_backlog` and `feed_batch`. `work`: also work on the run.
+        """
+        found, settings = self._configured(scraper)
+        request = FeedRequest(
+            source=source,
+            stage=stage,
+            forever=forever,
+            idle=settings.feed_idle if idle is None else idle,
+            backlog=settings.feed_backlog if backlog is None else backlog,
+            batch=settings.feed_batch if batch is None else batch,
+            works=work,
+            choice=RunChoice.of(fresh=fresh, resume=resume),
+            by=self._by,
+        )
+        return await feed_on(self._open, found, settings, request, self._host)
+
+    def _configured(self, scraper: str | Scraper) -> tuple[Scraper, Settings]:
+        if isinstance(scraper, str):
+            return load_configured(scraper, self.settings)
+        return scraper.check(), configure(scraper, self.settings)
 
     # Reading
 
@@ -215,6 +251,25 @@ class Fleet:
             found = await find_run(self._open, run)
         layout = Layout(columns=tuple(columns), meta=meta)
         return await export_run(self._open, found.id, path, stage=stage, layout=layout)
+
+    async def export_new(
+        self,
+        path: str,
+        name: str,
+        *,
+        consumer: str | None = None,
+        stage: str | None = None,
+        columns: Iterable[str] = (),
+        meta: bool = False,
+    ) -> IncrementReport:
+        """Write what a run, or any run of a scraper, has stored since the last such export; `{n}` becomes a number.
+
+        `consumer`: exports with another one have a cursor of their own.
+        """
+        with ledger_named_in_errors(self.settings):
+            which = await find_selection(self._open, name, stage=stage)
+        layout = Layout(columns=tuple(columns), meta=meta)
+        return await export_new(self._open, which, path, consumer=consumer, layout=layout)
 
     # Changing
 

@@ -31,6 +31,8 @@ from shoal.observe.meter import Reading
 from shoal.observe.progress import follow_run
 from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
+from shoal.service.lookup import find_run_of
+from shoal.service.sinks import deliver_beside, finish_deliveries
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
@@ -64,8 +66,8 @@ async def work(
     """
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger:
-        for run_id in scope.run_ids:
-            await ledger.runs.get(run_id)
+        found = [await find_run_of(ledger, scraper.name, name) for name in scope.run_ids]
+        scope = msgspec.structs.replace(scope, run_ids=tuple(run.id for run in found))
         if sqlite_path(settings.ledger) is not None:
             await mark_local_dead_workers(ledger)
         fetcher = build_fetcher(settings)
@@ -75,13 +77,18 @@ async def work(
             worker = make_worker(
                 *(scraper, settings, ledger, fetcher, chosen, host, logs), log=logs.log, timeout=timeout
             )
-            async with alerts(settings, logs.log) as alert_thread:
+            async with (
+                alerts(settings, logs.log) as alert_thread,
+                deliver_beside(settings, logs.log) as sink_thread,
+            ):
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
                     summary = await _work_and_report(ledger, scope, worker, host, shows_progress)
                     logs.log.info("worker stopped", **msgspec.to_builtins(summary))
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await send_end_alerts(alert_thread, [run.id for run in runs], summary)
+                with stop_signals(host):
+                    await finish_deliveries(sink_thread, ledger, settings, host, stopped=host.stop.count > 0)
         finally:
             await fetcher.close()
             logs.close()

@@ -24,7 +24,19 @@ from shoal.model.views import CommitReport, ItemView
 from shoal.model.worker import Scope, WorkerSpec
 
 T = TypeVar("T")
-ROLES = ("runs", "intake", "claims", "commits", "workers", "lanes", "settings", "steering", "reads", "upkeep")
+ROLES = (
+    "runs",
+    "intake",
+    "claims",
+    "commits",
+    "changes",
+    "workers",
+    "lanes",
+    "settings",
+    "steering",
+    "reads",
+    "upkeep",
+)
 
 
 class LedgerHarness:
@@ -144,6 +156,12 @@ def throttled(claimed: ClaimedItem, delay: float = 60.0) -> FinishedAttempt:
 def dead(claimed: ClaimedItem, error: str = "404 Not Found") -> FinishedAttempt:
     return FinishedAttempt(
         lease=claimed.lease, decision=AttemptDecision(DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, error)
+    )
+
+
+def skipped(claimed: ClaimedItem, error: str = "robots.txt forbids it") -> FinishedAttempt:
+    return FinishedAttempt(
+        lease=claimed.lease, decision=AttemptDecision(DecisionKind.SKIPPED, OutcomeClass.SKIPPED, 0.0, error)
     )
 
 

@@ -17,14 +17,16 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from shoal.define.records import MAX_OUTPUT_VALUES
 from shoal.errors import WorkerLost, WrongState
-from shoal.model.item import ClaimedItem, ItemState, Lease, NewItem
+from shoal.model.changes import LOG_BEGIN, ChangePage, ChangePosition
+from shoal.model.item import ClaimedItem, ItemState, Lease, NewItem, prepare
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import DONE, FinishedAttempt
+from shoal.model.outcome import DONE, FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import Run, RunSpec, StageSpec
-from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
+from shoal.model.views import CommitReport, ItemFilter, ResultRow, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, keyed, record_key, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, record_key, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -46,6 +48,10 @@ class ModelItem(msgspec.Struct):
     state: str = "open"
     epochs: int = 0
     follow_up: bool = False
+    # A duplicate: the item whose page it is. An alias was never anything else; it may redirect further.
+    same_as: tuple[str, str] | None = None
+    alias: bool = False
+    redirects: bool = False
 
 
 class ModelLease(msgspec.Struct):
@@ -56,6 +62,7 @@ class ModelLease(msgspec.Struct):
     valid: bool = True
     started: bool = False
     committed: FinishedAttempt | None = None
+    via: str | None = None
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -90,6 +97,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.not_before: dict[str, float] = {}
         # Host slots: the worker, the host, and whether the slot is granted.
         self.slots: dict[int, tuple[str, str, bool]] = {}
+        # A sink that reads the log of result changes: its position, and what it has, by stage and key or id.
+        self.read_to: ChangePosition = LOG_BEGIN
+        self.delivered: dict[tuple[str, str], tuple[int, int, str]] = {}
 
     def now(self) -> float:
         """The ledger's time, from an arbitrary origin."""
@@ -212,7 +222,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ends = []
         for held in chosen:
             kind = data.draw(
-                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead"])
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead", "skipped"])
             )
             if kind in ("keyed", "upsert"):
                 keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
@@ -244,6 +254,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -258,8 +270,51 @@ class LedgerMachine(RuleBasedStateMachine):
         if kind == "done":
             known.state = "done"
             self.store_records(item.stage, item.item, end)
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
+
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data(), to=st.sampled_from([*KEYS[:6], "r0", "r1", "r2"]))
+    def redirect(self, data: st.DataObject, to: str) -> None:
+        """The page of an item redirects to another one."""
+        held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        stage, own = held.claimed.stage, (held.claimed.stage, held.claimed.name)
+        visit = RedirectVisit(
+            lease=held.claimed.lease,
+            target=prepare(NewItem(key=to, stage=stage), stage),
+            via=None if held.via is None else prepare(NewItem(key=held.via), stage).key_hash,
+            shown=to,
+        )
+        before = self.now()
+        reply = self.run_sync(self.ledger.commits.visit_redirect(held.worker, visit))
+        if not held.valid:
+            assert reply.decision is VisitDecision.LOST
+            return
+        passed = None if held.via is None else self.items[stage, held.via]
+        if passed is not None and passed.alias and passed.same_as == own:
+            passed.redirects = True
+        known = self.items.get((stage, to))
+        page = self.page_of((stage, to))
+        if known is None:
+            self.items[stage, to] = ModelItem(stage, None, "skipped", same_as=own, alias=True)
+        elif not (known.redirects or page == own):
+            owner = known.same_as if known.alias else None
+            runs = any(h.valid and (h.claimed.stage, h.claimed.name) == owner for h in self.held)
+            assert reply.decision is (VisitDecision.WAIT if runs else VisitDecision.DUPLICATE), (known, reply)
+            if not runs:
+                if not held.started:
+                    self.record_start(held.claimed.lane, before - self.now())
+                held.valid, held.committed = False, skipped(held.claimed)
+                self.items[own].state, self.items[own].same_as = "skipped", page
+            return
+        assert reply.decision is VisitDecision.VISIT, (known, reply)
+        held.via = to
+
+    def page_of(self, name: tuple[str, str]) -> tuple[str, str]:
+        """The item whose page this one is."""
+        while (known := self.items.get(name)) is not None and known.same_as is not None:
+            name = known.same_as
+        return name
 
     def store_records(self, stage: str, item: int, end: FinishedAttempt) -> None:
         self.plain_records[item] = 0 if end.record_keys else len(end.records)
@@ -490,12 +545,35 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
         for known in expected:
-            known.state = "open"
+            known.state, known.same_as, known.alias, known.redirects = "open", None, False, False
+
+    @rule(limit=st.integers(1, 4))
+    def read_changes(self, limit: int) -> None:
+        """A sink reads on. When it has read everything, it has what is stored."""
+        page = self.run_sync(self.ledger.changes.read(self.read_to, limit=limit))
+        self.deliver(page)
+        if not page.more:
+            rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
+            assert self.delivered == stored_records(rows, self.run.id)
+
+    def deliver(self, page: ChangePage) -> None:
+        self.read_to = page.end
+        for record in page.records:
+            self.forget(record.item, record.n, record.n + 1)
+            self.delivered[record.stage, record.record_key or record.id] = record.item, record.n, record.record
+        for gone in page.replaced:
+            self.forget(gone.item, gone.count, MAX_OUTPUT_VALUES)
+
+    def forget(self, item: int, begin: int, end: int) -> None:
+        """The sink drops the records of an item with these numbers."""
+        self.delivered = {
+            key: value for key, value in self.delivered.items() if value[0] != item or not begin <= value[1] < end
+        }
 
     @rule()
     def seal_and_enqueue_after_the_end(self) -> None:
@@ -524,9 +602,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
         assert counts.results == sum(self.plain_records.values()) + len(self.owners)
@@ -577,6 +656,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert finished + self.just_quarantined(counts.dead) == len(open_before)
         assert counts.total == len(self.items)
         await self.harness.check()
+        self.deliver(await ledger.changes.read(self.read_to))
+        assert self.delivered == stored_records((await ledger.reads.results(self.run.id)).rows, self.run.id)
 
     async def finish_all(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         try:
@@ -587,3 +668,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def just_quarantined(self, dead_now: int) -> int:
         """Leases of workers that fell silent may turn out to be poison while draining."""
         return dead_now - sum(known.state == "dead" for known in self.items.values())
+
+
+def stored_records(rows: Sequence[ResultRow], run_id: str) -> dict[tuple[str, str], tuple[int, int, str]]:
+    """Results as a sink has them: by stage and record key, or by id."""
+    return {
+        (row.stage, row.record_key or f"{run_id}:{row.item}:{row.n}"): (row.item, row.n, row.record) for row in rows
+    }

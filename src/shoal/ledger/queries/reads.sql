@@ -2,6 +2,7 @@
 select cast(coalesce(sum(q.ready), 0) as bigint) as ready, cast(coalesce(sum(q.waiting), 0) as bigint) as waiting,
        cast(coalesce(sum(q.delayed), 0) as bigint) as delayed, cast(coalesce(sum(q.leased), 0) as bigint) as leased,
        cast(coalesce(sum(q.done), 0) as bigint) as done, cast(coalesce(sum(q.dead), 0) as bigint) as dead,
+       cast(coalesce(sum(q.skipped), 0) as bigint) as skipped,
        cast(coalesce(sum(q.cancelled), 0) as bigint) as cancelled,
        cast(coalesce(sum(q.results), 0) as bigint) as results,
        cast(coalesce(sum(q.duplicates), 0) as bigint) as duplicates,
@@ -12,8 +13,8 @@ select cast(coalesce(sum(q.ready), 0) as bigint) as ready, cast(coalesce(sum(q.w
 from shoal.queue_depth q where q.run_id = $1 and (cast($2 as text) is null or q.stage = $2)
 
 -- name: partitions
-select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
-       q.duplicates, q.new_records, q.changed_records, q.unchanged_records, q.dropped_records
+select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.skipped, q.cancelled,
+       q.results, q.duplicates, q.new_records, q.changed_records, q.unchanged_records, q.dropped_records
 from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
 
 -- name: item_by_key

@@ -100,6 +100,19 @@ def store_items(
     return new, len(rows) - new
 
 
+def store_alias(tx: Transaction, batch: ItemBatch, of_item: int) -> None:
+    """Store the only item of the batch, which is new, as an alias of another one: it has ended as skipped."""
+    lane_ids = make_lanes(tx, batch)
+    tx.run("touch_end")  # an alias takes no slot
+    row = batch.rows[0]
+    if lane_ids:
+        row = [*row[:_LANE], lane_ids[0], *row[_LANE + 1 :]]
+    first, _ = _reserve(tx, 1)
+    tx.run("store_items", first, tx.now, batch.hashes[0], json_text([row]))
+    tx.run("redirect_alias", of_item, first, tx.now)
+    tx.run("redirect_count", row[_QUEUE])
+
+
 def _reserve(tx: Transaction, count: int) -> tuple[int, int]:
     """Reserve ids for so many items. Those of duplicates stay unused."""
     last: int = tx.value("reserve_items", count)

@@ -7,7 +7,7 @@ from typing import Any
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.commits import prepare_follow_ups
 from shoal.ledger.protocols import Reads
-from shoal.ledger.sqlite.commits import KeyedRecords, keyed_records, plain_records, store_keyed
+from shoal.ledger.sqlite.commits import KeyedRecords, keyed_records, plain_counts, plain_records, store_keyed
 from shoal.ledger.sqlite.connection import Transaction, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
@@ -19,12 +19,14 @@ from shoal.model.views import ReplayReport
 
 
 def retry_items(tx: Transaction, no: int, items: str) -> int:
-    """Retry dead or cancelled items. A finished or cancelled run becomes active."""
+    """Retry dead, skipped or cancelled items. A finished or cancelled run becomes active."""
     if tx.value("run_state", no) in (None, "removed"):
         return 0
     retried = tx.run("retry_pick", no, items)
     if retried:
         tx.run("retry_leave")
+        tx.run("retry_result_counts", no)
+        tx.run("retry_results", no)
         tx.run("retry_history", no)
         tx.run("retry_ready", tx.now)
         tx.run("retry_waiting", no, tx.now)
@@ -43,7 +45,7 @@ def replay_item(
     tx: Transaction,
     finished: FinishedAttempt,
     replay_id: str,
-    results: str | None,
+    results: tuple[str | None, str],
     keyed: KeyedRecords | None,
     follow_ups: ItemBatch | None,
 ) -> ReplayReport:
@@ -59,12 +61,16 @@ def replay_item(
     tx.run("replay_outcome", item, tx.now, float(finished.seconds), replay_id)
     tx.run("replay_renumber", no, item)
     tx.run("replay_take", item, no, ended["queue"])
-    if results is not None:
-        tx.run("commit_results", results)
-        tx.run("commit_result_counts", results)
+    records, counts = results
+    if records is not None:
+        tx.run("commit_results", records)
+        tx.run("commit_result_counts", counts)
     dropped = store_keyed(tx, None, keyed) if keyed is not None else 0
     tx.run("commit_end")
     tx.run("replay_counts", ended["queue"], tx.run("replay_drop", no, item), int(ended["state"] == "dead"))
+    tx.run("replay_compact", no, item)
+    tx.run("replay_renumber", no, item)
+    tx.run("replay_change", no, item, tx.now, ended["queue"])
     enqueued = duplicates = 0
     if follow_ups is not None:
         enqueued, duplicates = store_items(tx, follow_ups, lane_ids, {item})
@@ -98,8 +104,9 @@ class SqliteSteering(BaseSteering):
     async def _replay(self, finished: FinishedAttempt, replay_id: str) -> ReplayReport:
         ends = [finished]
         queued = await prepare_follow_ups(self._catalog, ends)
-        parts = plain_records(ends), keyed_records(ends), None if queued is None else as_batch(queued)
-        return await self._db.write(lambda tx: replay_item(tx, finished, replay_id, *parts))
+        results, batch = (plain_records(ends), plain_counts(ends)), None if queued is None else as_batch(queued)
+        keyed = keyed_records(ends)
+        return await self._db.write(lambda tx: replay_item(tx, finished, replay_id, results, keyed, batch))
 
     async def _record_event(
         self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]

@@ -82,6 +82,20 @@ language sql stable as $$
         where o.id = by_stage and n.id = new_stage and o.run <> n.run)
 $$;
 
+-- Whether a lane is that of a host on this machine; model/lane.py has the same rule.
+create or replace function shoal.is_loopback_lane(key text) returns boolean
+language sql immutable as
+$$ select key ~ '^(127(\.[0-9]+){3}|([a-z0-9-]+\.)*localhost|\[::1\])(:[0-9]+)?$' $$;
+
+-- The policy that a stage declares for a lane.
+create or replace function shoal.declared_pace(
+    s shoal.stage, key text, out max_active int, out delay_min real, out delay_max real)
+language sql immutable as $$
+    select case when x.free then s.lane_loopback_limit else s.lane_limit end,
+           case when x.free then 0 else s.lane_delay_min end, case when x.free then 0 else s.lane_delay_max end
+    from (select s.lane_loopback_limit is not null and shoal.is_loopback_lane(key) as free) x
+$$;
+
 -- The ids of these lanes, created if needed, in the given order. A lane has the policy of the newest stage that named it,
 -- until an operator changes it, so that two runs with different policies do not overwrite each other.
 create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
@@ -89,13 +103,13 @@ language plpgsql as $$
 begin
     insert into shoal.lane as l
         (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
-    select d.run, d.name, d.lane_limit, d.lane_delay_min, d.lane_delay_max, d.lane_delay_min, d.lane_delay_max,
-           d.lane_ordered, d.stage
+    select d.run, d.name, d.max_active, d.delay_min, d.delay_max, d.delay_min, d.delay_max, d.lane_ordered, d.stage
     from (
         select distinct on (1, 2) case when s.lane_shared then 0 else s.run end as run, n.name,
-               s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered, s.id as stage
+               p.max_active, p.delay_min, p.delay_max, s.lane_ordered, s.id as stage
         from unnest(names, stages) as n(name, stage)
         join shoal.stage s on s.id = n.stage
+        cross join lateral shoal.declared_pace(s, n.name) p
         order by 1, 2, s.id desc
     ) d
     where not exists (select 1 from shoal.lane x where x.run = d.run and x.key = d.name

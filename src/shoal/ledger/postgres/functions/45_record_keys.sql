@@ -1,7 +1,7 @@
 -- Store the records that have a key, once per (space, hash), and count them. Records without a hash are left out, and
 -- those of items that are not in `done_items`. Returns how many were dropped. A record whose key is stored already is
 -- dropped or, if it replaces, takes the place of the older one, which may be of another item, even of another run. An
--- item's own older record, which only a replay finds, is always replaced.
+-- item's own older record, which only a replay finds, is always replaced. A replay has no worker, and logs its change.
 --
 -- Concurrent calls with the same keys wait for each other here, in the order of the keys, so they cannot deadlock: the
 -- first statement inserts or locks one row per key. Within a call the order of the arrays counts, as if each record came
@@ -90,6 +90,14 @@ begin
                count(*) filter (where j.verdict = 'new'), count(*) filter (where j.verdict = 'changed'),
                count(*) filter (where j.verdict = 'unchanged'), count(*) filter (where j.verdict = 'dropped')
         from judged j group by j.queue
+    ),
+    logged as (
+        insert into shoal.result_change (at, run, stage, records, items)
+        select t, o.run, o.stage, sum(o.records), array_agg(o.item order by o.item)
+        from (select j.run, k.stage, j.item, count(*) as records
+              from judged j join shoal.queue k on k.id = j.queue
+              where worker_no is not null and (j.is_fresh or j.takes_place) group by j.run, k.stage, j.item) o
+        group by o.run, o.stage
     )
     select count(*) filter (where j.verdict = 'dropped') into dropped from judged j;
     return coalesce(dropped, 0);

@@ -61,6 +61,16 @@ begin
     end if;
     delete from shoal.result r where r.run = run_no and r.item = item_id and r.n < 0;
     get diagnostics removed = row_count;
+    -- Numbers without gaps, so that a reader of the log knows that there are no others.
+    update shoal.result r set n = -o.place
+    from (select x.n, row_number() over (order by x.n) as place
+          from shoal.result x where x.run = run_no and x.item = item_id) o
+    where r.run = run_no and r.item = item_id and r.n = o.n;
+    update shoal.result r set n = -1 - r.n where r.run = run_no and r.item = item_id;
+    insert into shoal.result_change (at, run, stage, records, replaced, items)
+    select t, run_no, k.stage, (select count(*) from shoal.result r where r.run = run_no and r.item = item_id), true,
+           array[item_id]
+    from shoal.queue k where k.id = ended.queue;
     insert into shoal.count_delta (at, queue, results, done, dead)
     values (t, ended.queue, stored - removed, (ended.state = 'dead')::int, -(ended.state = 'dead')::int);
 

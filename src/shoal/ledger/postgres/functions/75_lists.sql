@@ -102,7 +102,7 @@ begin
     end if;
 end $$;
 
--- Dead or cancelled items of a run; of these queues, with this outcome, with this text in their error (null: any).
+-- Dead, skipped or cancelled items of a run; of these queues, with this outcome, with this text in their error (null: any).
 create or replace function shoal.find_ended(
     run_no int, queues int[], after_item bigint, most int, most_seen int, ended_as text, with_outcome text,
     with_error text, out ids bigint[], out seen_to bigint)

@@ -4,19 +4,21 @@
 
 -- name: worker_progress
 with finished as (
-    select m.worker, m.done, m.dead from shoal.minute_count m join shoal.queue k on k.id = m.queue
+    select m.worker, m.done, m.dead, m.skipped from shoal.minute_count m join shoal.queue k on k.id = m.queue
     where k.run = $1 and m.minute > shoal.clock() - make_interval(mins => $2)
     union all
-    select d.worker, d.done, d.dead from shoal.count_delta d join shoal.queue k on k.id = d.queue
+    select d.worker, d.done, d.dead, d.skipped from shoal.count_delta d join shoal.queue k on k.id = d.queue
     where k.run = $1 and d.worker is not null
 ),
 totals as (
-    select f.worker, sum(f.done)::bigint as done, sum(f.dead)::bigint as dead, 0::bigint as leased
+    select f.worker, sum(f.done)::bigint as done, sum(f.dead)::bigint as dead,
+           sum(f.skipped)::bigint as skipped, 0::bigint as leased
     from finished f group by f.worker
     union all
-    select s.worker, 0, 0, count(*) from shoal.lease s where s.run = $1 group by s.worker
+    select s.worker, 0, 0, 0, count(*) from shoal.lease s where s.run = $1 group by s.worker
 )
-select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as done, sum(t.dead)::bigint as dead
+select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as done, sum(t.dead)::bigint as dead,
+       sum(t.skipped)::bigint as skipped
 from totals t join shoal.worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
@@ -27,12 +29,13 @@ unfolded as materialized (
     select d.* from shoal.count_delta d where d.worker is not null and d.queue in (select k.id from run_queue k)
 ),
 ends as (
-    select m.done, m.dead, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
+    select m.done, m.dead, m.skipped, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
     where m.minute > shoal.clock() - make_interval(mins => $2) and m.queue in (select k.id from run_queue k)
     union all
-    select u.done, u.dead, u.retried, u.throttled, u.results, u.seconds from unfolded u
+    select u.done, u.dead, u.skipped, u.retried, u.throttled, u.results, u.seconds from unfolded u
 )
 select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigint as dead,
+       coalesce(sum(e.skipped), 0)::bigint as skipped,
        coalesce(sum(e.retried), 0)::bigint as retried, coalesce(sum(e.throttled), 0)::bigint as throttled,
        coalesce(sum(e.results), 0)::bigint as results, coalesce(sum(e.seconds), 0)::float8 as seconds,
        greatest((select r.changed_at from shoal.run r where r.no = $1), (select max(u.at) from unfolded u),

@@ -4,16 +4,17 @@
 
 -- name: worker_progress
 with finished as (
-    select m.worker, m.done, m.dead from minute_count m join queue k on k.id = m.queue
+    select m.worker, m.done, m.dead, m.skipped from minute_count m join queue k on k.id = m.queue
     where k.run = ?1 and m.minute > clock() - 60000000 * ?2
 ),
 totals as (
-    select f.worker, sum(f.done) as done, sum(f.dead) as dead, 0 as leased
+    select f.worker, sum(f.done) as done, sum(f.dead) as dead, sum(f.skipped) as skipped, 0 as leased
     from finished f group by f.worker
     union all
-    select s.worker, 0, 0, count(*) from lease s where s.run = ?1 group by s.worker
+    select s.worker, 0, 0, 0, count(*) from lease s where s.run = ?1 group by s.worker
 )
-select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead) as dead
+select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead) as dead,
+       sum(t.skipped) as skipped
 from totals t join worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
@@ -21,7 +22,8 @@ group by w.id order by done desc, w.id
 -- Attempts that ended in the last minutes, and when one last ended or the run last changed its state.
 with run_queue as (select k.id from queue k where k.run = ?1),
 moved as (select max(c.moved_at) as at from run_queue k join queue_count c on c.queue = k.id)
-select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead, coalesce(sum(m.retried), 0) as retried,
+select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead,
+       coalesce(sum(m.skipped), 0) as skipped, coalesce(sum(m.retried), 0) as retried,
        coalesce(sum(m.throttled), 0) as throttled, coalesce(sum(m.results), 0) as results,
        coalesce(sum(m.seconds), 0.0) as seconds,
        max((select r.changed_at from run r where r.no = ?1), coalesce((select v.at from moved v), 0))
@@ -114,7 +116,7 @@ select (select json_group_array(f.id) from (
 from seen w
 
 -- name: find_ended
--- Dead or cancelled items (?6); of the queues ?2, with the outcome ?7, with the text ?8 in their error.
+-- Dead, skipped or cancelled items (?6); of the queues ?2, with the outcome ?7, with the text ?8 in their error.
 with seen as materialized (
     select o.item, (?2 is null or o.queue in (select value from json_each(?2))) and (?7 is null or o.outcome = ?7)
                    and (?8 is null or instr(o.error, ?8) > 0) as matches
