@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ import msgspec
 
 from shoal.config.settings import Settings
 from shoal.config.values import AlertKind
+from shoal.export.coverage import CoverageRules, CoverageWarning, summarize_warnings
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
@@ -134,6 +136,19 @@ def is_waiting_as_configured(counts: Counts, gates: Sequence[WaitReason], now: d
     return bool(due) and delays.keys() <= _CONFIGURED_DELAYS and min(due) > now
 
 
+def coverage_rules(settings: Settings) -> CoverageRules:
+    return CoverageRules(empty_share=settings.empty_share, coverage_drop=settings.coverage_drop)
+
+
+def coverage_condition(warnings: Sequence[CoverageWarning]) -> AlertCondition | None:
+    """Fields that are empty too often. The same fields are one episode, however often they are found."""
+    if not warnings:
+        return None
+    fields = "\0".join(sorted(f"{warning.stage}.{warning.field}" for warning in warnings))
+    episode = hashlib.sha256(fields.encode()).hexdigest()[:16]
+    return AlertCondition(kind=AlertKind.COVERAGE, episode=episode, text=f"{summarize_warnings(warnings)}.")
+
+
 def handler_fails_condition(worker: str, now: dt.datetime) -> AlertCondition:
     """A worker stopped because its code always fails. Other workers will too, so one alert an hour is enough."""
     text = f"Worker {worker} stopped: the scraper's code fails every time. Other workers will fail too."
@@ -166,6 +181,7 @@ _TITLE_VERB = {
     AlertKind.FAILURE: "failed",
     AlertKind.STALL: "stalled",
     AlertKind.ERRORS: "keeps failing",
+    AlertKind.COVERAGE: "yields empty fields",
     AlertKind.SINK: "is not delivered",
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COUNTED = 100_000
 MAX_FAILURES = 5
+MAX_WARNINGS = 5
 
 
 def print_plan(
@@ -165,12 +166,17 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
                 "work": report.work,
                 "failures": failure_records(report.failures),
                 "failures_complete": report.failures.complete,
+                "coverage": report.coverage,
                 "sinks": [sink_record(sink) for sink in report.sinks],
             }
         )
         return
     if not session.quiet and report.work is not None:
         _print_figures(session, report, report.work)
+    for warning in report.coverage[:MAX_WARNINGS]:
+        session.complain(f"Check the field: {printable(warning.text)}.")
+    if len(report.coverage) > MAX_WARNINGS:
+        session.complain(f"And {pluralize(len(report.coverage) - MAX_WARNINGS, 'more field')}.")
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
