@@ -360,7 +360,7 @@ async def _work_while_filling(
 
     filling = asyncio.create_task(fill())
     try:
-        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS) as following:
+        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS, worker=worker) as following:
             with stop_signals(host):
                 summary = await run_beside(worker.work(), filling, following)
                 if request.urls is not None:

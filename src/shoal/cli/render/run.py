@@ -182,9 +182,9 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     per_second = work.attempts / work.seconds if work.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
     session.data(
-        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}; "
-        f"{pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)"
+        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}"
     )
+    session.data(f"  {pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)")
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
