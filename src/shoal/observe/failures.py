@@ -43,6 +43,11 @@ class FailureCount(msgspec.Struct, frozen=True, kw_only=True):
         return f"{number}, {self.dead:,} dead"
 
     @property
+    def text(self) -> str:
+        """`404 Not Found x 12 dead, last: https://...`"""
+        return f"{printable(self.error) or self.outcome} {self.count_text}, last: {printable(self.last)}"
+
+    @property
     def last_text(self) -> str:
         """The path of a URL, as its host is most often that of the others; or the item's key."""
         parts = urlsplit(self.last)

@@ -208,7 +208,7 @@ async def execute_run(
             except ShoalError:
                 await remove_empty(ledger, plan, run, progress, by=request.by)
                 raise
-            log.info("worker stopped", **msgspec.to_builtins(summary))
+            log.info("worker stopped", **summary.log_fields())
             await call_finish_hooks(scraper, ledger, run.id, log)
             await send_end_alerts(alert_thread, (run.id,), summary)
     finally:

@@ -85,7 +85,7 @@ async def work(
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
                     summary = await _work_and_report(ledger, scope, worker, host, shows_progress)
-                    logs.log.info("worker stopped", **msgspec.to_builtins(summary))
+                    logs.log.info("worker stopped", **summary.log_fields())
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await send_end_alerts(alert_thread, [run.id for run in runs], summary)
         finally:

@@ -12,6 +12,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
+from shoal.observe.formatting import pluralize
 from shoal.observe.snapshot import find_bottleneck, take_snapshot
 from shoal.worker.registration import Registration
 from shoal.worker.slots import Slots
@@ -97,7 +98,7 @@ async def _reasons(ledger: Ledger, scope: Scope) -> list[tuple[str, str, str]]:
             text += f"it waits for {found.cause}. {found.text}" if found.cause != "nothing" else found.text
         reasons.append((run.id, found.cause, text.rstrip()))
     if len(runs) > MAX_RUNS_REPORTED:
-        reasons.append(("", "", f"... and {len(runs) - MAX_RUNS_REPORTED} more open runs."))
+        reasons.append(("", "", f"... and {pluralize(len(runs) - MAX_RUNS_REPORTED, 'more open run')}."))
     return reasons
 
 

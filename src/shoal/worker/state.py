@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from shoal.autoscale.rules import LoadLimits
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
+from shoal.observe.failures import FailureCount
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,10 @@ class StopReason(StrEnum):
 
 
 class WorkSummary(msgspec.Struct, kw_only=True):
-    """What one worker did. The counts are of committed attempts; `dropped` items were invalid."""
+    """What one worker did. The counts are of committed attempts; `dropped` items were invalid.
+
+    `failures`: why attempts failed, the most frequent reason first.
+    """
 
     stop_reason: StopReason = StopReason.NOTHING_LEFT
     worker: str = ""
@@ -73,6 +78,13 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     dropped: int = 0
     first_dropped: str = ""
     seconds: float = 0.0
+    failures: tuple[FailureCount, ...] = ()
+
+    def log_fields(self) -> dict[str, Any]:
+        """What is logged when the worker stops: all but the failures, which were logged before."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        del fields["failures"]
+        return fields
 
 
 class WorkerEvents:

@@ -13,9 +13,12 @@ from shoal.observe.formatting import pluralize, printable
 from shoal.service.records import failure_records, run_record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.model.run import Run
+    from shoal.observe.failures import Failures
     from shoal.service.begin import RunBusy, RunPlan, UrlSource
     from shoal.service.run import RunReport
     from shoal.worker.state import WorkSummary
@@ -169,6 +172,8 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
         return
     if not session.quiet and report.work is not None:
         _print_figures(session, report, report.work)
+    if session.quiet:
+        print_deaths(session, counts.dead, _death_lines(report.failures))
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
@@ -188,8 +193,23 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
-    for group in report.failures.groups[:MAX_FAILURES]:
-        session.data(f"  {group.items} dead: {group.outcome}, {group.display_text}")
+    for line in _death_lines(report.failures):
+        session.data(f"  {line}")
+
+
+def print_deaths(session: Session, dead: int, lines: Sequence[str]) -> None:
+    """With -q, on stderr: why items died. Otherwise the summary says it."""
+    if dead:
+        session.complain("\n  ".join([f"{pluralize(dead, 'item')} died:", *lines]))
+
+
+def _death_lines(failures: Failures) -> list[str]:
+    lines = [
+        f"{group.items} dead: {group.outcome}, {group.display_text}, last: {printable(group.last)}"
+        for group in failures.groups[:MAX_FAILURES]
+    ]
+    more = len(failures.groups) - MAX_FAILURES
+    return [*lines, f"and {pluralize(more, 'more kind')} of failure"] if more > 0 else lines
 
 
 def _print_next(session: Session, report: RunReport, resume_arguments: str, *, exported: bool) -> None:
