@@ -18,7 +18,7 @@ from shoal.observe.formatting import format_percent, format_rate, printable
 from shoal.observe.meter import Reading
 
 MAX_BAR, MIN_BAR = 40, 6
-MAX_NAME, MIN_NAME = 32, 6
+MAX_NAME, MIN_NAME = 48, 6
 MAX_FAILURES = 4
 MAX_WAITING_LINES = 3
 GAP, INDENT = "  ", "  "

@@ -84,7 +84,9 @@ async def work(
             async with alerts(settings, logs.log) as alert_thread:
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
-                    summary = await _work_and_report(ledger, scope, worker, host, shows_progress)
+                    summary = await _work_and_report(
+                        ledger, scope, worker, host, shows_progress=shows_progress, stays=chosen.forever
+                    )
                     logs.log.info("worker stopped", **summary.log_fields())
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await send_end_alerts(alert_thread, [run.id for run in runs], summary)
@@ -268,11 +270,11 @@ class _EventDisplay:
 
 
 async def _work_and_report(
-    ledger: Ledger, scope: Scope, worker: Worker, host: Host, shows_progress: bool
+    ledger: Ledger, scope: Scope, worker: Worker, host: Host, *, shows_progress: bool, stays: bool
 ) -> WorkSummary:
     reports = [_show_runs(ledger, scope, worker, host) if shows_progress else _report_work(worker, host)]
     if not shows_progress or len(scope.run_ids) != 1:
-        reports.append(report_idle_reason(ledger, scope, lambda: worker.idle, host.notice))
+        reports.append(report_idle_reason(ledger, scope, lambda: worker.idle, host.notice, stays=stays))
     reporting = [asyncio.create_task(report) for report in reports]
     try:
         with stop_signals(host):
