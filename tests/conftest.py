@@ -9,7 +9,9 @@ import asyncpg
 import pytest
 
 from tests.support import MissingPartError, fork_server, missing
+from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.marks import starts_process, uses_postgres
+from tests.support.object_store import PART_BYTES, S3Server
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
 from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
@@ -67,6 +69,46 @@ def pgbouncer(postgres_server: PostgresDatabases) -> Iterator[PgBouncer]:
     try:
         with PgBouncer(postgres_server) as bouncer:
             yield bouncer
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server on loopback, with one bucket."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The S3 server, empty; this process's environment points to it."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("shoal.storage.objects.PART_BYTES", PART_BYTES)
+    yield s3_server
+    s3_server.clear()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitServer]:
+    """A RabbitMQ; name queues by `unique_name`. It may be killed; leave it running."""
+    try:
+        with RabbitServer() as server:
+            yield server
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis; name keys by `unique_name`. It may be killed; leave it running."""
+    try:
+        with RedisServer() as server:
+            yield server
     except MissingPartError as error:
         missing(str(error))
 

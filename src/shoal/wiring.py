@@ -19,10 +19,12 @@ from shoal.model.ledger_url import ledger_address, postgres_address, redacted_ad
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
+    from shoal.fetch.download import Downloads
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
     from shoal.notify.alert_thread import AlertThread
+    from shoal.sinks.thread import SinkThread
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
@@ -127,6 +129,15 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:
+    """Where downloads go; None if there is no place for them. `offline`: only earlier downloads are given out."""
+    if not settings.files:
+        return None
+    from shoal.fetch.download import Downloads
+
+    return Downloads(settings.files, offline=offline)
+
+
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, lanes are not used."""
     from shoal.fetch.robots import Robots
@@ -136,7 +147,8 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.worker.politeness import Politeness
 
     robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
-    return AttemptRunner(AttemptResources(scraper, fetcher, Politeness(robots), log=log), FailureLog(log))
+    resources = AttemptResources(scraper, fetcher, Politeness(robots), log=log, downloads=build_downloads(settings))
+    return AttemptRunner(resources, FailureLog(log))
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
@@ -187,6 +199,7 @@ def build_worker(
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
+    registration = Registration(ledger, identity, options, log)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -194,6 +207,8 @@ def build_worker(
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
+        registration=registration,
+        downloads=build_downloads(settings, offline=from_store),
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(
@@ -206,7 +221,7 @@ def build_worker(
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
-        Registration(ledger, identity, options, log),
+        registration,
         AttemptRunner(resources, FailureLog(log)),
         open_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
         hang_timeout=longest + settings.lease,
@@ -221,6 +236,14 @@ def build_alert_thread(settings: Settings, log: Log) -> AlertThread:
 
     alone = msgspec.structs.replace(settings, pool_size=1)
     return AlertThread(lambda: connect_ledger(alone, create=False), settings, log=log)
+
+
+def build_sink_thread(settings: Settings, log: Log, *, only: tuple[str, ...] = ()) -> SinkThread:
+    """The thread that delivers to sinks. It opens the ledger itself, in its own thread."""
+    from shoal.sinks.thread import SinkThread
+
+    alone = msgspec.structs.replace(settings, pool_size=2)
+    return SinkThread(lambda: connect_ledger(alone, create=False), settings, log=log, only=only)
 
 
 def sqlite_path(ledger: str) -> Path | None:

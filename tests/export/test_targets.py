@@ -14,7 +14,7 @@ import pytest
 
 from shoal.errors import ShoalError, UsageError
 from shoal.export import Format, check_target, export_run
-from shoal.export.targets import open_target
+from shoal.storage import open_target
 from shoal.testing.harness import LedgerHarness
 from tests.support import missing
 from tests.support.export_shop import stored
@@ -29,7 +29,7 @@ BOOKS = [{"title": f"Book {n}"} for n in range(300)]
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the file of an earlier export, on systems with and without files that have no name."""
     if request.param == "named":
-        monkeypatch.setattr("shoal.export.targets.O_TMPFILE", None)
+        monkeypatch.setattr("shoal.storage.targets.O_TMPFILE", None)
     folder = tmp_path / "exports"
     folder.mkdir()
     (folder / "out.jsonl").write_text(OLD)

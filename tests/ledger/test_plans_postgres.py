@@ -314,3 +314,38 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
     for table in range(1, 6):
         await cost(f"purge {table}", sql["purge"], run.no, STEP, [table, 0])
     return costs
+
+
+STORE_KEYED = """select shoal.store_keyed_records(now(), $1::int, $2::bigint[], $3::int[], $4::json[], $5::text[],
+    $6::bytea[], $7::int[], $8::boolean[], $2::bigint[], $9::int[], $10::int[])"""
+
+
+async def test_an_upsert_costs_as_much_beside_very_many_keys(ledger: PostgresLedger, bench: Bench) -> None:
+    queue = await bench.queue()
+    run, costs = bench.run.no, []
+    for size in (1_000, BACKLOG):
+        await ledger.db.fetch("truncate shoal.result, shoal.item, shoal.outcome")
+        await fill_done(ledger, queue, size)
+        await fill_results(ledger, run)
+        await ledger.db.fetch(
+            "update shoal.result set record_key = item::text, key_space = 0, key_hash = sha256(item::text::bytea),"
+            " first_run = run, changed_run = run"
+        )
+        await settle(ledger)
+        rows = await ledger.db.fetch("select key_hash from shoal.result order by key_hash limit $1", BATCH)
+        hashes = [row["key_hash"] for row in rows]
+        items = [10**9 + n for n in range(BATCH)]
+
+        def same(value: object) -> list[object]:
+            return [value] * BATCH
+
+        columns = (items, same(0), same('{"x":1}'), same("k"), hashes, same(0), same(True), same(run), same(queue))
+        attempts = [await bench.probe.pages(STORE_KEYED, bench.worker, *columns)]
+        for n in range(3):  # the first call makes plans
+            moved = [item + (n + 1) * BATCH for item in items]
+            attempts.append(await bench.probe.pages(STORE_KEYED, bench.worker, moved, *columns[1:]))
+        pages, scans = min(attempts, key=lambda cost: cost[0])
+        assert scans == dict.fromkeys(scans, 0)
+        costs.append(pages)
+    assert costs[1] < 2 * costs[0], costs
+    assert costs[1] < 60 * BATCH, costs

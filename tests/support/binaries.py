@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,6 +34,30 @@ def pgbouncer_program() -> Path:
     found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
     if found is None:
         raise MissingPartError("pgbouncer is not installed: run `make parts` as root")
+    return Path(found)
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitPrograms:
+    """RabbitMQ behind Debian's wrappers, which insist on the system's own broker, and Erlang's port mapper."""
+
+    server: Path
+    control: Path
+    mapper: Path
+
+
+def rabbitmq_programs() -> RabbitPrograms:
+    folder, mapper = Path("/usr/lib/rabbitmq/bin"), shutil.which("epmd")
+    programs = RabbitPrograms(folder / "rabbitmq-server", folder / "rabbitmqctl", Path(mapper or "epmd"))
+    if mapper is None or not programs.server.exists():
+        raise MissingPartError("rabbitmq-server is not installed: run `make parts` as root")
+    return programs
+
+
+def redis_program() -> Path:
+    found = shutil.which("redis-server", path="/usr/bin:/usr/local/bin:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise MissingPartError("redis-server is not installed: run `make parts` as root")
     return Path(found)
 
 

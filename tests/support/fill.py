@@ -41,11 +41,14 @@ async def fill_done(ledger: PostgresLedger, queue: int, count: int, tag: str = "
 
 
 async def fill_results(ledger: PostgresLedger, run_no: int) -> None:
-    """One record for each item that is done."""
+    """One record for each item that is done, as if a hundred had been committed at a time."""
     await ledger.db.fetch(
         "with stored as ("
         "insert into shoal.result (item, run, n, record) "
-        "select o.item, o.run, 0, '{\"a\": 1}' from shoal.outcome o where o.run = $1) "
+        "select o.item, o.run, 0, '{\"a\": 1}' from shoal.outcome o where o.run = $1), "
+        "changes as (insert into shoal.result_change (at, run, stage, records, items) "
+        "select shoal.clock(), $1, k.stage, count(*), array_agg(o.item order by o.item) "
+        "from shoal.outcome o join shoal.queue k on k.id = o.queue where o.run = $1 group by k.stage, o.item / 100) "
         "insert into shoal.count_delta (at, queue, results) "
         "select shoal.clock(), o.queue, count(*) from shoal.outcome o where o.run = $1 group by o.queue",
         run_no,

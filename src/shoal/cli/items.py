@@ -152,7 +152,7 @@ def retry(
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Queue dead items again as if new; cancelled ones with --state cancelled. --limit tries a few first."""
+    """Queue dead items again as if new; others with --state skipped or cancelled. --limit tries a few first."""
     run, item = run_and_item(run, item)
     which = _with_item(which, item, key)
     preview = session.with_ledger(lambda ledger: steer.preview_retry(ledger, run, which, key=key, limit=limit))
@@ -196,7 +196,7 @@ def cancel(
 def replay(
     session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
 ) -> None:
-    """Queue one dead or cancelled item again. A done item stays done: its results are stored once."""
+    """Queue one dead, skipped or cancelled item again. A done item stays done: its results are stored once."""
     run, item = run_and_item(run, item)
     _check_one_name(item, key)
     replayed = session.with_ledger(

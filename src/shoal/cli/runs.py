@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.render.compare import RecordChanges
 from shoal.cli.render.options import RUN_HELP, LatestRunName, RunName, Yes, confirm, with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.render.tables import print_facts, print_runs
 from shoal.model.run import Run
 from shoal.observe.formatting import pluralize
 from shoal.service import inspect, records, steer
+from shoal.service.compare import compare_records
 from shoal.service.lookup import LATEST, operator
 
 CONTINUES = "If this is interrupted, workers continue it."
@@ -111,12 +113,30 @@ def compare(
     session: Session,
     first: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
     second: Annotated[str, typer.Argument(metavar="OTHER", help="The run to compare it with.")],
+    limit: Annotated[int, typer.Option(min=0, help="Show at most so many records that differ.")] = 20,
+    records_too: Annotated[
+        bool, typer.Option("--records/--no-records", help="Compare the records too: all of both runs are read.")
+    ] = True,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 if the records differ.")] = False,
 ) -> None:
-    """Compare two runs: counts, rate, share of successes, and why items died."""
-    figures = session.with_ledger(lambda ledger: inspect.compare_runs(ledger, first, second))
-    one, other = map(records.figures_record, figures)
+    """Compare two runs: counts, rate, share of successes, why items died, and which records are new, changed, gone.
+
+    Records are matched by their record key or, without one, by the key of their item and their position.
+    """
+    one, other = session.with_ledger(lambda ledger: inspect.compare_runs(ledger, first, second))
+    _print_figures(session, *map(records.figures_record, (one, other)))
+    if not records_too:
+        return
+    shown = RecordChanges(session, limit)
+    totals = session.with_ledger(lambda ledger: compare_records(ledger, one.run, other.run, on_change=shown.add))
+    shown.print_totals(totals)
+    if exit_code and totals.differs:
+        raise typer.Exit(1)
+
+
+def _print_figures(session: Session, one: records.Record, other: records.Record) -> None:
     if session.json:
-        session.record([one, other])
+        session.record({"kind": "runs", "runs": [one, other]})
         return
     states = ("scraper", "state", "minutes", "total", *records.STATES)
     names = (*states, "records", "duplicates", "rate_per_minute", "ok_percent")

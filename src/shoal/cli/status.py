@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.cli.render.options import OptionalRunName, with_options
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from shoal.model.views import Counts
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
+    from shoal.observe.sinks import SinkStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
 MAX_PARTITIONS = 30
@@ -51,7 +53,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
     from shoal.observe.formatting import format_percent, format_rate
 
     session.table(
-        ["RUN", "SCRAPER", "STATE", "TOTAL", "DONE", "DONE %", "DEAD", "LEFT", "RATE", "ETA", "WAITING FOR"],
+        ["RUN", "SCRAPER", "STATE", "TOTAL", "DONE", "DONE %", "DEAD", "SKIPPED", "LEFT", "RATE", "ETA", "WAITING FOR"],
         [
             (
                 reading.snapshot.run.id,
@@ -61,6 +63,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
                 reading.done,
                 "growing" if reading.total_grows else format_percent(reading.done_share),
                 reading.dead,
+                reading.skipped,
                 reading.snapshot.counts.remaining,
                 format_rate(reading.rate),
                 "" if reading.ended else reading.eta_text,
@@ -72,6 +75,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
     for each in found:
         for condition in each.conditions:
             session.data(f"Alert ({condition.kind.value}) of run {each.reading.snapshot.run.id}: {condition.text}")
+    _print_sinks(session, found[0].sinks)
 
 
 def _print_detail(session: Session, detail: RunStatusDetail) -> None:
@@ -87,15 +91,24 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
     if detail.workers:
         _print_title(session, "Workers (last hour)")
         session.table(
-            ["WORKER", "STATE", "LEASED", "DONE", "DEAD"],
+            ["WORKER", "STATE", "LEASED", "DONE", "DEAD", "SKIPPED"],
             [
-                (each.worker, detail.worker_state(each.worker), each.leased, each.done, each.dead)
+                (each.worker, detail.worker_state(each.worker), each.leased, each.done, each.dead, each.skipped)
                 for each in detail.workers[:MAX_WORKERS]
             ],
         )
         _print_rest(session, len(detail.workers) - MAX_WORKERS, "worker")
     if detail.failures.groups:
         _print_failures(session, detail.failures)
+    _print_sinks(session, detail.sinks)
+
+
+def _print_sinks(session: Session, sinks: Sequence[SinkStatus]) -> None:
+    if sinks:
+        from shoal.cli.sinks import print_sinks
+
+        _print_title(session, "Sinks")
+        print_sinks(session, sinks)
 
 
 def _print_head(session: Session, reading: Reading) -> None:

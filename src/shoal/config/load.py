@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from shoal.config.settings import (
     Settings,
     StageConfig,
 )
+from shoal.config.sinks import SINK_TYPES, read_sink
 from shoal.config.sources import (
     Origin,
     RawValue,
@@ -35,7 +36,7 @@ from shoal.config.sources import (
     read_toml,
 )
 from shoal.config.values import accepted_values, read_value
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidSetting, SecretMissing
 from shoal.model.ledger_url import ledger_address
 from shoal.model.run import check_name
 from shoal.project import find_ledger_above, find_project
@@ -62,7 +63,9 @@ def load_settings(
     current, folder = folder, find_project(folder, environ)
     project = "" if folder == current.absolute() else str(folder)
     variables = Variables(environ, read_dotenv(folder / ".env"))
-    reader = TableReader(process=NAMES, scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES), stage=tuple(STAGE_TYPES))
+    reader = TableReader(
+        process=NAMES, scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES), stage=tuple(STAGE_TYPES), sink=tuple(SINK_TYPES)
+    )
     low, high = reader.pyproject(folder), reader.shoal_toml(folder)
     given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(given_flags, own_options)}
     parts = PostgresParts(given_flags, variables, current=current, project=folder)
@@ -74,10 +77,13 @@ def load_settings(
         for name in [*low.scrapers, *high.scrapers]
     }
     scrapers = {name: _scraper(name, table, parts, project) for name, table in tables.items()}
+    sinks = {name: read_sink(name, table, variables) for name, table in {**low.sinks, **high.sinks}.items()}
     values = {name: read_value(name, SETTING_TYPES[name], found) for name, found in given.items()}
     origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
     above = find_ledger_above(folder, environ) if origins["ledger"].kind == "default" else None
-    settings = Settings(**values, scrapers=scrapers, origins=origins, project=project, ledger_above=str(above or ""))
+    settings = Settings(
+        **values, scrapers=scrapers, sinks=sinks, origins=origins, project=project, ledger_above=str(above or "")
+    )
     paths = {name: getattr(settings, name) for name in ("ledger", *PATHS)}
     return msgspec.structs.replace(settings, **_from_project(paths, origins, project)) if project else settings
 
@@ -160,6 +166,21 @@ def _from_variables(variables: Variables) -> dict[str, RawValue]:
         for name, given in variables.with_prefix(ENV_PREFIX).items()
         if not IGNORED_VARIABLES.fullmatch(name)
     }
+
+
+def secret_finder(*, environ: Mapping[str, str], folder: Path) -> Callable[[str], str]:
+    """A function that finds a secret by its name, in the environment or in `.env`; it raises SecretMissing.
+
+    Both are read when a secret is needed, so a value that is set later is found.
+    """
+
+    def find(name: str) -> str:
+        found = Variables(environ, read_dotenv(folder / ".env")).first([name])
+        if found is None:
+            raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+        return str(found.value)
+
+    return find
 
 
 def find_log_format(arguments: Sequence[str], *, environ: Mapping[str, str], folder: Path) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "default"]
 # Lines of `.env` that belong to Shoal or to the PostgreSQL it connects to.
 _OWN_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|DB_|PG[A-Z]{3,}\b)")
-_AUTHOR_SETTINGS, _STAGES, _SCRAPERS = "settings", "stages", "scrapers"
+_AUTHOR_SETTINGS, _STAGES, _SCRAPERS, _SINKS = "settings", "stages", "scrapers", "sinks"
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -175,16 +175,20 @@ def _merge_stage(higher: dict[str, RawValue], lower: dict[str, RawValue]) -> dic
 
 
 class FileTables(msgspec.Struct):
-    """The contents of one file: settings of the process, and tables of scrapers."""
+    """The contents of one file: settings of the process, and tables of scrapers and sinks."""
 
     given: dict[str, RawValue]
     scrapers: dict[str, ScraperTable]
+    sinks: dict[str, dict[str, RawValue]]
 
 
 class TableReader:
-    """Reads TOML files. It knows the names that a process, a scraper's table and a stage's table may have."""
+    """Reads TOML files. It knows the names that a process, and the table of a scraper, a stage and a sink may have."""
 
-    def __init__(self, *, process: Collection[str], scraper: Collection[str], stage: Collection[str]) -> None:
+    def __init__(
+        self, *, process: Collection[str], scraper: Collection[str], stage: Collection[str], sink: Collection[str]
+    ) -> None:
+        self._sink_names = sink
         self._process_names = process
         self._scraper_names = (*scraper, _AUTHOR_SETTINGS, _STAGES)
         self._stage_names = stage
@@ -205,16 +209,18 @@ class TableReader:
         twice = [
             *(top.given.keys() & below.given.keys()),
             *(f"scrapers.{name}" for name in top.scrapers.keys() & below.scrapers.keys()),
+            *(f"sinks.{name}" for name in top.sinks.keys() & below.sinks.keys()),
         ]
         if twice:
             raise InvalidSetting(
                 f"shoal.toml has both {min(twice)} and tool.shoal.{min(twice)}.", remedy="Keep one of the two."
             )
-        return FileTables(top.given | below.given, top.scrapers | below.scrapers)
+        return FileTables(top.given | below.given, top.scrapers | below.scrapers, top.sinks | below.sinks)
 
     def _tables(self, table: Mapping[str, Any], file: OriginKind, prefix: str) -> FileTables:
         scrapers = _as_table(table.get(_SCRAPERS, {}), prefix + _SCRAPERS, file)
-        given = {name: value for name, value in table.items() if name != _SCRAPERS}
+        sinks = _as_table(table.get(_SINKS, {}), prefix + _SINKS, file)
+        given = {name: value for name, value in table.items() if name not in (_SCRAPERS, _SINKS)}
         for name in given:
             if name in self._scraper_names and name not in (*self._process_names, _AUTHOR_SETTINGS, _STAGES):
                 raise InvalidSetting(
@@ -223,6 +229,7 @@ class TableReader:
         return FileTables(
             _raw_values(given, self._process_names, file, ""),
             {name: self._scraper(body, file, f"{prefix}{_SCRAPERS}.{name}") for name, body in scrapers.items()},
+            {name: self._sink(body, file, f"{prefix}{_SINKS}.{name}") for name, body in sinks.items()},
         )
 
     def _scraper(self, body: Any, file: OriginKind, path: str) -> ScraperTable:
@@ -241,6 +248,9 @@ class TableReader:
             _raw_values(free, free, file, f"{path}.{_AUTHOR_SETTINGS}."),
             {name: self._stage(stage, file, f"{path}.{_STAGES}.{name}") for name, stage in stages.items()},
         )
+
+    def _sink(self, body: Any, file: OriginKind, path: str) -> dict[str, RawValue]:
+        return _raw_values(_as_table(body, path, file), self._sink_names, file, path + ".")
 
     def _stage(self, body: Any, file: OriginKind, path: str) -> dict[str, RawValue]:
         return _raw_values(_as_table(body, path, file), self._stage_names, file, path + ".")

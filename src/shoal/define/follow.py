@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.define.context import DEPTH, Item
+from shoal.define.context import Item
 from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
 from shoal.model.url_key import host_or_none
@@ -66,13 +66,11 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def items(self, page: Page, item: Item, stage: AnyStage) -> list[NewItem]:
         """The items for the links of a page."""
-        depth = item.depth + 1
-        if self.depth is not None and depth > self.depth:
+        if self.depth is not None and item.depth >= self.depth:
             return []
         host = host_or_none(item.url or page.url) if self.same_host else None
         target = stage if self.to is None else stage.scraper.stages[self.to]
-        payload = {DEPTH: depth}
-        return [target.item(url, payload=payload) for url in self._links(page) if self._follows(url, host)]
+        return [target.item(url) for url in self._links(page) if self._follows(url, host)]
 
     def _links(self, page: Page) -> list[str]:
         if self.css is None:

@@ -1,18 +1,23 @@
 """Export of results to files, samples of results, and the coverage of their fields."""
 
+from shoal.export.formats import FileType, Format, file_type
+from shoal.export.increments import IncrementReport, export_new
 from shoal.export.job import ExportReport, Layout, check_target, export_run
 from shoal.export.records import SAMPLE, Coverage, FieldCoverage, first_results, measure_coverage
-from shoal.export.targets import Format
 
 __all__ = [
     "SAMPLE",
     "Coverage",
     "ExportReport",
     "FieldCoverage",
+    "FileType",
     "Format",
+    "IncrementReport",
     "Layout",
     "check_target",
+    "export_new",
     "export_run",
+    "file_type",
     "first_results",
     "measure_coverage",
 ]

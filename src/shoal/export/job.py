@@ -1,22 +1,25 @@
-"""Exports the results of a run to a file."""
+"""Exports the results of a run to a file or an object."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.export.records import LineMaker, decode_record, result_pages
+from shoal.export.formats import FileType, Format, file_type
+from shoal.export.records import LineMaker, StoredRecord, decode_record, result_pages
 from shoal.export.tables import CsvWriter, ParquetWriter, TableSchema, TableWriter, require_pyarrow
-from shoal.export.targets import ExportTarget, Format, check_writable, format_of, open_target, write_errors_explained
+from shoal.export.texts import TEXT_WRITERS, TextWriter
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import ResultRow
+from shoal.storage import Target, check_writable, open_target, write_errors_explained
+from shoal.storage.compression import CompressedTarget, Compression, require_compression
 
+T = TypeVar("T")
 CHUNK_BYTES = 1 << 20
 
 
@@ -40,6 +43,7 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     bytes: int
     format: Format
+    compression: Compression | None = None
     missing_columns: tuple[str, ...] = ()
     differing_stages: tuple[str, ...] = ()
 
@@ -51,11 +55,10 @@ DEFAULT_LAYOUT = Layout()
 
 def check_target(path: Path | str, format: Format | str | None = None) -> Format:
     """Raise the errors that an export to `path` would raise at its start. Returns the format; writes nothing."""
-    chosen = format_of(str(path), format)
-    if chosen is Format.PARQUET:
-        require_pyarrow()
+    chosen = file_type(str(path), format)
+    _require_packages(chosen)
     check_writable(str(path))
-    return chosen
+    return chosen.format
 
 
 async def export_run(
@@ -68,51 +71,100 @@ async def export_run(
     layout: Layout = DEFAULT_LAYOUT,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write a run's records to `path` (`-`: standard output), in constant memory.
+    """Write a run's records to `path`, in constant memory: a file, `-` for standard output, or the URL of an object.
 
-    The file appears complete or not at all. Of a running run it contains every record stored before the export began
-    and some stored later, each once. `format` defaults to that of the path's suffix.
-    Raises UsageError when the file cannot be written, NotFound for the run, UnknownStage for the stage.
+    The file or object appears complete or not at all. Of a running run it contains every record stored before the
+    export began and some stored later, each once. `format` defaults to that of the path's suffix.
+    Raises UsageError when the file cannot be written, StorageUnavailable when the object store does not answer,
+    NotFound for the run, UnknownStage for the stage.
     """
-    chosen = format_of(str(path), format)
-    if chosen is Format.PARQUET:
-        require_pyarrow()
-    if chosen is not Format.CSV and (layout.bom or layout.safe_csv):
-        raise UsageError(f"--bom and --safe-csv are for CSV, not for {chosen.value}.", remedy="Leave them out.")
+    chosen = file_type(str(path), format)
+    check_options(chosen, layout)
     await ledger.runs.get(run_id)
-    target = open_target(str(path))
-    job = _Job(ledger, run_id, stage, layout, progress or (lambda *_: None))
+    pages = result_pages(ledger, run_id, stage=stage)
+    return await write_export(pages, str(path), chosen, layout, run_id=run_id, progress=progress)
+
+
+async def write_export(
+    pages: AsyncIterator[Sequence[StoredRecord]],
+    path: str,
+    chosen: FileType,
+    layout: Layout,
+    *,
+    run_id: str = "",
+    table: TableSchema | None = None,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write records to `path`, complete or not at all. `run_id`: of records that do not name their own run.
+
+    `table`: the columns that a table has before it has seen these records, and afterwards all.
+    """
+    target = await _run_in_thread(_open, path, chosen)
+    lines = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
+    job = _Job(pages, lines, layout, progress or (lambda *_: None))
     try:
-        report = await (job.copy(target) if chosen is Format.JSONL else job.tabulate(target, chosen))
+        if chosen.format in TEXT_WRITERS:
+            report = await job.copy(target, chosen.format)
+        else:
+            report = await job.tabulate(target, chosen.format, table or make_table(chosen, layout))
         await _run_in_thread(target.commit)
     except BaseException:
-        target.discard()
+        await _run_in_thread(target.discard)
         raise
-    return report
+    # What the compression held back is written by the commit.
+    return msgspec.structs.replace(report, bytes=target.tell(), compression=chosen.compression)
+
+
+def make_table(chosen: FileType, layout: Layout) -> TableSchema:
+    """The table of an export that has seen no record."""
+    columns = LineMaker(meta=layout.meta, columns=layout.columns).columns
+    return TableSchema(columns, typed=chosen.format is Format.PARQUET, fixed=bool(layout.columns))
+
+
+def check_options(chosen: FileType, layout: Layout) -> None:
+    """Raise UsageError for a package that is not installed, and for options that do not fit the format."""
+    if chosen.format is not Format.CSV and (layout.bom or layout.safe_csv):
+        raise UsageError(f"--bom and --safe-csv are for CSV, not for {chosen.format.value}.", remedy="Leave them out.")
+    _require_packages(chosen)
+
+
+def _require_packages(chosen: FileType) -> None:
+    if chosen.format is Format.PARQUET:
+        require_pyarrow()
+    if chosen.compression is not None:
+        require_compression(chosen.compression)
+
+
+def _open(path: str, chosen: FileType) -> Target:
+    target = open_target(path, content_type=chosen.content_type)
+    return target if chosen.compression is None else CompressedTarget(target, chosen.compression)
 
 
 class _Job:
-    def __init__(self, ledger: Ledger, run_id: str, stage: str | None, layout: Layout, progress: Progress) -> None:
-        self._results = result_pages(ledger, run_id, stage=stage)
-        self._line_maker = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
+    def __init__(
+        self, results: AsyncIterator[Sequence[StoredRecord]], lines: LineMaker, layout: Layout, progress: Progress
+    ) -> None:
+        self._results = results
+        self._line_maker = lines
         self._layout = layout
         self._progress = progress
 
-    async def copy(self, target: ExportTarget) -> ExportReport:
-        """JSON Lines: records are copied as they are stored."""
+    async def copy(self, target: Target, format: Format) -> ExportReport:
+        """A text: records are written as they are read."""
+        writer = TEXT_WRITERS[format](self._line_maker)
         records = 0
         async for rows in self._results:
-            await _run_in_thread(self._copy_page, target, rows)
+            await _run_in_thread(_write_page, target, writer, rows)
             records += len(rows)
             self._progress("wrote", records)
-        return ExportReport(records=records, columns=self._layout.columns, bytes=target.tell(), format=Format.JSONL)
+        await _run_in_thread(target.write, writer.end())
+        return ExportReport(records=records, columns=self._layout.columns, bytes=target.tell(), format=format)
 
-    async def tabulate(self, target: ExportTarget, format: Format) -> ExportReport:
+    async def tabulate(self, target: Target, format: Format, table: TableSchema) -> ExportReport:
         """A table: its columns are known after the last record, so the records are spooled to a temporary file.
 
         A second read of the ledger instead could find new records that do not fit the columns.
         """
-        table = TableSchema(self._line_maker.columns, typed=format is Format.PARQUET)
         records = written = 0
         with _spool(target) as spool:
             async for rows in self._results:
@@ -138,40 +190,44 @@ class _Job:
             differing_stages=table.differing_stages,
         )
 
-    def _copy_page(self, target: ExportTarget, rows: tuple[ResultRow, ...]) -> None:
-        target.write("".join(f"{self._line_maker.line(row)}\n" for row in rows).encode())
-
-    def _spool_page(
-        self, spool: BinaryIO, target: ExportTarget, table: TableSchema, rows: tuple[ResultRow, ...]
-    ) -> None:
+    def _spool_page(self, spool: BinaryIO, target: Target, table: TableSchema, rows: Sequence[StoredRecord]) -> None:
         lines = []
         for row in rows:
             line = self._line_maker.line(row)
             table.add(row.stage, decode_record(row, line))
             lines.append(f"{line}\n")
-        with write_errors_explained(target.name):
+        with write_errors_explained(_spool_folder(target)):
             spool.write("".join(lines).encode())
 
-    def _writer(self, target: ExportTarget, format: Format, table: TableSchema) -> TableWriter:
+    def _writer(self, target: Target, format: Format, table: TableSchema) -> TableWriter:
         if format is Format.PARQUET:
             return ParquetWriter(target, table)
         return CsvWriter(target, table, bom=self._layout.bom, safe=self._layout.safe_csv)
 
 
-async def _run_in_thread(work: Callable[..., None], *arguments: object) -> None:
+def _write_page(target: Target, writer: TextWriter, rows: Sequence[StoredRecord]) -> None:
+    target.write(writer.page(rows))
+
+
+async def _run_in_thread(work: Callable[..., T], *arguments: object) -> T:
     """Run blocking work in a thread. When cancelled, wait for it first: the caller closes its files next."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
-        await asyncio.shield(running)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise
 
 
-def _spool(target: ExportTarget) -> BinaryIO:
+def _spool(target: Target) -> BinaryIO:
     """A temporary file on the disk of the export, if the target has one."""
-    with write_errors_explained(target.name):
+    with write_errors_explained(_spool_folder(target)):
         return tempfile.TemporaryFile(dir=target.folder)
+
+
+def _spool_folder(target: Target) -> str:
+    """What an error names: the target, or the folder of temporary files where its records wait."""
+    return target.name if target.folder is not None else tempfile.gettempdir()
 
 
 def _chunks(spool: BinaryIO) -> Iterator[list[bytes]]:

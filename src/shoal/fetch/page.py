@@ -15,10 +15,13 @@ from shoal.errors import Permanent
 from shoal.fetch import urls
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     import can_ada
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.form import Form
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
@@ -85,6 +88,30 @@ class Page:
         """A page for tests. Text is encoded as UTF-8; without a Content-Type it counts as HTML."""
         content = body.encode() if isinstance(body, str) else body
         return cls(url, status=status, headers=CIMultiDict(headers or {}), body=content)
+
+    def replace(
+        self,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: str | bytes | None = None,
+        url: str | None = None,
+    ) -> Page:
+        """A copy with other values, for an `after_response` hook. Text is encoded in the page's encoding."""
+        if isinstance(body, str):
+            body = body.encode(self.encoding, "xmlcharrefreplace" if self.content_type in _HTML_TYPES else "replace")
+        page = Page(
+            self.url if url is None else url,
+            status=self.status if status is None else status,
+            headers=self.headers if headers is None else CIMultiDict(headers),
+            body=self.body if body is None else body,
+            requested_url=self.requested_url,
+            method=self.method,
+            history=self.history,
+            seconds=self.seconds,
+        )
+        page.from_store, page.not_modified, page._memory = self.from_store, self.not_modified, self._memory
+        return page
 
     def __repr__(self) -> str:
         return f"<Page {self.status} {self.url} {len(self.body)} bytes>"
@@ -174,6 +201,14 @@ class Page:
                 found[url.partition("#")[0]] = None
         return list(found)
 
+    def form(self, css: str | None = None, *, name: str | None = None, index: int = 0) -> Form:
+        """A form of the page with the values it has: the first, or by a selector of it or of something in it, by its
+        name or id, by its position. Raises Permanent when there is none.
+        """
+        from shoal.fetch.form import find_form
+
+        return find_form(self, css, name, index)
+
     def _build_selector(self) -> Selector:
         from parsel import Selector
 
@@ -238,6 +273,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     truncate: bool = False
 
+    def replace(self, **changes: Any) -> Request:
+        """A copy with other values: `request.replace(url=...)`."""
+        return msgspec.structs.replace(self, **changes)
+
+    def with_headers(self, headers: Mapping[str, str]) -> Request:
+        """A copy with these headers in place of its own of the same names, whatever their case."""
+        merged = CIMultiDict(self.headers)
+        for name, value in headers.items():
+            merged[name] = value
+        return msgspec.structs.replace(self, headers=merged)
+
 
 class RequestGate(Protocol):
     """Callbacks with which the caller controls when a request is sent.
@@ -248,6 +294,9 @@ class RequestGate(Protocol):
 
     async def before_request(self, url: str, hop: int) -> None:
         """Called before each request. It may wait, and it may raise AttemptEnded to end the fetch."""
+
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Called when a response redirects, before `before_request` for its target. It may raise AttemptEnded."""
 
     async def before_send(self, hop: int) -> None:
         """Called with an open connection, right before the request is written. It may wait for the exact start time."""
@@ -262,6 +311,21 @@ class RequestGate(Protocol):
         """Called by the reader of a response that requests a wait."""
 
 
+class ResponseStream(Protocol):
+    """A response whose body is read piece by piece. `url` is the URL after redirects."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+
+    @property
+    def content_length(self) -> int | None:
+        """The size of the body as it is sent; None if the site does not tell."""
+
+    async def read(self) -> bytes:
+        """The next bytes as they were sent, compressed or not; empty at the end. Raises Transient when it breaks."""
+
+
 class Fetcher(Protocol):
     async def fetch(
         self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
@@ -270,6 +334,11 @@ class Fetcher(Protocol):
 
         `jar` names the cookies to send and keep; None keeps none. `max_body` replaces the fetcher's own size cap.
         """
+
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        """The response, whatever its status, with a body that is not read yet and of any size. Raises as `fetch`."""
 
     async def close(self) -> None:
         """Close the connections. The fetcher cannot be used afterwards."""

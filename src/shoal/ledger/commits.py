@@ -11,7 +11,7 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.intake import QueuedItems, assign_queues
 from shoal.model.item import Lease, PreparedItem, prepare
 from shoal.model.json_text import json_text
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.views import CommitReport
 
 MAX_DETAIL_BYTES = 64 << 10
@@ -25,6 +25,18 @@ class BaseCommits(ABC):
     @abstractmethod
     async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
         """One transaction. Each item appears once, and everything has been checked."""
+
+    @abstractmethod
+    async def _visit_redirect(self, worker_no: int, visit: RedirectVisit, queued: QueuedItems) -> RedirectReply:
+        """One transaction. `queued` has the target alone."""
+
+    async def visit_redirect(self, worker: str, visit: RedirectVisit) -> RedirectReply:
+        no = await self._catalog.worker_no(worker)
+        run = await self._catalog.run_by_no(visit.lease.run_no)
+        queued = await assign_queues(
+            self._catalog, [visit.target], [run.stage_id(visit.target.stage)], [visit.lease.item]
+        )
+        return await self._visit_redirect(no, visit, queued)
 
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         _check_finished(finished)
@@ -61,6 +73,8 @@ def _check_finished(finished: Sequence[FinishedAttempt]) -> None:
         if end.lease in seen:
             raise UsageError(f"The item {end.lease.item} appears twice in one commit.")
         seen.add(end.lease)
+        if end.record_keys and len(end.record_keys) != len(end.records):
+            raise InvalidRecord(f"The item {end.lease.item} has {len(end.records)} records, but other keys.")
         for record in end.records:
             if not record.startswith("{"):
                 raise InvalidRecord("A record must be the JSON text of an object: use record_text(value).")

@@ -9,9 +9,21 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shoal.model.item import ClaimedItem, Lease, NewItem
+from shoal.model.changes import (
+    EVERY_RECORD,
+    LOG_BEGIN,
+    ChangedRecord,
+    ChangeFilter,
+    ChangeLag,
+    ChangePage,
+    ChangePosition,
+    DeadLetter,
+    RecordRef,
+    ResultCursor,
+)
+from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.run import Run, RunSpec
 from shoal.model.views import (
     AttemptView,
@@ -29,6 +41,7 @@ from shoal.model.views import (
     PartitionProgress,
     RecentActivity,
     ResultRow,
+    SortedResult,
     StaleClaim,
     UpkeepReport,
     WaitReason,
@@ -37,7 +50,7 @@ from shoal.model.views import (
 from shoal.model.worker import ALL_WORK, HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerView
 
 ALL_ITEMS = ItemFilter()
-Entry = str | bytes | NewItem
+Entry = str | bytes | NewItem | PreparedItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 # Called with the number of items that a bulk change has processed so far.
 OnProgress = Callable[[int], object]
@@ -130,6 +143,84 @@ class Claims(Protocol):
 class Commits(Protocol):
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         """Results, follow-ups, attempts, outcomes, lanes and counts of these attempts, in one transaction."""
+
+    async def visit_redirect(self, worker: str, visit: RedirectVisit) -> RedirectReply:
+        """Decide whether an attempt may request the target of a redirect: each page is visited by one item.
+
+        A new target becomes an alias of the item: an item that has ended as skipped, so that links to it are
+        duplicates. If the target is the page of another item, this item ends as skipped; committing it again is
+        reported as repeated.
+        """
+
+
+class Changes(Protocol):
+    """The log of what stored results, in the order in which readers see it, and named cursors into it.
+
+    A reader that continues at the end of each page misses nothing while others commit, and gets a record once more only
+    when the records of its item were replaced. Removing a run removes its changes; cursors stay valid.
+    """
+
+    async def read(
+        self,
+        after: ChangePosition = LOG_BEGIN,
+        which: ChangeFilter = EVERY_RECORD,
+        *,
+        limit: int = 1_000,
+        max_bytes: int = 8 << 20,
+        until: ChangePosition | None = None,
+    ) -> ChangePage:
+        """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk).
+
+        `until`: as if the log ended with this change.
+        """
+
+    async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
+        """How many records were stored behind a position, and since when. Costs the same however many."""
+
+    async def end(self) -> ChangePosition:
+        """The end of the log now."""
+
+    async def open_cursor(self, name: str, start: ChangePosition = LOG_BEGIN) -> ResultCursor:
+        """The cursor with this name, created at `start` if there is none."""
+
+    async def cursor(self, name: str) -> ResultCursor | None: ...
+
+    async def cursors(self, prefix: str = "") -> list[ResultCursor]:
+        """Cursors whose names have this prefix, by name; 1,000 at most."""
+
+    async def move(
+        self,
+        name: str,
+        start: ChangePosition,
+        end: ChangePosition,
+        *,
+        delivered: int = 0,
+        dead: Mapping[RecordRef, str] | None = None,
+    ) -> bool:
+        """Move a cursor if it is still at `start`, and store what was refused, with the reasons, in one transaction.
+
+        False: another process has moved it. Clears the error of the cursor.
+        """
+
+    async def keep_state(self, name: str, at: ChangePosition, before: str, state: str) -> bool:
+        """Store a text with a cursor if it is still at this position and its text is still `before`."""
+
+    async def fail(self, name: str, error: str) -> None:
+        """Record why a cursor does not move, and since when."""
+
+    async def reset(self, name: str, to: ChangePosition = LOG_BEGIN) -> bool:
+        """Set a cursor to a position wherever it is. False: there is no such cursor."""
+
+    async def drop_cursor(self, name: str) -> bool:
+        """Remove a cursor and its dead letters."""
+
+    async def dead_letters(self, name: str, *, cursor: str | None = None, limit: int = 50) -> CursorPage[DeadLetter]:
+        """What was refused under this cursor, oldest run first."""
+
+    async def remove_dead_letters(self, name: str, refs: Sequence[RecordRef]) -> int: ...
+
+    async def records(self, refs: Sequence[RecordRef]) -> list[ChangedRecord]:
+        """These records, as far as they exist."""
 
 
 class Workers(Protocol):
@@ -250,7 +341,10 @@ class Steering(Protocol):
     async def retry(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
-        """Make dead (or cancelled) items ready again, in small steps; `limit` for a trial of a few."""
+        """Make dead items ready again, in small steps; `limit` for a trial of a few.
+
+        Skipped and cancelled items only if `which.states` names these states.
+        """
 
     async def cancel(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
@@ -264,7 +358,7 @@ class Reads(Protocol):
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
-        """Per worker: leased now, done and dead in the last minutes; most done first."""
+        """Per worker: leased now, done, dead and skipped in the last minutes; most done first."""
 
     async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
         """What ended in the last minutes, including the current one, and when something last ended."""
@@ -289,6 +383,19 @@ class Reads(Protocol):
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
+
+    async def results_by_record_key(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records whose key is unique in the run, sorted by the hash of their key."""
+
+    async def results_by_item_key(
+        self, run_id: str, *, stage: str, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records of a stage without a key, sorted by the hash of their item's key, then by n.
+
+        A page may be short, even empty, while its cursor says that more follow.
+        """
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         """The first and the last item of a run that have a record; None when none has."""
@@ -361,6 +468,8 @@ class Ledger(Protocol):
     def claims(self) -> Claims: ...
     @property
     def commits(self) -> Commits: ...
+    @property
+    def changes(self) -> Changes: ...
     @property
     def workers(self) -> Workers: ...
     @property

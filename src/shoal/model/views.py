@@ -21,7 +21,11 @@ class CursorPage(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items are in each state; the properties have the names of older systems."""
+    """How many items are in each state, and how many records; the properties have the names of older systems.
+
+    The last four are of records with a key: stored under a new key, replacing one that was different or the same, or
+    dropped because their key was stored already.
+    """
 
     ready: int = 0
     waiting: int = 0
@@ -29,9 +33,14 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     leased: int = 0
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     cancelled: int = 0
     results: int = 0
     duplicates: int = 0
+    new_records: int = 0
+    changed_records: int = 0
+    unchanged_records: int = 0
+    dropped_records: int = 0
 
     @property
     def pending(self) -> int:
@@ -55,7 +64,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        return self.remaining + self.done + self.dead + self.cancelled
+        return self.remaining + self.done + self.dead + self.skipped + self.cancelled
+
+    @property
+    def ended(self) -> int:
+        """Items that an attempt ended: done, dead or skipped."""
+        return self.done + self.dead + self.skipped
 
 
 def sum_counts(many: Iterable[Counts]) -> Counts:
@@ -77,13 +91,17 @@ class IntakeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`lost`: items whose lease was lost, nothing of them was stored. `repeated`: items that were committed before."""
+    """`lost`: items whose lease was lost, nothing of them was stored. `repeated`: items that were committed before.
+
+    `dropped_records`: records that were not stored, because their key was stored before.
+    """
 
     committed: int
     lost: tuple[int, ...]
     repeated: tuple[int, ...]
     enqueued: int
     duplicates: int
+    dropped_records: int = 0
 
     def merge(self, other: CommitReport) -> CommitReport:
         return CommitReport(
@@ -92,6 +110,7 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
             repeated=self.repeated + other.repeated,
             enqueued=self.enqueued + other.enqueued,
             duplicates=self.duplicates + other.duplicates,
+            dropped_records=self.dropped_records + other.dropped_records,
         )
 
 
@@ -113,6 +132,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     url: str | None
     payload: Mapping[str, Any] | None
+    request: Mapping[str, Any] | None
+    depth: int
     lane: str | None
     priority: int
     max_attempts: int
@@ -161,7 +182,12 @@ class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, frozen=True, gc=False):
-    """The `n`-th record of an item, as JSON text, with the item's stage, key and URL."""
+    """The `n`-th record of an item, as JSON text, with the item's stage, key and URL.
+
+    `record_key`: the JSON text of the record's own key, if its stage has one; `change`: whether the run stored it as
+    `new`, or whether it replaced one of an earlier run that was different (`changed`) or not (`unchanged`).
+    `record_scope`: where the key is unique, `run` or `scraper`.
+    """
 
     item: int
     n: int
@@ -169,6 +195,16 @@ class ResultRow(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     url: str | None
     record: str
+    record_key: str | None = None
+    change: str | None = None
+    record_scope: str | None = None
+
+
+class SortedResult(msgspec.Struct, frozen=True, gc=False):
+    """A record in a list that is sorted by `place`: the same in all runs for what is the same record."""
+
+    place: tuple[bytes, int]
+    row: ResultRow
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +212,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     leased: int
     done: int
     dead: int
+    skipped: int
 
 
 class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +239,7 @@ class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
 
     done: int
     dead: int
+    skipped: int
     retried: int
     throttled: int
     results: int

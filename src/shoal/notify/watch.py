@@ -35,7 +35,9 @@ from shoal.notify.conditions import (
     is_waiting_as_configured,
     raise_lock,
     running_conditions,
+    sink_condition,
 )
+from shoal.observe.sinks import read_sinks
 
 MAX_RUNS_CHECKED = 200
 MAX_RECENT_ALERTS = 300
@@ -68,8 +70,19 @@ class AlertChecker:
         known = {
             lock.name for lock in await ledger.locks.list(RAISE_PREFIX, limit=MAX_RECENT_ALERTS) if lock.finished_at
         }
-        for run in (await ledger.runs.list(limit=MAX_RUNS_CHECKED)).rows:
+        runs = (await ledger.runs.list(limit=MAX_RUNS_CHECKED)).rows
+        for run in runs:
             await self._check_run(ledger, run, now, known)
+        await self._check_sinks(ledger, runs, known)
+
+    async def _check_sinks(self, ledger: Ledger, runs: Iterable[Run], known: Collection[str]) -> None:
+        """A sink that is behind is an alert of the newest run that it gets records of."""
+        for status in await read_sinks(ledger, self._settings):
+            condition = sink_condition(status)
+            run = next((run for run in runs if status.gets(run.scraper)), None)
+            if condition is not None and run is not None and raise_lock(run.id, condition) not in known:
+                with suppress(NotFound):
+                    await self._raise_alert(ledger, run.id, condition)
 
     async def check_runs(self, ledger: Ledger, run_ids: Iterable[str]) -> None:
         """Check these runs now, without the lock."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 
+from shoal.model.views import Counts
+
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 
@@ -31,6 +33,11 @@ def format_percent(share: float) -> str:
     return f"{math.floor(share * 100 + 1e-9)}%"
 
 
+def format_ends(done: int, dead: int, skipped: int) -> str:
+    """`12 done, 3 dead, 2 skipped`; skipped items are named only where there are some."""
+    return f"{done} done, {dead} dead" + (f", {skipped} skipped" if skipped else "")
+
+
 def pluralize(number: int | str, noun: str, plural: str | None = None) -> str:
     """`1 item`, `2 items`, `10000 or more items`; `plural` for nouns such as `retry`."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
@@ -51,3 +58,14 @@ def format_rate(rate: float | None, *, thousands: str = "") -> str:
 def printable(text: str) -> str:
     """Replace control characters: keys and errors contain data of sites and must not control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
+def keyed_records_text(counts: Counts) -> str:
+    """`120 new, 10 changed, 4 unchanged, 3 duplicates dropped`; empty without records that have a key."""
+    figures = (
+        (counts.new_records, "new"),
+        (counts.changed_records, "changed"),
+        (counts.unchanged_records, "unchanged"),
+        (counts.dropped_records, "duplicate dropped" if counts.dropped_records == 1 else "duplicates dropped"),
+    )
+    return ", ".join(f"{number:,} {what}" for number, what in figures if number)

@@ -47,7 +47,14 @@ class PanelPart(msgspec.Struct, frozen=True):
 
 
 def panel_lines(
-    title: str, reading: Reading, parts: Sequence[PanelPart], width: int, *, hidden_parts: int = 0, bar: BarStyle
+    title: str,
+    reading: Reading,
+    parts: Sequence[PanelPart],
+    width: int,
+    *,
+    hidden_parts: int = 0,
+    note: str = "",
+    bar: BarStyle,
 ) -> list[Text]:
     """All lines of the panel, none of them wider than `width`. `hidden_parts`: how many parts are not among `parts`."""
     run = PanelPart(title, reading.snapshot.counts, is_run=True)
@@ -57,6 +64,9 @@ def panel_lines(
     lines += _join(_figures(reading), width)
     if not reading.ended:
         lines += _waiting_lines(reading, width)
+    if note:
+        words = [Text(word, style="dim") for word in printable(redacted(note)).split(" ")]
+        lines += _join(words, width, mark="")
     lines += [_failure_line(failure, width) for failure in reading.failures[:MAX_FAILURES]]
     if (more := len(reading.failures) - MAX_FAILURES) > 0:
         lines.append(Text(f"and {more:,} more kinds of failure" if more > 1 else "and 1 more kind of failure", "dim"))
@@ -137,7 +147,7 @@ def _figures(reading: Reading) -> list[Text]:
         figures.append(Text(f"{format_percent(reading.ok)} ok"))
     if reading.dead:
         figures.append(Text(f"{reading.dead:,} dead", style="red"))
-    figures += [Text(f"{count:,} {name}") for name in _OTHER_ENDS if (count := getattr(counts, name, 0))]
+    figures += [Text(f"{count:,} {name}") for name in _OTHER_ENDS if (count := getattr(counts, name))]
     figures.append(Text(f"{counts.remaining:,} left"))
     if counts.leased:
         figures.append(Text(f"{counts.leased:,} leased"))

@@ -43,7 +43,10 @@ class ProgressDisplay(Protocol):
 
 
 class TerminalDisplay(ProgressDisplay, Protocol):
-    """A display that can make way for a debugger."""
+    """A display on stderr, which has room for a note, and can make way for a debugger."""
+
+    def show_note(self, text: str) -> None:
+        """Show this line with the readings from now on."""
 
     def suspend(self) -> None:
         """Give the terminal back until `resume`. Calls may be nested, from any thread."""
@@ -60,6 +63,10 @@ class LineDisplay:
         self._every = every
         self._next_at = 0.0
         self._last = ""
+        self._note = ""
+
+    def show_note(self, text: str) -> None:
+        self._note = text
 
     def update(self, reading: Reading) -> None:
         now = time.monotonic()
@@ -67,6 +74,8 @@ class LineDisplay:
             return
         self._next_at, self._last = now + self._every, reading.line
         self._print_line(redacted(reading.line))
+        if self._note:
+            self._print_line(redacted(self._note))
 
     def print_line(self, text: str) -> None:
         self._print_line(text)
@@ -80,6 +89,8 @@ class NullDisplay:
     """Shows nothing (`-q`)."""
 
     def update(self, reading: Reading) -> None: ...
+
+    def show_note(self, text: str) -> None: ...
 
     def print_line(self, text: str) -> None: ...
 

@@ -30,15 +30,21 @@ class Screen:
         self._console = console
         self._title = title
         self._shown: list[str] = []
+        self._note = ""
         self._bar = _bar_style(console)
         self._lock = threading.RLock()
         self._suspended = 0
         self._live = self._start()
 
+    def show_note(self, text: str) -> None:
+        self._note = text
+
     def update(self, reading: Reading) -> None:
         console = self._console
         parts, hidden = self._busiest(reading.snapshot, max(0, min(MAX_PARTS, console.height - OTHER_LINES)))
-        lines = panel_lines(self._title, reading, parts, console.width, hidden_parts=hidden, bar=self._bar)
+        lines = panel_lines(
+            self._title, reading, parts, console.width, hidden_parts=hidden, note=self._note, bar=self._bar
+        )
         with self._lock:
             if not self._suspended:
                 self._live.update(Group(*lines[: console.height - 1]), refresh=True)

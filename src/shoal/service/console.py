@@ -12,7 +12,7 @@ from typing import Self
 from shoal.fleet.process import DRAINING
 from shoal.observe.breakpoints import Breakpoints
 from shoal.observe.progress import TerminalDisplay, open_display
-from shoal.service.events import Event, Host, RunEnded, RunProgress, StopRequest
+from shoal.service.events import Event, FeedProgress, Host, RunEnded, RunProgress, StopRequest
 
 _SHOW_CURSOR = "\x1b[?25h"  # a progress display hides it
 
@@ -57,6 +57,9 @@ class Console:
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunProgress):
             self._open_display(event).update(event.reading)
+        elif isinstance(event, FeedProgress):
+            if self._display is not None:
+                self._display.show_note(event.line)
         elif isinstance(event, RunEnded):
             self._close_display()
         elif event.text:

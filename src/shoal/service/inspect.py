@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.errors import InvalidSetting, NotFound
 from shoal.ledger.protocols import ALL_ITEMS
-from shoal.model.item import ItemState
+from shoal.model.item import RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
 from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of
@@ -67,8 +67,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_retry(self) -> bool:
-        """Whether the item is dead, so that a retry would run it again."""
-        return self.item is not None and self.item.state is ItemState.DEAD
+        """Whether the item ended as dead, skipped or cancelled, so that a retry would run it again."""
+        return self.item is not None and self.item.state in RETRYABLE_STATES
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):

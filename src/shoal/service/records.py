@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from shoal.observe.doctor import Check
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
+    from shoal.observe.sinks import SinkStatus
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
+STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
+KEYED_COUNTS = ("new_records", "changed_records", "unchanged_records", "dropped_records")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 Record = dict[str, Any]
@@ -36,7 +38,9 @@ def state_counts(counts: Counts) -> dict[str, int]:
 
 
 def counts_fields(counts: Counts) -> Record:
-    """All items, those that have ended (done or not) and those that have not, then the items of each state."""
+    """All items, those that have ended (done or not) and those that have not, then the items of each state, the
+    records, and of records with a key those that are new, changed, unchanged and dropped.
+    """
     return {
         "total": counts.total,
         "ended": counts.total - counts.remaining,
@@ -44,6 +48,7 @@ def counts_fields(counts: Counts) -> Record:
         **state_counts(counts),
         "records": counts.results,
         "duplicates": counts.duplicates,
+        **{name: getattr(counts, name) for name in KEYED_COUNTS},
     }
 
 
@@ -107,7 +112,28 @@ def reading_record(reading: Reading) -> Record:
 
 
 def status_record(status: RunStatus) -> Record:
-    return {**reading_record(status.reading), "alerts": status.conditions}
+    return {
+        **reading_record(status.reading),
+        "alerts": status.conditions,
+        "sinks": [sink_record(sink) for sink in status.sinks],
+    }
+
+
+def sink_record(status: SinkStatus) -> Record:
+    return {
+        "sink": status.name,
+        "kind": status.kind,
+        "place": status.place,
+        "state": status.state,
+        "delivered": status.delivered,
+        "behind": status.behind,
+        "behind_is_at_least": status.at_least,
+        "lag_seconds": round(status.lag_seconds, 3),
+        "dead_letters": status.dead_letters,
+        "delivered_at": status.delivered_at,
+        "failing_since": status.failing_since,
+        "error": status.error,
+    }
 
 
 def status_detail_record(detail: RunStatusDetail) -> Record:
@@ -115,6 +141,7 @@ def status_detail_record(detail: RunStatusDetail) -> Record:
     return {
         **reading_record(detail.reading),
         "alerts": detail.conditions,
+        "sinks": [sink_record(sink) for sink in detail.sinks],
         "why": reason_records(snapshot.gates),
         "partitions": [
             {"stage": each.stage, "partition": each.partition, **counts_fields(each.counts)}

@@ -29,6 +29,7 @@ from shoal.model.views import Counts
 from shoal.model.worker import Scope
 from shoal.notify.delivery import check_addresses
 from shoal.observe.failures import Failures, read_failures
+from shoal.observe.sinks import SinkStatus, read_sinks
 from shoal.service.begin import (
     FillProgress,
     RunAlreadyEnded,
@@ -49,6 +50,7 @@ from shoal.service.blocking import inside_event_loop, iterate_records, run_to_en
 from shoal.service.console import Console
 from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStarted
 from shoal.service.lookup import configure, url_source
+from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
 from shoal.service.work import (
     alerts,
     free_local_ledger,
@@ -93,7 +95,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended, or how far it came.
 
     `work` is what this process did; None when the run of the idempotency key had ended before. `list_is_stored`: the
-    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed.
+    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed. `sinks`: how
+    the sinks stand.
     """
 
     run: Run
@@ -105,6 +108,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     list_is_stored: bool = True
     export: ExportReport | None = None
     export_error: ShoalError | None = None
+    sinks: tuple[SinkStatus, ...] = ()
 
     @property
     def run_id(self) -> str:
@@ -163,6 +167,7 @@ async def begin_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, request: Ru
     """Create or resume the run of the plan, and report it."""
     spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=request.idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=request.by)
+    await note_record_types(ledger, scraper, run.id)
     resumed = plan.run is not None
     host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
     report_paused(plan, host.on_event)
@@ -201,7 +206,10 @@ async def execute_run(
             from_store=request.from_store,
             timeout=request.timeout,
         )
-        async with alerts(settings, logs.log) as alert_thread:
+        async with (
+            alerts(settings, logs.log) as alert_thread,
+            deliver_beside(settings, logs.log) as sink_thread,
+        ):
             log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
             try:
                 summary = await _work_while_filling(ledger, scraper, run, request, progress, worker, host)
@@ -211,6 +219,8 @@ async def execute_run(
             log.info("worker stopped", **summary.log_fields())
             await call_finish_hooks(scraper, ledger, run.id, log)
             await send_end_alerts(alert_thread, (run.id,), summary)
+            with stop_signals(host):
+                await finish_deliveries(sink_thread, ledger, settings, host, stopped=host.stop.count > 0)
     finally:
         await fetcher.close()
         logs.close()
@@ -224,7 +234,15 @@ async def make_report(
     counts = await ledger.reads.stats(run_id)
     failures = await read_failures(ledger, run_id) if counts.dead else Failures(groups=(), items_read=0, complete=True)
     run = await ledger.runs.get(run_id)
-    return RunReport(run=run, counts=counts, failures=failures, settings=settings, work=work, resumed=resumed)
+    return RunReport(
+        run=run,
+        counts=counts,
+        failures=failures,
+        settings=settings,
+        work=work,
+        resumed=resumed,
+        sinks=tuple(await read_sinks(ledger, settings)),
+    )
 
 
 class EnqueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +305,7 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
     await check_list_is_complete(ledger, plan, urls)
     spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=by)
+    await note_record_types(ledger, scraper, run.id)
     report_paused(plan, host.on_event)
     logs = open_run_logs(settings, run.id, host)
     try:
@@ -385,7 +404,7 @@ async def _finish_list(filling: asyncio.Task[None], progress: FillProgress, host
 async def _with_export(ledger: Ledger, report: RunReport, output: str) -> RunReport:
     """An export that fails does not fail the run: the report carries the error."""
     try:
-        exported = await export_run(ledger, report.run_id, Path(output))
+        exported = await export_run(ledger, report.run_id, output)
     except ShoalError as error:
         return msgspec.structs.replace(report, export_error=error)
     return msgspec.structs.replace(report, export=exported)

@@ -11,6 +11,7 @@ from shoal.notify.conditions import AlertCondition, alert_rules
 from shoal.notify.watch import ledger_now, read_conditions
 from shoal.observe.failures import Failures, read_failures
 from shoal.observe.meter import Meter, Reading, recent_rate
+from shoal.observe.sinks import SinkStatus, read_sinks
 from shoal.observe.snapshot import VersionSkew, live_workers, take_snapshot, version_skew
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 
@@ -26,10 +27,14 @@ WORKER_MINUTES = 60
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands: a reading of its progress, and the alert conditions that hold now."""
+    """How a run stands: a reading of its progress, the alert conditions that hold now, and the sinks of its scraper.
+
+    What the sinks are behind is counted for this run.
+    """
 
     reading: Reading
     conditions: tuple[AlertCondition, ...]
+    sinks: tuple[SinkStatus, ...] = ()
 
 
 class RunStatusDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +49,7 @@ class RunStatusDetail(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     skew: VersionSkew
     worker_states: dict[str, str]
+    sinks: tuple[SinkStatus, ...] = ()
 
     def worker_state(self, worker: str) -> str:
         """The state of a worker: that of its row, `dead`, or `gone` when it has none."""
@@ -68,13 +74,15 @@ async def read_run_status(ledger: Ledger, settings: Settings, run: str) -> RunSt
         failures=await read_failures(ledger, found.id, limit=MAX_FAILURES_READ),
         skew=version_skew(live_workers(present, found)),
         worker_states={worker.id: worker.state.value if worker.alive else "dead" for worker in present},
+        sinks=status.sinks,
     )
 
 
 async def _status(ledger: Ledger, settings: Settings, run: Run) -> RunStatus:
     snapshot = await take_snapshot(ledger, run.id)
     reading = Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic())
-    return RunStatus(reading=reading, conditions=tuple(await _conditions(ledger, settings, run)))
+    sinks = [sink for sink in await read_sinks(ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
+    return RunStatus(reading=reading, conditions=tuple(await _conditions(ledger, settings, run)), sinks=tuple(sinks))
 
 
 async def _conditions(ledger: Ledger, settings: Settings, run: Run) -> list[AlertCondition]:

@@ -36,6 +36,7 @@ from shoal.observe.snapshot import Snapshot
 from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.service.lookup import find_run_of
+from shoal.service.sinks import deliver_beside, finish_deliveries
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.failure_log import ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED
@@ -81,7 +82,10 @@ async def work(
             worker = make_worker(
                 *(scraper, settings, ledger, fetcher, chosen, host, logs), log=logs.log, timeout=timeout
             )
-            async with alerts(settings, logs.log) as alert_thread:
+            async with (
+                alerts(settings, logs.log) as alert_thread,
+                deliver_beside(settings, logs.log) as sink_thread,
+            ):
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
                     summary = await _work_and_report(
@@ -90,6 +94,8 @@ async def work(
                     logs.log.info("worker stopped", **summary.log_fields())
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await send_end_alerts(alert_thread, [run.id for run in runs], summary)
+                with stop_signals(host):
+                    await finish_deliveries(sink_thread, ledger, settings, host, stopped=host.stop.count > 0)
         finally:
             await fetcher.close()
             logs.close()

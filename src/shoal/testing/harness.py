@@ -18,12 +18,25 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import DONE, AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass
+from shoal.model.record_key import RecordKey, RecordScope, record_key_hash
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemView
 from shoal.model.worker import Scope, WorkerSpec
 
 T = TypeVar("T")
-ROLES = ("runs", "intake", "claims", "commits", "workers", "lanes", "settings", "steering", "reads", "upkeep")
+ROLES = (
+    "runs",
+    "intake",
+    "claims",
+    "commits",
+    "changes",
+    "workers",
+    "lanes",
+    "settings",
+    "steering",
+    "reads",
+    "upkeep",
+)
 
 
 class LedgerHarness:
@@ -100,10 +113,30 @@ class LedgerHarness:
         assert findings == [], findings
 
 
-def done(claimed: ClaimedItem, *records: str, follow_ups: Sequence[NewItem] = ()) -> FinishedAttempt:
+def done(
+    claimed: ClaimedItem, *records: str, follow_ups: Sequence[NewItem] = (), keys: Sequence[RecordKey] = ()
+) -> FinishedAttempt:
     return FinishedAttempt(
-        lease=claimed.lease, decision=DONE, records=records, follow_ups=tuple(follow_ups), seconds=0.5
+        lease=claimed.lease,
+        decision=DONE,
+        records=records,
+        record_keys=tuple(keys),
+        follow_ups=tuple(follow_ups),
+        seconds=0.5,
     )
+
+
+def keyed(
+    claimed: ClaimedItem,
+    *pairs: tuple[str, int],
+    scope: RecordScope = RecordScope.RUN,
+    replaces: bool = False,
+    follow_ups: Sequence[NewItem] = (),
+) -> FinishedAttempt:
+    """A done attempt whose records are (key, value)."""
+    keys = [RecordKey(key, record_key_hash("shop", claimed.stage, key), scope, replaces) for key, _ in pairs]
+    records = [f'{{"key": "{key}", "value": {value}}}' for key, value in pairs]
+    return done(claimed, *records, keys=keys, follow_ups=follow_ups)
 
 
 def retry(claimed: ClaimedItem, delay: float = 5.0, error: str = "timed out") -> FinishedAttempt:
@@ -119,6 +152,12 @@ def throttled(claimed: ClaimedItem, delay: float = 60.0) -> FinishedAttempt:
 def dead(claimed: ClaimedItem, error: str = "404 Not Found") -> FinishedAttempt:
     return FinishedAttempt(
         lease=claimed.lease, decision=AttemptDecision(DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, error)
+    )
+
+
+def skipped(claimed: ClaimedItem, error: str = "robots.txt forbids it") -> FinishedAttempt:
+    return FinishedAttempt(
+        lease=claimed.lease, decision=AttemptDecision(DecisionKind.SKIPPED, OutcomeClass.SKIPPED, 0.0, error)
     )
 
 

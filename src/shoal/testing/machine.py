@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import WorkerLost, WrongState
-from shoal.model.item import ClaimedItem, ItemState, NewItem
+from shoal.model.changes import LOG_BEGIN, ChangePosition
+from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -34,6 +35,7 @@ FLOOR_SECONDS = 8.0
 # Items are admitted so many seconds before their start.
 LEAD_SECONDS = 0.1
 KEYS = [f"k{n}" for n in range(12)]
+RECORD_KEYS = ["a", "b", "c"]
 LANES = [None, "host-a", "host-b"]
 
 
@@ -45,6 +47,10 @@ class ModelItem(msgspec.Struct):
     state: str = "open"
     epochs: int = 0
     follow_up: bool = False
+    # A duplicate: the item whose page it is. An alias was never anything else; it may redirect further.
+    same_as: tuple[str, str] | None = None
+    alias: bool = False
+    redirects: bool = False
 
 
 class ModelLease(msgspec.Struct):
@@ -55,6 +61,7 @@ class ModelLease(msgspec.Struct):
     valid: bool = True
     started: bool = False
     committed: FinishedAttempt | None = None
+    via: str | None = None
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -77,6 +84,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.silent: dict[str, float] = {}
         self.earliest: dict[str, float] = {}
         self.expected_results = 0
+        # The item that stored the record with a key, by stage and key.
+        self.owners: dict[tuple[str, str], int] = {}
         self.paused = False
         self.paused_lanes: set[str] = set()
         self.floors: dict[str, float] = {}
@@ -85,6 +94,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.not_before: dict[str, float] = {}
         # Host slots: the worker, the host, and whether the slot is granted.
         self.slots: dict[int, tuple[str, str, bool]] = {}
+        # A reader of the log of result changes: its position, and the ids it got.
+        self.read_to: ChangePosition = LOG_BEGIN
+        self.read_ids: list[str] = []
 
     def now(self) -> float:
         """The ledger's time, from an arbitrary origin."""
@@ -206,8 +218,15 @@ class LedgerMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=5, unique_by=lambda h: h.claimed.item))
         ends = []
         for held in chosen:
-            kind = data.draw(st.sampled_from(["done", "done", "done", "follow", "retry", "throttled", "dead"]))
-            ends.append(self.end_of(held, kind))
+            kind = data.draw(
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead", "skipped"])
+            )
+            if kind in ("keyed", "upsert"):
+                keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
+                pairs = [(f"{kind}-{key}", held.claimed.item) for key in keys]
+                ends.append(keyed(held.claimed, *pairs, replaces=kind == "upsert"))
+            else:
+                ends.append(self.end_of(held, kind))
             held.committed = ends[-1]
         before = self.now()
         report = self.run_sync(self.ledger.commits.commit(worker, ends))
@@ -232,6 +251,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -245,12 +266,61 @@ class LedgerMachine(RuleBasedStateMachine):
         kind = end.decision.kind.value
         if kind == "done":
             known.state = "done"
-            self.expected_results += len(end.records)
+            if not end.record_keys:
+                self.expected_results += len(end.records)
+            for key in end.record_keys:
+                # A first record stays, an upserted one is replaced by each later one.
+                self.owners.setdefault((item.stage, key.text), item.item)
+                if key.replaces:
+                    self.owners[item.stage, key.text] = item.item
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
+
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data(), to=st.sampled_from([*KEYS[:6], "r0", "r1", "r2"]))
+    def redirect(self, data: st.DataObject, to: str) -> None:
+        """The page of an item redirects to another one."""
+        held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        stage, own = held.claimed.stage, (held.claimed.stage, held.claimed.name)
+        visit = RedirectVisit(
+            lease=held.claimed.lease,
+            target=prepare(NewItem(key=to, stage=stage), stage),
+            via=None if held.via is None else prepare(NewItem(key=held.via), stage).key_hash,
+            shown=to,
+        )
+        before = self.now()
+        reply = self.run_sync(self.ledger.commits.visit_redirect(held.worker, visit))
+        if not held.valid:
+            assert reply.decision is VisitDecision.LOST
+            return
+        passed = None if held.via is None else self.items[stage, held.via]
+        if passed is not None and passed.alias and passed.same_as == own:
+            passed.redirects = True
+        known = self.items.get((stage, to))
+        page = self.page_of((stage, to))
+        if known is None:
+            self.items[stage, to] = ModelItem(stage, None, "skipped", same_as=own, alias=True)
+        elif not (known.redirects or page == own):
+            owner = known.same_as if known.alias else None
+            runs = any(h.valid and (h.claimed.stage, h.claimed.name) == owner for h in self.held)
+            assert reply.decision is (VisitDecision.WAIT if runs else VisitDecision.DUPLICATE), (known, reply)
+            if not runs:
+                if not held.started:
+                    self.record_start(held.claimed.lane, before - self.now())
+                held.valid, held.committed = False, skipped(held.claimed)
+                self.items[own].state, self.items[own].same_as = "skipped", page
+            return
+        assert reply.decision is VisitDecision.VISIT, (known, reply)
+        held.via = to
+
+    def page_of(self, name: tuple[str, str]) -> tuple[str, str]:
+        """The item whose page this one is."""
+        while (known := self.items.get(name)) is not None and known.same_as is not None:
+            name = known.same_as
+        return name
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -441,12 +511,21 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
         for known in expected:
-            known.state = "open"
+            known.state, known.same_as, known.alias, known.redirects = "open", None, False, False
+
+    @rule(limit=st.integers(1, 4))
+    def read_changes(self, limit: int) -> None:
+        """A sink reads on; it has never more than what was committed, and each record once."""
+        page = self.run_sync(self.ledger.changes.read(self.read_to, limit=limit))
+        self.read_to = page.end
+        self.read_ids += [record.id for record in page.records]
+        assert len(set(self.read_ids)) == len(self.read_ids) <= self.expected_results
+        assert page.more or len(self.read_ids) == self.expected_results
 
     @rule()
     def seal_and_enqueue_after_the_end(self) -> None:
@@ -475,12 +554,16 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
-        assert counts.results == self.expected_results
+        assert counts.results == self.expected_results + len(self.owners)
+        assert counts.new_records == len(self.owners)
+        rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
+        assert {(row.stage, row.record_key): row.item for row in rows if row.record_key} == self.owners
 
     @invariant()
     def lanes_keep_their_promise(self) -> None:
@@ -525,6 +608,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert finished + self.just_quarantined(counts.dead) == len(open_before)
         assert counts.total == len(self.items)
         await self.harness.check()
+        rest = await ledger.changes.read(self.read_to)
+        got = [*self.read_ids, *(record.id for record in rest.records)]
+        stored = (await ledger.reads.results(self.run.id)).rows
+        assert sorted(got) == sorted(f"{self.run.id}:{row.item}:{row.n}" for row in stored)
 
     async def finish_all(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         try:

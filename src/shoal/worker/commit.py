@@ -135,6 +135,7 @@ class Committer:
         self._events.work_changed.set()  # the commit may have promoted the next item of a lane
         lost = set(report.lost)
         self._summary.lost += len(lost)
+        self._summary.records -= report.dropped_records
         for finished, given in zip(stored, batch, strict=True):
             if finished.lease.item not in lost:
                 self._count(finished)
@@ -154,6 +155,8 @@ class Committer:
                 summary.records += len(finished.records)
             case DecisionKind.DEAD:
                 summary.dead += 1
+            case DecisionKind.SKIPPED:
+                summary.skipped += 1
             case DecisionKind.RETRY:
                 summary.retried += 1
             case DecisionKind.THROTTLED | DecisionKind.PUT_OFF:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from shoal.autoscale.rules import LoadLimits
+from shoal.define.records import DroppedRecords
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 from shoal.observe.failures import FailureCount
@@ -62,6 +63,7 @@ class StopReason(StrEnum):
 class WorkSummary(msgspec.Struct, kw_only=True):
     """What one worker did. The counts are of committed attempts; `dropped` items were invalid.
 
+    `dropped_records`: by hook, how many records it dropped, and why the first.
     `failures`: why attempts failed, the most frequent reason first.
     """
 
@@ -70,6 +72,7 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     attempts: int = 0
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     retried: int = 0
     throttled: int = 0
     records: int = 0
@@ -77,6 +80,7 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     given_back: int = 0
     dropped: int = 0
     first_dropped: str = ""
+    dropped_records: dict[str, DroppedRecords] = {}
     seconds: float = 0.0
     failures: tuple[FailureCount, ...] = ()
 

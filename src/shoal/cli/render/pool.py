@@ -86,8 +86,8 @@ def print_workers(session: Session, workers: Sequence[PoolWorkerReport]) -> None
             session.record({"number": fields.pop("worker"), **fields})
     else:
         session.table(
-            ["WORKER", "DONE", "DEAD", "RESTARTS", "END"],
-            [(w.worker, w.done, w.dead, w.restarts, w.end) for w in workers],
+            ["WORKER", "DONE", "DEAD", "SKIPPED", "RESTARTS", "END"],
+            [(w.worker, w.done, w.dead, w.skipped, w.restarts, w.end) for w in workers],
         )
 
 

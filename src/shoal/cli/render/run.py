@@ -9,8 +9,9 @@ from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
-from shoal.observe.formatting import pluralize, printable
-from shoal.service.records import failure_records, run_record
+from shoal.observe.formatting import format_ends, keyed_records_text, pluralize, printable
+from shoal.observe.sinks import undelivered_lines
+from shoal.service.records import failure_records, run_record, sink_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,6 +168,7 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
                 "work": report.work,
                 "failures": failure_records(report.failures),
                 "failures_complete": report.failures.complete,
+                "sinks": [sink_record(sink) for sink in report.sinks],
             }
         )
         return
@@ -177,6 +179,8 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
+    for line in undelivered_lines(report.sinks):
+        session.complain(line)
     if resume_arguments is not None:
         _print_next(session, report, resume_arguments, exported=exported)
 
@@ -187,12 +191,18 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     per_second = work.attempts / work.seconds if work.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
     session.data(
-        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}"
+        f"  {format_ends(counts.done, counts.dead, counts.skipped)}, {counts.remaining} left; "
+        f"{pluralize(counts.results, 'record')}"
     )
     session.data(f"  {pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)")
+    if keyed := keyed_records_text(counts):
+        session.data(f"  records by key: {keyed}")
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
+    for hook, dropped in work.dropped_records.items():
+        left_out = f"{pluralize(dropped.count, 'record')} {'was' if dropped.count == 1 else 'were'} dropped"
+        session.data(f"  {left_out} by {hook}, the first: {printable(dropped.first)}")
     for line in _death_lines(report.failures):
         session.data(f"  {line}")
 
@@ -225,6 +235,8 @@ def _print_next(session: Session, report: RunReport, resume_arguments: str, *, e
         commands.append(f"results sample {run.id}")
     if counts.dead:
         commands += [f"items ls {run.id} --state dead", f"items retry {run.id}"]
+    if counts.skipped:
+        commands.append(f"items ls {run.id} --state skipped")
     if commands:
         session.note("Next:")
     for command in commands:

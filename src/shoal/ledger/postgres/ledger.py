@@ -7,6 +7,7 @@ from functools import cache
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.coordination import SqlLocks, SqlSettings
+from shoal.ledger.postgres.changes import PostgresChanges
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import PostgresDatabase
@@ -45,6 +46,7 @@ class PostgresLedger:
         self.intake = PostgresIntake(db, sql, catalog)
         self.claims = PostgresClaims(db, sql, catalog)
         self.commits = PostgresCommits(db, sql, catalog)
+        self.changes = PostgresChanges(db, sql, catalog)
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)

@@ -12,6 +12,7 @@ from shoal.ledger.coordination import SqlLocks, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
+from shoal.ledger.sqlite.changes import SqliteChanges
 from shoal.ledger.sqlite.claims import SqliteClaims, SqliteWorkers
 from shoal.ledger.sqlite.commits import SqliteCommits
 from shoal.ledger.sqlite.connection import SqliteClock
@@ -51,6 +52,7 @@ class SqliteLedger:
         self.intake = SqliteIntake(db, catalog)
         self.claims = SqliteClaims(db, sql, catalog)
         self.commits = SqliteCommits(db, catalog)
+        self.changes = SqliteChanges(db, sql, catalog)
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)

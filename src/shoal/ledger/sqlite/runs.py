@@ -156,10 +156,10 @@ def purge(tx: Transaction, no: int) -> int:
     tx.run("purge_outcomes", items)
     if deleted := tx.run("purge_items", items):
         return deleted
-    if deleted := tx.run("purge_lanes", no, STEP):
+    if deleted := tx.run("purge_lanes", no, STEP) or tx.run("purge_changes", no, STEP):
         return deleted
-    for forget in ("forget_counts", "forget_minutes", "forget_queues", "forget_stages", "forget_notes", "forget_run"):
-        tx.run(forget, no)
+    for what in ("counts", "minutes", "dead_letters", "queues", "stages", "notes", "run"):
+        tx.run(f"forget_{what}", no)
     return 0
 
 
@@ -176,6 +176,7 @@ def truncate_if_only_run(tx: Transaction, no: int) -> None:
         "outcome",
         "attempt",
         "result",
+        "result_change",
         "queue_count",
         "minute_count",
     ):
@@ -263,6 +264,7 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
             float(stage.lane.delay_max),
             stage.lane.ordered,
             stage.lane.shared,
+            stage.lane.loopback_limit,
         )
         for stage in spec.stages
     ]

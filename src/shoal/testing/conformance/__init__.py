@@ -5,6 +5,7 @@ class TestMyLedger(LedgerConformance):
     async def harness(self) -> AsyncIterator[LedgerHarness]: ...
 """
 
+from shoal.testing.conformance.changes import ChangesConformance
 from shoal.testing.conformance.claims import ClaimsConformance, WorkersConformance
 from shoal.testing.conformance.commits import CommitsConformance
 from shoal.testing.conformance.host_slots import HostSlotConformance
@@ -12,6 +13,8 @@ from shoal.testing.conformance.intake import IntakeConformance
 from shoal.testing.conformance.lane_delays import LaneDelayConformance
 from shoal.testing.conformance.lanes import LanesConformance
 from shoal.testing.conformance.reads import ReadsConformance
+from shoal.testing.conformance.record_keys import RecordKeysConformance
+from shoal.testing.conformance.redirects import RedirectsConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
 
@@ -21,6 +24,9 @@ class LedgerConformance(
     IntakeConformance,
     ClaimsConformance,
     CommitsConformance,
+    ChangesConformance,
+    RecordKeysConformance,
+    RedirectsConformance,
     WorkersConformance,
     LanesConformance,
     LaneDelayConformance,

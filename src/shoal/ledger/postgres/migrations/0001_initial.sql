@@ -1,4 +1,4 @@
--- functions: 7ee6c3527eb863ec
+-- functions: 11794ba9e28bd8ca
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -41,6 +41,8 @@ create table shoal.stage (
     lane_delay_max real not null,
     lane_ordered boolean not null,
     lane_shared  boolean not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit int,
     unique (run, name)
 );
 
@@ -83,6 +85,10 @@ create table shoal.item (
     key          text,
     url          text,
     payload      json,
+    -- What is sent besides a plain GET; secrets by name.
+    request      json,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        smallint not null default 0,
     primary key (run, id)
 );
 create unique index item_key on shoal.item (stage, key_hash);
@@ -169,7 +175,7 @@ create table shoal.outcome (
     seconds    real not null,
     tries      smallint not null,
     rescues    smallint not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     json,
@@ -197,8 +203,62 @@ create table shoal.result (
     run    int not null,
     n      int not null,
     record json not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   int,
+    key_hash    bytea,
+    first_run   int,
+    changed_run int,
     primary key (run, item, n)
 );
+create unique index result_key on shoal.result (key_space, key_hash) where key_hash is not null;
+
+-- What stored results: one row per transaction, run and stage, so that a reader with a cursor gets what was added since
+-- without an index on every result. Ids are not in the order of the commits, so a reader could skip a transaction that
+-- commits late: rows get their position later, from shoal.number_changes. items: ascending. replaced: the items had
+-- results before.
+create sequence shoal.change_position;
+create table shoal.result_change (
+    id       bigint generated always as identity primary key,
+    position bigint,
+    at       timestamptz not null,
+    run      int not null,
+    stage    int not null,
+    records  int not null,
+    replaced boolean not null default false,
+    items    bigint[] not null
+);
+create unique index result_change_position on shoal.result_change (position) where position is not null;
+create index result_change_new on shoal.result_change (id) where position is null;
+create index result_change_run on shoal.result_change (run, id);
+
+-- Cursors into result_change by name: of sinks, and of exports that continue. Rows before `position` are done; of the
+-- row at `position` the records up to (item, n), or all of them when item is 0.
+create table shoal.result_cursor (
+    name          text collate "C" primary key,
+    position      bigint not null default 0,
+    item          bigint not null default 0,
+    n             int not null default 0,
+    delivered     bigint not null default 0,
+    created_at    timestamptz not null,
+    moved_at      timestamptz,
+    failing_since timestamptz,
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
+);
+
+-- Records that a sink refused one by one, while it took others.
+create table shoal.dead_letter (
+    cursor text collate "C" not null,
+    run    int not null,
+    item   bigint not null,
+    n      int not null,
+    at     timestamptz not null,
+    reason text not null,
+    primary key (cursor, run, item, n)
+);
+create index dead_letter_run on shoal.dead_letter (run);
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
@@ -288,12 +348,17 @@ create table shoal.count_delta (
     leased     int not null default 0,
     done       int not null default 0,
     dead       int not null default 0,
+    skipped    int not null default 0,
     cancelled  int not null default 0,
     results    int not null default 0,
     duplicates int not null default 0,
     retried    int not null default 0,
     throttled  int not null default 0,
-    seconds    real not null default 0
+    seconds    real not null default 0,
+    new_records       int not null default 0,
+    changed_records   int not null default 0,
+    unchanged_records int not null default 0,
+    dropped_records   int not null default 0
 );
 
 create table shoal.queue_count (
@@ -304,11 +369,17 @@ create table shoal.queue_count (
     leased     bigint not null default 0,
     done       bigint not null default 0,
     dead       bigint not null default 0,
+    skipped    bigint not null default 0,
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
     duplicates bigint not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   timestamptz
+    moved_at   timestamptz,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       bigint not null default 0,
+    changed_records   bigint not null default 0,
+    unchanged_records bigint not null default 0,
+    dropped_records   bigint not null default 0
 );
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -318,6 +389,7 @@ create table shoal.minute_count (
     worker    int not null,
     done      int not null,
     dead      int not null,
+    skipped   int not null,
     retried   int not null,
     throttled int not null,
     results   int not null,

@@ -31,8 +31,8 @@ with actual as (
 stored as (
     select q.queue, v.state, v.n from shoal.queue_depth q
     cross join lateral (values ('ready', q.ready), ('waiting', q.waiting), ('delayed', q.delayed),
-        ('leased', q.leased), ('done', q.done), ('dead', q.dead), ('cancelled', q.cancelled),
-        ('results', q.results)) v(state, n)
+        ('leased', q.leased), ('done', q.done), ('dead', q.dead), ('skipped', q.skipped),
+        ('cancelled', q.cancelled), ('results', q.results)) v(state, n)
 )
 select 'queue ' || coalesce(a.queue, t.queue) || ' ' || coalesce(a.state, t.state) || ': counted '
        || coalesce(t.n, 0) || ', there are ' || coalesce(a.n, 0) as detail
@@ -59,4 +59,14 @@ from shoal.lane l
 where (l.delay_min, l.delay_max)
       <> (greatest(l.own_delay_min, case when l.delay_fixed then 0 else l.floor end)::real,
           greatest(l.own_delay_max, case when l.delay_fixed then 0 else l.floor end)::real)
+limit 20
+
+-- name: audit_changes
+-- Every stored result must be named by the log of changes, or no sink would get it.
+select 'the results of item ' || u.item || ' are in no change' as detail
+from (
+    select r.run, r.item from shoal.result r
+    except select c.run, j.item from shoal.result_change c, unnest(c.items) as j(item)
+) u
+where not exists (select 1 from shoal.run n where n.no = u.run and n.state = 'removed')
 limit 20

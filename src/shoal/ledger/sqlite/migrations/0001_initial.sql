@@ -43,6 +43,8 @@ create table stage (
     lane_delay_max real not null,
     lane_ordered   integer not null,
     lane_shared    integer not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit integer,
     unique (run, name)
 ) strict;
 
@@ -84,7 +86,11 @@ create table item (
     key_hash     blob not null,
     key          text,
     url          text,
-    payload      text
+    payload      text,
+    -- What is sent besides a plain GET; secrets by name.
+    request      text,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        integer not null default 0
 ) strict;
 create unique index item_key on item (stage, key_hash);
 -- A run's items are those of its queues: for lists, and for removing it.
@@ -176,7 +182,7 @@ create table outcome (
     seconds    real not null,
     tries      integer not null,
     rescues    integer not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     text
@@ -203,8 +209,58 @@ create table result (
     item   integer not null,
     n      integer not null,
     record text not null,
+    -- Only of a record with a key. key_space: the run in which the key is unique, or 0: the hash contains the scraper.
+    -- first_run, changed_run: the run that stored the key first, and the last one whose record was a different one.
+    record_key  text,
+    key_space   integer,
+    key_hash    blob,
+    first_run   integer,
+    changed_run integer,
     primary key (run, item, n)
 ) strict;
+create unique index result_key on result (key_space, key_hash) where key_hash is not null;
+
+-- What stored results, in the order of the commits: one row per transaction, run and stage, so that a reader with a
+-- cursor gets what was added since without an index on every result. With one writer at a time a number is assigned in
+-- the order of the commits; numbers of a removed run are not reused. items: JSON list, ascending. replaced: the items
+-- had results before.
+create table result_change (
+    position integer primary key autoincrement,
+    run      integer not null,
+    stage    integer not null,
+    at       integer not null,
+    records  integer not null,
+    replaced integer not null default 0,
+    items    text not null
+) strict;
+create index result_change_run on result_change (run);
+
+-- Cursors into result_change by name: of sinks, and of exports that continue. Rows before `position` are done; of the
+-- row at `position` the records up to (item, n), or all of them when item is 0.
+create table result_cursor (
+    name          text primary key,
+    position      integer not null default 0,
+    item          integer not null default 0,
+    n             integer not null default 0,
+    delivered     integer not null default 0,
+    created_at    integer not null,
+    moved_at      integer,
+    failing_since integer,
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
+) strict, without rowid;
+
+-- Records that a sink refused one by one, while it took others.
+create table dead_letter (
+    cursor text not null,
+    run    integer not null,
+    item   integer not null,
+    n      integer not null,
+    at     integer not null,
+    reason text not null,
+    primary key (cursor, run, item, n)
+) strict, without rowid;
+create index dead_letter_run on dead_letter (run);
 
 -- A lane of run 0 is shared by all runs. taken: its items in ready, lease, or delayed with a slot. unstarted: those of
 -- them without a reserved or reported start. slots_granted, slots_wanted: slots that requests from other lanes' items
@@ -294,11 +350,17 @@ create table queue_count (
     leased     integer not null default 0,
     done       integer not null default 0,
     dead       integer not null default 0,
+    skipped    integer not null default 0,
     cancelled  integer not null default 0,
     results    integer not null default 0,
     duplicates integer not null default 0,
     -- When an attempt on one of its items last ended, whatever the outcome.
-    moved_at   integer
+    moved_at   integer,
+    -- Records with a key: stored first, replacing one with other or with the same content, not stored.
+    new_records       integer not null default 0,
+    changed_records   integer not null default 0,
+    unchanged_records integer not null default 0,
+    dropped_records   integer not null default 0
 ) strict;
 
 -- What each worker finished per minute: rates, progress, "completed in the last hour".
@@ -308,6 +370,7 @@ create table minute_count (
     worker    integer not null,
     done      integer not null default 0,
     dead      integer not null default 0,
+    skipped   integer not null default 0,
     retried   integer not null default 0,
     throttled integer not null default 0,
     results   integer not null default 0,
@@ -392,7 +455,8 @@ order by s.claimed_at;
 -- Counts per queue.
 create view queue_depth as
 select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue, c.ready, c.waiting, c.delayed,
-       c.leased, c.done, c.dead, c.cancelled, c.results, c.duplicates
+       c.leased, c.done, c.dead, c.skipped, c.cancelled, c.results, c.duplicates, c.new_records,
+       c.changed_records, c.unchanged_records, c.dropped_records
 from run r
 join queue k on k.run = r.no
 join stage g on g.id = k.stage
@@ -404,17 +468,17 @@ create view status_counts as
 select q.run_id, q.scraper, q.stage, s.status,
        sum(case s.status when 'ready' then q.ready when 'waiting' then q.waiting when 'delayed' then q.delayed
                          when 'leased' then q.leased when 'done' then q.done when 'dead' then q.dead
-                         else q.cancelled end) as items
+                         when 'skipped' then q.skipped else q.cancelled end) as items
 from queue_depth q
 cross join (select 'ready' as status union all select 'waiting' union all select 'delayed' union all select 'leased'
-            union all select 'done' union all select 'dead' union all select 'cancelled') s
+            union all select 'done' union all select 'dead' union all select 'skipped' union all select 'cancelled') s
 group by q.run_id, q.scraper, q.stage, s.status
 having items <> 0;
 
 -- S0.17: what each worker completed in the last hour, of which run and stage, most first.
 create view completed_by_worker as
 select w.id as completed_by, r.id as run_id, r.scraper, g.name as stage, sum(o.state = 'done') as done,
-       sum(o.state = 'dead') as dead
+       sum(o.state = 'dead') as dead, sum(o.state = 'skipped') as skipped
 from outcome o
 join worker w on w.no = o.worker
 join run r on r.no = o.run

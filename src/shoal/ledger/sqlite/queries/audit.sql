@@ -35,6 +35,7 @@ stored as (
     union all select queue, 'delayed', delayed from queue_depth
     union all select queue, 'leased', leased from queue_depth
     union all select queue, 'done', done from queue_depth union all select queue, 'dead', dead from queue_depth
+    union all select queue, 'skipped', skipped from queue_depth
     union all select queue, 'cancelled', cancelled from queue_depth
     union all select queue, 'results', results from queue_depth
 )
@@ -62,4 +63,14 @@ from lane l
 where (l.delay_min, l.delay_max)
       <> (max(l.own_delay_min, case when l.delay_fixed then 0 else l.floor end),
           max(l.own_delay_max, case when l.delay_fixed then 0 else l.floor end))
+limit 20
+
+-- name: audit_changes
+-- Every stored result must be named by the log of changes, or no sink would get it.
+select 'the results of item ' || u.item || ' are in no change' as detail
+from (
+    select r.run, r.item from result r
+    except select c.run, j.value from result_change c, json_each(c.items) as j
+) u
+where not exists (select 1 from run n where n.no = u.run and n.state = 'removed')
 limit 20

@@ -21,6 +21,10 @@ create temp table ended (
     kind, outcome, delay, error, seconds, detail, holds, next_at, delay_max
 );
 
+create temp table keyed (
+    space, hash, item, n, run, queue, key, record, old_row, old_queue, is_gone, verdict, stored
+);
+
 create temp table unleased (
     item integer primary key, lane, run, queue, priority, epoch, tries, rescues, claimed_at, started_at, worker,
     poison, straight, ordered, next_at, delay_max

@@ -1,4 +1,4 @@
-"""Targets of an export, files that are replaced atomically or streams, and their formats."""
+"""Targets of a write: files that are replaced atomically, streams, objects."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Protocol
 
 from shoal.errors import UsageError
 from shoal.model.redaction import redacted
+from shoal.storage.objects import SCHEMES, ObjectTarget, check_bucket, is_object_url, parse_object_url
 
 STDOUT = "-"
 # Opens a file without a name; None where the system cannot.
@@ -21,36 +21,9 @@ O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 _TMPFILE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 
 
-class Format(StrEnum):
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-_BY_SUFFIX = {".jsonl": Format.JSONL, ".ndjson": Format.JSONL, ".csv": Format.CSV, ".parquet": Format.PARQUET}
-
-
-def format_of(path: str, requested: str | None = None) -> Format:
-    """The requested format, else that of the path's suffix; JSON Lines for standard output."""
-    if requested is not None:
-        if requested not in list(Format):
-            raise UsageError(
-                f"{requested!r} is not a format that Shoal writes.", remedy=f"Use one of {', '.join(Format)}."
-            ) from None
-        return Format(requested)
-    if path == STDOUT:
-        return Format.JSONL
-    suffix = PurePath(path).suffix.lower()
-    if suffix not in _BY_SUFFIX:
-        raise UsageError(
-            f"The name {path!r} does not say which format to write.",
-            remedy=f"End it in {', '.join(_BY_SUFFIX)}, or use `shoal export` with --format {'|'.join(Format)}.",
-        )
-    return _BY_SUFFIX[suffix]
-
-
-class ExportTarget(Protocol):
-    """Takes bytes. `commit` makes them final; `discard` drops them, as far as the target can."""
+class Target(Protocol):
+    """Takes bytes. `commit` makes them final; `discard` drops them, as far as the target can. One of both is the last
+    call, and `discard` is called after a failed `commit` too."""
 
     @property
     def name(self) -> str: ...
@@ -69,14 +42,19 @@ class ExportTarget(Protocol):
     def discard(self) -> None: ...
 
 
-def open_target(path: str) -> ExportTarget:
-    """Open a target; `-` is standard output. Pipes and devices are written directly, files are replaced on commit."""
+def open_target(path: str, *, content_type: str | None = None) -> Target:
+    """Open a target; `-` is standard output. Pipes and devices are written directly, files are replaced on commit.
+
+    `s3://`, `gs://` and `az://` are objects; `content_type` is stored with them.
+    """
     if path == STDOUT:
         return StreamTarget(1, "standard output")
+    if is_object_url(path):
+        return ObjectTarget(parse_object_url(path), content_type=content_type)
     if "://" in path:
         raise UsageError(
-            f"{redacted(path)} is a URL; an export writes a local file.",
-            remedy="Name a file, or use - and pipe the records to a program that uploads them.",
+            f"{redacted(path)} is a URL that Shoal cannot write to.",
+            remedy=f"Name a file, or a URL that begins with {', '.join(f'{scheme}://' for scheme in SCHEMES)}.",
         )
     with write_errors_explained(path):
         real = Path(os.path.realpath(path))
@@ -88,8 +66,11 @@ def open_target(path: str) -> ExportTarget:
 
 
 def check_writable(path: str) -> None:
-    """Raise what `open_target` would raise. A pipe is not opened: its reader would see an empty export."""
+    """Raise what `open_target` would raise. A pipe is not opened: its reader would see an empty file."""
     if path == STDOUT:
+        return
+    if is_object_url(path):
+        check_bucket(parse_object_url(path))
         return
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file() and not real.is_dir():

@@ -1,0 +1,105 @@
+"""How the sinks stand: what was delivered, how far each is behind, and why."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+import msgspec
+
+from shoal.config.settings import Settings
+from shoal.config.sinks import SinkConfig
+from shoal.ledger.protocols import Ledger
+from shoal.model.changes import LOG_BEGIN, ChangeFilter
+from shoal.observe.formatting import format_duration, pluralize
+
+
+class SinkStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A sink. `behind`: records that are not delivered yet; with `at_least` there are more.
+
+    `lag_seconds`: the age of the oldest of them. `error`: why it does not take records, since `failing_since`.
+    """
+
+    name: str
+    kind: str
+    place: str
+    scrapers: tuple[str, ...]
+    state: str
+    delivered: int
+    behind: int
+    at_least: bool
+    lag_seconds: float
+    behind_since: dt.datetime | None
+    delivered_at: dt.datetime | None
+    failing_since: dt.datetime | None
+    error: str | None
+    dead_letters: int
+    lag_alert: float
+
+    def gets(self, scraper: str) -> bool:
+        """Whether it gets records of this scraper."""
+        return not self.scrapers or scraper in self.scrapers
+
+    @property
+    def behind_text(self) -> str:
+        return f"{'more than ' if self.at_least else ''}{pluralize(self.behind, 'record')}"
+
+    @property
+    def sentence(self) -> str:
+        """How far it is behind and why, without a full stop."""
+        why = f": {self.error.rstrip('.')}" if self.error else ""
+        return f"Sink {self.name} is {format_duration(self.lag_seconds)} behind ({self.behind_text}){why}"
+
+
+async def read_sinks(ledger: Ledger, settings: Settings, *, run_id: str | None = None) -> list[SinkStatus]:
+    """Every sink of the settings. With `run_id` what is behind is counted for that run only."""
+    return [await _status(ledger, config, run_id) for config in settings.sinks.values()]
+
+
+async def _status(ledger: Ledger, config: SinkConfig, run_id: str | None) -> SinkStatus:
+    cursor = await ledger.changes.cursor(config.cursor)
+    which = ChangeFilter(scrapers=config.scrapers, stages=config.stages, run_id=run_id)
+    if cursor is None and config.start == "now":
+        lag = await ledger.changes.lag(await ledger.changes.end(), which)
+    else:
+        lag = await ledger.changes.lag(LOG_BEGIN if cursor is None else cursor.position, which)
+    return SinkStatus(
+        name=config.name,
+        kind=config.kind,
+        place=config.place,
+        scrapers=config.scrapers,
+        state=_state(None if cursor is None else cursor.last_error, lag.records),
+        delivered=0 if cursor is None else cursor.delivered,
+        behind=lag.records,
+        at_least=lag.at_least,
+        lag_seconds=lag.seconds if lag.records else 0.0,
+        behind_since=lag.oldest if lag.records else None,
+        delivered_at=None if cursor is None else cursor.moved_at,
+        failing_since=None if cursor is None else cursor.failing_since,
+        error=None if cursor is None else cursor.last_error,
+        dead_letters=0 if cursor is None else cursor.dead_letters,
+        lag_alert=config.lag_alert,
+    )
+
+
+def _state(error: str | None, behind: int) -> str:
+    if error:
+        return "failing"
+    return "behind" if behind else "up to date"
+
+
+def undelivered_lines(sinks: Sequence[SinkStatus]) -> list[str]:
+    """What is still to be delivered, and how."""
+    lines = []
+    for status in sinks:
+        if status.behind:
+            why = f" ({status.error.rstrip('.')})" if status.error else ""
+            verb = "is" if status.behind == 1 and not status.at_least else "are"
+            lines.append(
+                f"Sink {status.name}: {status.behind_text} {verb} still to be delivered{why}. "
+                f"`shoal sinks deliver {status.name}` delivers them."
+            )
+        if status.dead_letters:
+            count = "1,000 or more" if status.dead_letters >= 1000 else str(status.dead_letters)
+            lines.append(f"Sink {status.name} refused {count} records: see `shoal sinks dead {status.name}`.")
+    return lines

@@ -1,0 +1,89 @@
+"""What a sink can do, and what it gets: batches of records with stable ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from shoal.model.changes import ChangedRecord, ChangePosition, RecordRef, ReplacedItem
+
+RecordTypes = Mapping[str, str]
+
+
+class SinkBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Records in the order they were stored. `start`: the position that they follow.
+
+    `replaced`: items whose records were replaced; those from their number on no longer exist. `types`: the declared
+    types of the fields by (run id, stage), where the stage declares a record type.
+    """
+
+    records: tuple[ChangedRecord, ...]
+    replaced: tuple[ReplacedItem, ...] = ()
+    start: ChangePosition = ChangePosition()
+    types: Mapping[tuple[str, str], RecordTypes] = {}
+
+    def of(self, records: Sequence[ChangedRecord]) -> SinkBatch:
+        """A part of it. What was replaced goes with every part: it may be repeated."""
+        return msgspec.structs.replace(self, records=tuple(records))
+
+
+class RecordsRefused(Exception):
+    """The sink works, but does not take something in the batch: not now and not later.
+
+    `reasons` names the records, if they are known; none of the batch was stored then either.
+    """
+
+    def __init__(self, reason: str, reasons: Mapping[RecordRef, str] | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.reasons = dict(reasons or {})
+
+
+class Sink(Protocol):
+    async def deliver(self, batch: SinkBatch) -> None:
+        """Store or send all of the batch; it may be called again with the same records.
+
+        Raises SinkFailed when nothing can be delivered now, RecordsRefused for single records. Other errors count as
+        SinkFailed.
+        """
+
+    async def close(self) -> None: ...
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A record as a message."""
+
+    id: str
+    run_id: str
+    scraper: str
+    stage: str
+    key: str | None
+    url: str | None
+    record_key: str | None
+    record: msgspec.Raw
+
+
+def envelope(record: ChangedRecord) -> Envelope:
+    return Envelope(
+        id=record.id,
+        run_id=record.run_id,
+        scraper=record.scraper,
+        stage=record.stage,
+        key=record.key,
+        url=record.url,
+        record_key=record.record_key,
+        record=msgspec.Raw(record.record.encode()),
+    )
+
+
+def newest_only(records: Sequence[ChangedRecord]) -> list[ChangedRecord]:
+    """Without records that a later one of the same batch replaces: the same key, or the same id."""
+    newest = {(record.scraper, record.stage, row_key(record)): record for record in records}
+    return list(newest.values()) if len(newest) < len(records) else list(records)
+
+
+def row_key(record: ChangedRecord) -> str:
+    """What a record is upserted by."""
+    return record.id if record.record_key is None else record.record_key
