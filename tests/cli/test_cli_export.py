@@ -135,12 +135,23 @@ def test_since_last(shoal: Shoal, address: str, tmp_path: Path) -> None:
     assert (read_jsonl(said.stdout.encode()), said.stderr) == (BOOKS[:5], "")
     said = shoal("export", "shop", "--since-last", "-o", "out.csv", SHOAL_LEDGER=address)
     assert (said.returncode, "Put {n} into it" in said.stderr) == (2, True)
+    fill_more(address, run, BOOKS[5:8])
+    said = shoal("results", "cursors", "--json", SHOAL_LEDGER=address)
+    cursors = {each["cursor"]: each for each in map(json.loads, said.stdout.splitlines())}
+    shop = cursors["default:shop"]
+    assert (shop["exports"], shop["records"], shop["behind"]) == (2, 5, 3)
+    assert cursors.keys() == {"default:shop", f"pipe:{run.id}"}
+    said = shoal("results", "forget", "default:shop", SHOAL_LEDGER=address)
+    assert (said.returncode, "--yes" in said.stderr) == (2, True)
+    assert shoal("results", "forget", "default:shop", "--yes", SHOAL_LEDGER=address).returncode == 0
+    said = shoal(*command[:3], "-o", "again-{n}.csv", SHOAL_LEDGER=address)
+    assert said.stderr == "Wrote 8 records to again-000001.csv\n"
 
 
 def fill_more(address: str, run: Run, records: Sequence[Mapping[str, Any]]) -> None:
     async def work() -> None:
         async with ledger_context(Settings(ledger=address)) as ledger:
-            await add(ledger, run, records, name="more")
+            await add(ledger, run, records, name=f"more-{len(records)}")
 
     asyncio.run(work())
 

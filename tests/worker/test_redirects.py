@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from shoal import Item, Page, Scraper
+from shoal import Http, Item, Page, Scraper
 from shoal.config import Settings
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
@@ -273,6 +273,47 @@ async def test_a_list_of_urls_gets_a_record_for_each_unless_asked(
         await crawl.start(site, "/a", "/b")
         await crawl.work()
     assert len(await crawl.stored()) == site.visits["/b"] == fetched
+    await crawl.check()
+
+
+async def test_links_that_a_handler_follows(crawl: Crawl) -> None:
+    """By its own rules, to its own stage and to another; also on a page that it asked for itself."""
+
+    async def listing(page: Page, http: Http) -> AsyncIterator[object]:
+        yield page.follow_links(deny="/item/|/more", depth=2)
+        for item in page.follow_links(to="product", allow="/item/"):
+            yield item
+        if page.url.endswith("/"):
+            yield (await http.get(page.join("/more"))).follow_links(to=product)
+
+    async def product(page: Page, item: Item) -> AsyncIterator[dict[str, object]]:
+        yield {"url": page.url, "depth": item.depth}
+
+    crawl.scraper.stage(dedupe_redirects=True)(listing)
+    product = crawl.scraper.stage(product)  # type: ignore[assignment]
+    routes = {
+        "/": ["/1", "/old", "/item/a", "http://127.0.0.2/elsewhere"],
+        "/1": ["/2", "/item/b"],
+        "/old": (301, "/1"),
+        "/2": ["/3", "/item/c"],
+        "/more": ["/item/d"],
+        **{f"/item/{name}": [] for name in "abcd"},
+    }
+    async with MovingSite(routes) as site:
+        await crawl.start(site, "/")
+        await crawl.work()
+    assert site.visits == {**dict.fromkeys(routes, 1)}
+    assert await crawl.stored() == [f"/item/{name}" for name in "abcd"]
+    items = await crawl.items()
+    assert {path: items[path].depth for path in ("/", "/1", "/2", "/item/a", "/item/d", "/item/c")} == {
+        "/": 0,
+        "/1": 1,
+        "/2": 2,
+        "/item/a": 1,
+        "/item/d": 1,
+        "/item/c": 3,
+    }
+    assert {item.lane for item in items.values()} == {f"127.0.0.1:{site.port}"}
     await crawl.check()
 
 

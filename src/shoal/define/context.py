@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from shoal.errors import Permanent, SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
-from shoal.fetch.page import Fetcher, Page, Request, RequestGate
+from shoal.fetch.page import Fetcher, LinkSource, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
 from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
@@ -147,8 +147,11 @@ class Http:
 
     Its requests obey robots.txt and lanes as Shoal's own do. A failed response ends the attempt as it would for a page:
     404 is permanent, 429 blocks the host for all workers. `check=False` returns every response instead. Requests of one
-    attempt are sent one after another, because an item has one slot in its lane.
+    attempt are sent one after another, because an item has one slot in its lane. `link_source`: the item of the
+    attempt, which `page.follow_links` of its pages needs.
     """
+
+    link_source: LinkSource | None = None
 
     def __init__(
         self,
@@ -268,6 +271,7 @@ class Http:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
             if self._hooks is not None:
                 page = await self._hooks.after_response(request, page)
+        page.link_source = self.link_source
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)

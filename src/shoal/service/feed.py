@@ -358,6 +358,7 @@ class Feeder:
                     idle_since = time.monotonic()
                     continue
                 if self._dead.pending:
+                    await self._sleep(ROOM_SECONDS[0])
                     continue
                 if self._source.ended:
                     return

@@ -7,6 +7,8 @@ with the same ids. The cursor moves only from where the batch began, so two proc
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,8 +22,9 @@ from shoal.model.log import Log
 from shoal.model.redaction import redacted
 from shoal.sinks.sink import RecordsRefused, Sink, SinkBatch
 
-LOCK_SECONDS = 30.0
-RENEW_SECONDS = 8.0
+# After a process was killed, another one takes over when its lock has expired.
+LOCK_SECONDS = 15.0
+RENEW_SECONDS = 4.0
 IDLE_SECONDS = 1.0
 RESET_POLLS = 5
 MIN_BACKOFF, MAX_BACKOFF = 0.5, 60.0
@@ -231,6 +234,13 @@ class Delivery:
             self._log.warning("sink failed", reason=text)
         await ledger.changes.fail(self.config.cursor, text)
 
+    async def has_nothing_to_wait_for(self, ledger: Ledger) -> bool:
+        """While another process has the lock: whether that one has delivered everything, or fails."""
+        cursor = await ledger.changes.cursor(self.config.cursor)
+        if cursor is None:
+            return False
+        return bool(cursor.last_error) or not (await ledger.changes.lag(cursor.position, self.config.which)).records
+
     async def retry_dead_letters(self, ledger: Ledger) -> tuple[int, int]:
         """Deliver what was refused once more. Returns how many were taken and how many are still refused."""
         await self._open(ledger)
@@ -274,7 +284,12 @@ def _rest(records: tuple[ChangedRecord, ...], named: Mapping[RecordRef, str]) ->
 
 
 def describe(error: BaseException) -> str:
-    """An error of a driver in one line."""
+    """An error of a driver in one line; for one of the system its plain text, such as connection refused."""
+    number = getattr(getattr(error, "os_error", error), "errno", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        return os.strerror(number).lower()
+    if "[Errno 111]" in str(error) or isinstance(error, ConnectionRefusedError):
+        return os.strerror(errno.ECONNREFUSED).lower()
     text = " ".join(str(error).split()) or type(error).__name__
     return text.rstrip(".") if len(text) < 500 else text[:497] + "..."
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
-from shoal.define.follow import Follow
+from shoal.define.follow import Follow, StageLinks
 from shoal.define.hooks import PreparedHook, type_text
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
@@ -147,7 +147,7 @@ class Attempt:
 
     def make_http(self, *, with_hooks: bool = True) -> Http:
         scraper = self._resources.scraper
-        return Http(
+        http = Http(
             self._resources.fetcher,
             gate=self._gate,
             jar=self._jar(),
@@ -157,6 +157,8 @@ class Attempt:
             deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
         )
+        http.link_source = StageLinks(self._stage, self.item)
+        return http
 
     @property
     def log(self) -> Log:
@@ -283,6 +285,7 @@ class Attempt:
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
         self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
+        page.link_source = StageLinks(stage, self.item)
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:

@@ -158,8 +158,7 @@ class AttemptRunner:
             return Transient(str(error))
         if isinstance(error, HookFailed):
             self.failure_log.log_hook_error(claimed, error)
-            is_permanent = isinstance(error.error, Dropped) or is_programming_error(error.error)
-            return (Permanent if is_permanent else Transient)(str(error))
+            return (Permanent if error.is_permanent else Transient)(str(error))
         if isinstance(error, Dropped):
             return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
         self.failure_log.log_handler_error(claimed, error)
