@@ -63,7 +63,7 @@ class StopReason(StrEnum):
 class WorkSummary(msgspec.Struct, kw_only=True):
     """What one worker did. The counts are of committed attempts; `dropped` items were invalid.
 
-    `dropped_records`: by hook, how many records it dropped, and why the first.
+    `dropped_by_hooks`: by hook, how many records it dropped, and why the first.
     `failures`: why attempts failed, the most frequent reason first.
     """
 
@@ -80,7 +80,7 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     given_back: int = 0
     dropped: int = 0
     first_dropped: str = ""
-    dropped_records: dict[str, DroppedRecords] = {}
+    dropped_by_hooks: dict[str, DroppedRecords] = {}
     seconds: float = 0.0
     failures: tuple[FailureCount, ...] = ()
 

@@ -228,5 +228,5 @@ class Worker:
         summary.dropped = failure_log.dropped
         summary.first_dropped = failure_log.first_dropped
         summary.failures = failure_log.counts()
-        summary.dropped_records = failure_log.dropped_records
+        summary.dropped_by_hooks = failure_log.dropped_records
         summary.stop_reason = self._events.stop_reason or StopReason.NOTHING_LEFT

@@ -200,7 +200,7 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
-    for hook, dropped in work.dropped_records.items():
+    for hook, dropped in work.dropped_by_hooks.items():
         left_out = f"{pluralize(dropped.count, 'record')} {'was' if dropped.count == 1 else 'were'} dropped"
         session.data(f"  {left_out} by {hook}, the first: {printable(dropped.first)}")
     for line in _death_lines(report.failures):
