@@ -89,7 +89,7 @@ def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
     open_items = found.counts.remaining
     question = f"To be cancelled: {pluralize(open_items, 'open item')} of run {found.run.id} ({found.run.scraper})."
     confirm(session, question, yes=yes)
-    progress = session.progress(f"Cancelled so far: {{}} of {open_items:,} items. {CONTINUES}")
+    progress = session.progress(f"Cancelled so far: {{}} of {pluralize(open_items, 'item')}. {CONTINUES}")
     cancelled = session.with_ledger(
         lambda ledger: steer.cancel_run(ledger, found.run.id, by=operator(), on_progress=progress)
     )
