@@ -71,15 +71,16 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`
 
-        The percentage is done of total; dead items are not done.
+        The percentage is done of the items that are wanted: dead ones are not done, skipped ones are not wanted.
         """
         if self.total == 0 and not self.ended:
             return f"no items yet, waiting: {self.waiting_for}"
         ok = "-" if self.ok is None else format_percent(self.ok)
-        done = format_percent(self.done / self.total if self.total else 0.0)
+        wanted = self.total - self.skipped
+        done = format_percent(self.done / wanted if wanted else 0.0)
         skipped = f"skipped {self.skipped} " if self.skipped else ""
         return (
-            f"done {self.done}/{self.total} {done} {format_rate(self.rate)} ok {ok} "
+            f"done {self.done}/{wanted} {done} {format_rate(self.rate)} ok {ok} "
             f"waiting: {self.waiting_for} dead {self.dead} {skipped}eta {self.eta_text}"
         )
 
