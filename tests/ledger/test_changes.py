@@ -54,7 +54,8 @@ async def test_a_transaction_that_commits_late_is_not_skipped(
         await connection.fetch(
             "select * from shoal.commit((select no from shoal.worker where id = $1), array[$2::bigint], array[1], "
             "array[$3::int], null, null, null, null, array[0.1::real], null, array[$2::bigint], array[0], "
-            "array['{\"v\": 1}'::json], null, null, null, null, null, null, null, null, null, null, null, null)",
+            "array['{\"v\": 1}'::json], null, null, null, null, null, null, null, null, null, null, null, null, "
+            "null, null)",
             worker,
             late.item,
             run.no,
