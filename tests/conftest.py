@@ -11,7 +11,7 @@ import pytest
 from tests.support import MissingPartError, fork_server, missing
 from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.marks import starts_process, uses_postgres
-from tests.support.object_store import S3Server
+from tests.support.object_store import PART_BYTES, S3Server
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
 from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
@@ -88,8 +88,7 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
         monkeypatch.delenv(name)
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
-    # The smallest parts that S3 allows keep the tests small.
-    monkeypatch.setattr("shoal.storage.objects.PART_BYTES", 5 << 20)
+    monkeypatch.setattr("shoal.storage.objects.PART_BYTES", PART_BYTES)
     yield s3_server
     s3_server.clear()
 

@@ -9,6 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import distribution
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +61,55 @@ def test_direct_imports_are_declared_and_declared_dependencies_are_imported() ->
     undeclared = {name: paths for name, paths in users.items() if name not in required.union(*extras.values())}
     assert not undeclared
     assert not required - users.keys()
+
+
+def test_every_extra_that_a_text_names_exists_and_every_extra_is_documented() -> None:
+    named: dict[str, set[str]] = defaultdict(set)
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *SOURCE.rglob("*.py")]
+    for path in texts:
+        for found in re.findall(r"(?:shoal|/clone)\[([a-z0-9, ]+)\]", path.read_text()):
+            for extra in found.split(","):
+                named[extra.strip()].add(path.name)
+    extras = PROJECT["optional-dependencies"]
+    assert not named.keys() - extras.keys(), named
+    table = set(re.findall(r"^\| `([a-z0-9]+)` \|", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE))
+    assert table == set(extras)
+    assert extras["all"] == [f"shoal[{','.join(sorted(set(extras) - {'all', 'testing'}))}]"]
+
+
+def test_a_package_that_uses_an_extra_names_it() -> None:
+    """Whoever lacks an optional library is told which extra to install."""
+    extras = {name: declared(needed) for name, needed in PROJECT["optional-dependencies"].items()}
+    del extras["all"], extras["testing"]
+    required = declared(PROJECT["dependencies"])
+    for path, tree in modules():
+        used = {normalized(name) for name in imported(tree)} - required
+        for extra in (name for name, needed in extras.items() if used & needed):
+            folder = SOURCE / path.parts[0] if len(path.parts) > 1 else SOURCE / path
+            told = "".join(file.read_text() for file in ([folder] if folder.is_file() else folder.rglob("*.py")))
+            assert f"shoal[{extra}]" in told, f"{path} needs {extra}, but nothing in {folder.name} says so"
+
+
+def test_a_new_project_imports_what_it_declares() -> None:
+    templates = SOURCE / "templates"
+    declared_there = declared(
+        [line for line in (templates / "common" / "requirements.txt").read_text().splitlines() if line[:1] != "#"]
+    )
+    assert declared_there == {"shoal", "pytest"}
+    for folder in (
+        path for path in templates.iterdir() if path.is_dir() and path.name not in ("common", "__pycache__")
+    ):
+        own = {path.stem for path in folder.rglob("*.py")}
+        for path in folder.rglob("*.py"):
+            used = set(imported(ast.parse(path.read_text()))) - sys.stdlib_module_names - own
+            assert {normalized(name) for name in used} <= declared_there, path
+
+
+def test_pytest_finds_the_fixtures_of_authors() -> None:
+    declared_there = PROJECT["entry-points"]["pytest11"]
+    assert declared_there == {"shoal.pytest_plugin": "shoal.pytest_plugin"}
+    installed = {point.name for point in distribution("shoal").entry_points if point.group == "pytest11"}
+    assert installed == set(declared_there), "this environment is older than pyproject.toml: make setup"
 
 
 def test_a_public_class_name_is_defined_once() -> None:

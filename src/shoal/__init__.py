@@ -5,13 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.define.context import Http, Item
+    from shoal.define.context import Failure, Http, Item
+    from shoal.define.extraction import (
+        absolute_url,
+        css,
+        decimal_comma,
+        extract,
+        extract_all,
+        jmes,
+        number,
+        page_url,
+        xpath,
+    )
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Permanent, Throttled, Transient
-    from shoal.fetch.page import Page
+    from shoal.errors import Blocked, Dropped, Permanent, Skipped, Throttled, Transient
+    from shoal.fetch.article import Article
+    from shoal.fetch.download import Download
+    from shoal.fetch.form import Form
+    from shoal.fetch.metadata import Metadata
+    from shoal.fetch.page import Page, Request
     from shoal.model.log import Log
+    from shoal.model.request import secret
     from shoal.model.run import Run
     from shoal.model.views import Counts
     from shoal.service.client import Fleet, connect
@@ -20,43 +36,79 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Article",
     "Blocked",
     "Counts",
+    "Download",
+    "Dropped",
+    "Failure",
     "Fleet",
     "Follow",
+    "Form",
     "Http",
     "Item",
     "Log",
+    "Metadata",
     "Page",
     "Permanent",
+    "Request",
     "Run",
     "RunReport",
     "Scraper",
     "Secret",
+    "Skipped",
     "Stage",
     "Throttled",
     "Transient",
+    "absolute_url",
     "connect",
+    "css",
+    "decimal_comma",
+    "extract",
+    "extract_all",
+    "jmes",
+    "number",
+    "page_url",
+    "secret",
+    "xpath",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
+    "Article": "fetch.article",
     "Blocked": "errors",
     "Counts": "model.views",
+    "Download": "fetch.download",
+    "Dropped": "errors",
+    "Failure": "define.context",
     "Fleet": "service.client",
     "Follow": "define.follow",
+    "Form": "fetch.form",
     "Http": "define.context",
     "Item": "define.context",
     "Log": "model.log",
+    "Metadata": "fetch.metadata",
     "Page": "fetch.page",
     "Permanent": "errors",
+    "Request": "fetch.page",
     "Run": "model.run",
     "RunReport": "service.run",
     "Scraper": "define.scraper",
     "Secret": "define.scraper",
+    "Skipped": "errors",
     "Stage": "define.stage",
     "Throttled": "errors",
     "Transient": "errors",
+    "absolute_url": "define.extraction",
     "connect": "service.client",
+    "css": "define.extraction",
+    "decimal_comma": "define.extraction",
+    "extract": "define.extraction",
+    "extract_all": "define.extraction",
+    "jmes": "define.extraction",
+    "number": "define.extraction",
+    "page_url": "define.extraction",
+    "secret": "model.request",
+    "xpath": "define.extraction",
 }
 
 

@@ -12,13 +12,17 @@ ShoalError
 ├── NotFound                   no such run, item, lane, worker
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              there is nothing to fetch: dead at once
+│   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
 │   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
 │   └── Blocked                the site refuses us: retried, with another identity where there is one
+├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
 ├── SinkFailed                 a sink does not take records now; they stay in the ledger, and it is tried again
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
+├── SecretMissing              a request needs a secret that this process was not given
+├── FeedUnavailable            the broker or folder that messages come from does not answer
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
     ├── BadLedgerUrl           the address is not valid
@@ -129,6 +133,16 @@ class StorageUnavailable(ShoalError):
     exit_code = 3
 
 
+class SecretMissing(ShoalError):
+    remedy = "Set the environment variable, or put it into .env, and resume the run. Nothing is lost."
+    exit_code = 2
+
+
+class FeedUnavailable(ShoalError):
+    remedy = "Start it, or correct the address; unacknowledged messages are delivered again."
+    exit_code = 3
+
+
 class AttemptEnded(ShoalError):
     """How an attempt ended: raised by authors, and by the fetcher for a bad response.
 
@@ -150,6 +164,10 @@ class Permanent(AttemptEnded):
     """There is nothing to fetch, now or later."""
 
 
+class Skipped(AttemptEnded):
+    """The item is not wanted: it ends as skipped, which is neither a success nor a failure."""
+
+
 class Transient(AttemptEnded):
     """The attempt failed and may succeed later."""
 
@@ -167,6 +185,15 @@ class Throttled(AttemptEnded):
 
 class Blocked(AttemptEnded):
     """The site refuses us: a 403, a captcha, an empty page."""
+
+
+class Dropped(ShoalError):
+    """Raised by an on_record hook: the record is left out, counted, and the message says why."""
+
+    remedy = "Raise it in an on_record hook; a handler leaves a record out by not yielding it."
+
+    def __init__(self, message: str = "no reason given") -> None:
+        super().__init__(message)
 
 
 class LedgerError(ShoalError):

@@ -19,6 +19,7 @@ from shoal.model.ledger_url import ledger_address, postgres_address, redacted_ad
 
 if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
+    from shoal.fetch.download import Downloads
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
@@ -39,7 +40,8 @@ OnWaiting = Callable[[str], None]
 async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting: OnWaiting | None = None) -> Ledger:
     """Connect without checking the schema. With `create=False` a SQLite file must exist.
 
-    With `on_waiting` the connection is retried for up to `patience` seconds; it is called once with a message.
+    With `on_waiting` the connection is retried for up to `patience` seconds, and it is called once with a message. It
+    is also told about a SQLite ledger that may not be the expected one.
     """
     path = sqlite_path(settings.ledger)
     if path is None:
@@ -49,6 +51,8 @@ async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting:
             f"There is no ledger at {path}.",
             remedy="Start a run with `shoal run`, or change to the project's folder.",
         )
+    if on_waiting is not None and (notice := _ledger_notice(settings, path)):
+        on_waiting(notice)
     from shoal.ledger.sqlite.ledger import open_sqlite
 
     return await open_sqlite(path, busy_timeout=settings.busy_timeout)
@@ -125,6 +129,15 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:
+    """Where downloads go; None if there is no place for them. `offline`: only earlier downloads are given out."""
+    if not settings.files:
+        return None
+    from shoal.fetch.download import Downloads
+
+    return Downloads(settings.files, offline=offline)
+
+
 def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
     """Attempts without a ledger, for a single try: robots.txt is obeyed, lanes are not used."""
     from shoal.fetch.robots import Robots
@@ -134,7 +147,8 @@ def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, lo
     from shoal.worker.politeness import Politeness
 
     robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
-    return AttemptRunner(AttemptResources(scraper, fetcher, Politeness(robots), log=log), FailureLog(log))
+    resources = AttemptResources(scraper, fetcher, Politeness(robots), log=log, downloads=build_downloads(settings))
+    return AttemptRunner(resources, FailureLog(log))
 
 
 def worker_options(scraper: Scraper, settings: Settings, scope: Scope, **chosen: Any) -> WorkerOptions:
@@ -185,6 +199,7 @@ def build_worker(
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
+    registration = Registration(ledger, identity, options, log)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -192,6 +207,8 @@ def build_worker(
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
+        registration=registration,
+        downloads=build_downloads(settings, offline=from_store),
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(
@@ -204,7 +221,7 @@ def build_worker(
     longest = max(stage.policy.timeout for stage in scraper.stages.values())
     return Worker(
         ledger,
-        Registration(ledger, identity, options, log),
+        registration,
         AttemptRunner(resources, FailureLog(log)),
         open_ledger=lambda: connect_ledger(heartbeat_settings, create=False),
         hang_timeout=longest + settings.lease,
@@ -245,6 +262,18 @@ def find_ledger_damage(ledger: str, *, seconds: float = 20.0) -> LedgerCorrupt |
 
     finding = find_damage(path, seconds)
     return None if finding is None else corrupt_error(path, finding)
+
+
+def _ledger_notice(settings: Settings, path: Path) -> str:
+    """Which ledger is used, when it is not the one of the current folder, or another one is near."""
+    if settings.ledger_above and not path.exists():
+        return (
+            f"A new ledger begins at {path}. Another one, {settings.ledger_above}, belongs to a folder above and is "
+            "not used; --ledger or SHOAL_LEDGER would choose it."
+        )
+    if settings.project and path.is_relative_to(settings.project):
+        return f"The ledger is {path}."
+    return ""
 
 
 async def _connect_postgres(settings: Settings, on_waiting: OnWaiting | None) -> Ledger:

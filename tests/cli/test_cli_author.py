@@ -244,6 +244,47 @@ def test_try_records_are_data_and_items_are_told(shoal: Shoal, scraper: Path, si
     assert visit.headers["x-garden"] == "yes"
 
 
+def test_try_saves_the_page_and_prints_a_test_that_passes(
+    told: Told, scraper: Path, site: Site, tmp_path: Path
+) -> None:
+    code, out, err = told("try", "garden.py", f"{site.url}/garden", "--save", "tests/pages")
+    assert (code, json.loads(out)) == (0, {"title": "Garden"})
+    file = tmp_path / "tests" / "pages" / "garden.http"
+    assert f"Saved: {file.relative_to(tmp_path)}" in err
+    head, _, body = file.read_text().partition("\n\n")
+    assert head.splitlines()[:2] == [f"GET {site.url}/garden", "200"]
+    assert body == LISTING
+    test = err.partition("A test with it:\n\n")[2]
+    assert 'assert len(found) == 3  # the first record: {"title":"Garden"}' in test
+    (tmp_path / "tests" / "test_garden.py").write_text(test)
+    pass_own_test(tmp_path, "-p", "shoal.pytest_plugin", PYTHONPATH=".", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+def test_try_saves_pages_that_fail_and_those_of_http(told: Told, site: Site, tmp_path: Path) -> None:
+    stage = """
+@garden.stage
+async def pair(item: Item, http: Http):
+    for name in ("garden", "p/1"):
+        yield {"title": (await http.get(f"SITE/{name}")).css("title::text").get()}
+"""
+    (tmp_path / "garden.py").write_text(SCRAPER + stage.replace("SITE", site.url))
+    code, out, err = told("try", "garden.py", f"{site.url}/status/404", "--save", "pages", "--json")
+    assert code == 1
+    saved = json.loads(out.splitlines()[-1])
+    assert saved == {"kind": "saved", "file": "pages/status-404.http", "url": f"{site.url}/status/404"}
+    code, out, err = told("try", "garden.py:pair", "--key", "x", "--save", "pages")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert 'for page in [shoal_page("garden"), shoal_page("p-1")]' in err
+    assert "yielded_by(pair, FakeHttp(pages))" in err
+    assert sorted(file.name for file in (tmp_path / "pages").iterdir()) == [
+        "garden.http",
+        "p-1.http",
+        "status-404.http",
+    ]
+    code, _, err = told("try", "garden.py:named", "--key", "x", "--save", "pages")
+    assert "There is no page to save" in err
+
+
 def test_try_json_tells_all_by_kind(shoal: Shoal, scraper: Path, site: Site) -> None:
     said = shoal("try", "garden.py:garden", f"{site.url}/garden", "--json")
     lines = [json.loads(line) for line in said.stdout.splitlines()]

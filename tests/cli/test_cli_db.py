@@ -104,7 +104,7 @@ def test_show_lists_runs_with_their_counts(shoal: Shoal, database: Database) -> 
     shoal("db", "migrate", SHOAL_LEDGER=database.address)
     ids = fill(database.address, scrapers=3)
     rows = lines(shoal("db", "show", "--json", SHOAL_LEDGER=database.address).stdout)
-    assert [row["run"] for row in rows] == ids[::-1]
+    assert [row["run_id"] for row in rows] == ids[::-1]
     assert {(row["total"], row["ready"], row["done"], row["duplicates"]) for row in rows} == {(3, 3, 0, 1)}
 
     table = shoal("db", "show", "--limit", "2", SHOAL_LEDGER=database.address)
@@ -114,7 +114,7 @@ def test_show_lists_runs_with_their_counts(shoal: Shoal, database: Database) -> 
     assert "--limit" in table.stderr
 
     one = lines(shoal("db", "show", "--scraper", "shop0", "--json", SHOAL_LEDGER=database.address).stdout)
-    assert [row["run"] for row in one] == ids[:1]
+    assert [row["run_id"] for row in one] == ids[:1]
 
 
 def test_deep_check_finds_what_must_not_be(shoal: Shoal, database: Database) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import gzip
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from shoal.model.run import Run
 from shoal.wiring import ledger_context
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 from tests.support.fork_server import COMMAND
+from tests.support.object_store import BUCKET, SECRET, S3Server
 from tests.support.project import Shoal, clean_environment
 
 BOOKS = [{"title": f"Book {n}", "price": n + 0.5, "tags": ["a", "b"]} for n in range(120)]
@@ -43,13 +45,14 @@ def address(request: pytest.FixtureRequest) -> str:
 
 def test_every_format(shoal: Shoal, address: str, tmp_path: Path) -> None:
     run = fill(address)
-    for format in ("jsonl", "csv", "parquet"):
+    for format in ("jsonl", "csv", "parquet", "json.gz"):
         said = shoal("export", run.id, "-o", f"out.{format}", "--json", SHOAL_LEDGER=address)
         assert (said.returncode, said.stderr) == (0, f"Wrote 120 records to out.{format}\n")
         summary = json.loads(said.stdout)
         size = (tmp_path / f"out.{format}").stat().st_size
-        assert (summary["run"], summary["records"], summary["bytes"]) == (run.id, 120, size)
+        assert (summary["run_id"], summary["records"], summary["bytes"]) == (run.id, 120, size)
     assert read_jsonl((tmp_path / "out.jsonl").read_bytes()) == BOOKS
+    assert json.loads(gzip.decompress((tmp_path / "out.json.gz").read_bytes())) == BOOKS
     assert read_parquet(tmp_path / "out.parquet").to_pylist() == BOOKS
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_bytes().decode(), newline="")))
     assert rows[7] == {"title": "Book 7", "price": "7.5", "tags": '["a","b"]'}
@@ -98,8 +101,59 @@ def test_a_reader_that_leaves(shoal: Shoal, sqlite_path: Path, tmp_path: Path) -
         check=True,
     )
     assert said.stderr == ""
-    assert (tmp_path / "code").read_text() == "1\n"
+    assert (tmp_path / "code").read_text() == "0\n"
     assert len((tmp_path / "first").read_text().splitlines()) == 1
+
+
+def test_to_an_object_store(shoal: Shoal, sqlite_path: Path, s3: S3Server) -> None:
+    fill(str(sqlite_path))
+    environment = {**s3.environment(), "SHOAL_LEDGER": str(sqlite_path)}
+    said = shoal("export", "latest", "-o", f"s3://{BUCKET}/day/out.jsonl.gz", "-v", **environment)
+    assert said.returncode == 0
+    assert said.stderr.endswith(f"Wrote 120 records to s3://{BUCKET}/day/out.jsonl.gz\n")
+    assert read_jsonl(gzip.decompress(s3.content("day/out.jsonl.gz"))) == BOOKS
+    wrong = shoal("export", "latest", "-o", "s3://no-such-bucket/out.csv", "-v", **environment)
+    assert (wrong.returncode, "There is no bucket s3://no-such-bucket" in wrong.stderr) == (2, True)
+    for text in (said.stdout, said.stderr, wrong.stdout, wrong.stderr):
+        assert SECRET not in text
+    assert s3.uploads() == []
+
+
+def test_since_last(shoal: Shoal, address: str, tmp_path: Path) -> None:
+    run = fill(address, BOOKS[:3], end=False)
+    command = ["export", "shop", "--since-last", "-o", "new-{n}.csv", "--columns", "title"]
+    said = shoal(*command, SHOAL_LEDGER=address)
+    assert (said.returncode, said.stderr) == (0, "Wrote 3 records to new-000001.csv\n")
+    said = shoal(*command, SHOAL_LEDGER=address)
+    assert (said.returncode, said.stderr) == (0, "There are no new records of shop since the last export.\n")
+    fill_more(address, run, BOOKS[3:5])
+    said = shoal(*command, "--json", SHOAL_LEDGER=address)
+    summary = json.loads(said.stdout)
+    assert (summary["number"], summary["records"], summary["path"]) == (2, 2, "new-000002.csv")
+    assert (tmp_path / "new-000002.csv").read_text() == "title\nBook 3\nBook 4\n"
+    said = shoal("export", run.id, "--cursor", "pipe", "-q", SHOAL_LEDGER=address)
+    assert (read_jsonl(said.stdout.encode()), said.stderr) == (BOOKS[:5], "")
+    said = shoal("export", "shop", "--since-last", "-o", "out.csv", SHOAL_LEDGER=address)
+    assert (said.returncode, "Put {n} into it" in said.stderr) == (2, True)
+    fill_more(address, run, BOOKS[5:8])
+    said = shoal("results", "cursors", "--json", SHOAL_LEDGER=address)
+    cursors = {each["cursor"]: each for each in map(json.loads, said.stdout.splitlines())}
+    shop = cursors["default:shop"]
+    assert (shop["exports"], shop["records"], shop["behind"]) == (2, 5, 3)
+    assert cursors.keys() == {"default:shop", f"pipe:{run.id}"}
+    said = shoal("results", "forget", "default:shop", SHOAL_LEDGER=address)
+    assert (said.returncode, "--yes" in said.stderr) == (2, True)
+    assert shoal("results", "forget", "default:shop", "--yes", SHOAL_LEDGER=address).returncode == 0
+    said = shoal(*command[:3], "-o", "again-{n}.csv", SHOAL_LEDGER=address)
+    assert said.stderr == "Wrote 8 records to again-000001.csv\n"
+
+
+def fill_more(address: str, run: Run, records: Sequence[Mapping[str, Any]]) -> None:
+    async def work() -> None:
+        async with ledger_context(Settings(ledger=address)) as ledger:
+            await add(ledger, run, records, name=f"more-{len(records)}")
+
+    asyncio.run(work())
 
 
 def test_notes_about_what_is_exported(shoal: Shoal, sqlite_path: Path) -> None:

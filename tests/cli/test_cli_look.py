@@ -100,7 +100,7 @@ def either(request: pytest.FixtureRequest, shoal_here: Shoal) -> Look:
 
 def test_status_lists_the_newest_runs_with_what_they_wait_for(real: Look) -> None:
     scene = real.scene
-    rows = {row["run"]: row for row in real.json("status")}
+    rows = {row["run_id"]: row for row in real.json("status")}
     assert list(rows) == [scene.paused, scene.active, scene.finished]
     assert rows[scene.paused]["waiting_for"] == "the run is paused"
     assert rows[scene.active]["waiting_for"] == "host limit 44%"
@@ -114,7 +114,9 @@ def test_status_of_one_run_is_one_screen(either: Look) -> None:
     text = either.text("status", run)
     assert "done 1/11 9%" in text
     assert f"The lane {HOST} is full: 2 of 2 places are taken." in text
-    assert ["listing", "de", "0", "0", "1", "2", "1", "1", "0", "0"] in [line.split() for line in text.splitlines()]
+    assert ["listing", "de", "0", "0", "1", "2", "1", "1", "0", "0", "0"] in [
+        line.split() for line in text.splitlines()
+    ]
     assert ["1", "permanent", "8", "410", "Gone"] in [line.split() for line in text.splitlines()]
     (facts,) = either.json("status", run)
     assert (facts["total"], facts["ok"], facts["growing"]) == (11, 0.5, False)
@@ -125,10 +127,26 @@ def test_stats_in_both_vocabularies(real: Look) -> None:  # S1.9
     (counts,) = real.json("stats", "shop", real.scene.active)
     older = {"pending": 7, "claimed": 2, "completed": 1, "failed": 1, "remaining": 9, "total": 11}
     own = {"ready": 2, "waiting": 4, "delayed": 1, "leased": 2, "done": 1, "dead": 1, "cancelled": 0}
-    assert counts.items() >= (older | own | {"scraper": "shop", "run": real.scene.active}).items()
+    assert counts.items() >= (older | own | {"scraper": "shop", "run_id": real.scene.active}).items()
     assert ["remaining", "9"] in [line.split() for line in real.text("stats", "shop", real.scene.active).splitlines()]
-    assert real.json("stats", "books", "latest")[0]["run"] == real.scene.finished
+    assert real.json("stats", "books", "latest")[0]["run_id"] == real.scene.finished
     assert "of books" in real.run("stats", "shop", real.scene.finished, code=5).stderr
+
+
+def test_the_newest_run_is_meant_when_none_is_named(look: Look) -> None:
+    newest = look.scene.paused
+    for arguments in (["runs", "show"], ["stats"], ["stats", "latest"], ["stats", newest], ["items", "ls"]):
+        assert {row["run_id"] for row in look.json(*arguments)} == {newest}, arguments
+    assert look.json("stats", "books")[0]["run_id"] == look.scene.finished
+    assert look.json("stats", "latest:books")[0]["run_id"] == look.scene.finished
+    assert f"Items of run {newest} of shop" in look.run("items", "ls").stderr
+    (first, *_) = look.json("items", "ls")
+    assert look.json("items", "show", str(first["item_id"]))[0]["item_id"] == first["item_id"]
+    assert look.json("items", "why", "--key", first["url"])[0]["code"] == "run_paused"
+    assert look.json("runs", "resume")[0] == {"run_id": newest, "scraper": "shop", "state": "active"}
+    assert "There is no run 'nothing' and no run of a scraper 'nothing'" in look.run("stats", "nothing", code=5).stderr
+    for arguments in (["runs", "rm", "-y"], ["runs", "cancel", "-y"], ["items", "cancel", "-y"]):
+        look.run(*arguments, code=2)  # what ends work wants it named
 
 
 @pytest.mark.parametrize(
@@ -175,9 +193,9 @@ def test_runs_are_paused_resumed_cancelled_and_removed(either: Look) -> None:
     assert either.states(run)["cancelled"] == 9
     events = either.json("runs", "show", run)[0]["events"]
     assert "@" in next(event["actor"] for event in events if event["action"] == "run.cancelled")
-    assert "11 items and 0 results" in either.run("runs", "rm", run, code=2).stderr
+    assert "11 items and 0 records" in either.run("runs", "rm", run, code=2).stderr
     either.run("runs", "rm", run, "-y")
-    assert [row["run"] for row in either.json("runs", "ls")] == [either.scene.paused, either.scene.finished]
+    assert [row["run_id"] for row in either.json("runs", "ls")] == [either.scene.paused, either.scene.finished]
 
 
 def test_numbers_beyond_what_a_database_holds(look: Look) -> None:
@@ -199,18 +217,19 @@ def test_lists_go_on_at_their_cursor(look: Look) -> None:
     seen, cursor = [], "0"
     for _ in range(3):
         page = look.run("items", "ls", look.scene.active, "--limit", "4", "--json", "--cursor", cursor)
-        seen += [json.loads(line)["id"] for line in page.stdout.splitlines()]
+        seen += [json.loads(line)["item_id"] for line in page.stdout.splitlines()]
         cursor = page.stderr.split("--cursor ")[1].rstrip(".\n") if page.stderr else ""
     assert (seen, cursor) == (list(range(6, 17)), "")
 
 
 def test_two_runs_side_by_side(look: Look) -> None:
-    text = look.text("runs", "compare", "latest:books", look.scene.active)
+    text = look.text("runs", "compare", "latest:books", look.scene.active).partition("\n\n")[0]
     rows = {" ".join(line.split()[:-3]): line.split()[-3:] for line in text.splitlines()[1:]}
     assert rows["done"] == ["3", "1", "-2"]
     assert rows["ok percent"] == ["60.0", "50.0", "-10.0"]
     assert rows["dead: permanent, 410 Gone"] == ["0", "1", "+1"]
-    one, other = json.loads(look.text("runs", "compare", "latest:books", look.scene.active, "--json"))
+    line, *_ = look.json("runs", "compare", "latest:books", look.scene.active)
+    one, other = line["runs"]
     assert (one["deaths"], other["done"]) == ({"permanent, 404 Not Found at URL": 2}, 1)
 
 
@@ -227,7 +246,7 @@ def test_two_runs_side_by_side(look: Look) -> None:
     ids=lambda value: " ".join(map(str, value)),
 )
 def test_items_are_found_by_filters(look: Look, filters: list[str], expected: list[int]) -> None:
-    assert [row["id"] for row in look.json("items", "ls", look.scene.active, *filters)] == expected
+    assert [row["item_id"] for row in look.json("items", "ls", look.scene.active, *filters)] == expected
 
 
 def test_why_is_a_sentence_with_its_times(look: Look) -> None:
@@ -281,7 +300,7 @@ def test_items_are_retried_and_cancelled_after_a_preview(either: Look) -> None:
 
 
 def test_replay_brings_back_one_item(either: Look) -> None:
-    dead = either.json("items", "ls", either.scene.finished, "--state", "dead")[0]["id"]
+    dead = either.json("items", "ls", either.scene.finished, "--state", "dead")[0]["item_id"]
     assert f"Item {dead}" in either.text("items", "replay", either.scene.finished, str(dead))
     (again,) = either.json("items", "show", either.scene.finished, str(dead))
     assert (again["state"], len(again["attempts"])) == ("ready", 1)
@@ -309,7 +328,7 @@ def test_lanes_change_while_it_runs(either: Look) -> None:
 
 
 def test_workers_are_listed_and_sent_home(either: Look) -> None:
-    assert [(row["id"], row["leased"]) for row in either.json("workers", "ls")] == [(WORKER, 2)]
+    assert [(row["worker"], row["leased"]) for row in either.json("workers", "ls")] == [(WORKER, 2)]
     either.run("workers", "stop", code=2)
     assert "No worker" in either.run("workers", "stop", "--run", either.scene.paused).stderr
     assert either.json("workers", "stop", "--run", either.scene.active)[0]["worker"] == WORKER
@@ -325,7 +344,7 @@ def test_release_gives_old_claims_back(either: Look) -> None:
 
 
 def test_doctor_finds_what_is_wrong(either: Look) -> None:
-    checks = {row["name"]: row for row in either.json("doctor")}
+    checks = {row["check"]: row for row in either.json("doctor")}
     assert all(check["ok"] for check in checks.values())
     assert ("disk" in checks) == either.address.endswith("sqlite3")
 
@@ -398,13 +417,13 @@ def test_watch_off_a_terminal_says_lines_until_the_end(real: Look) -> None:
         said = process.communicate(timeout=20)
         assert process.returncode == 0
     assert said[1].startswith("done 1/11 9%")
-    assert said[0] == f"Run {real.scene.active} is cancelled: 1 done, 1 dead, 9 cancelled, 0 results.\n"
+    assert said[0] == f"Run {real.scene.active} is cancelled: 1 done, 1 dead, 9 cancelled, 0 records.\n"
 
 
 def test_watch_takes_the_newest_active_run_and_ends_with_ctrl_c(real: Look) -> None:
     with watching(real, "watch", "--json") as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["run"] == real.scene.active
+        assert json.loads(process.stdout.readline())["run_id"] == real.scene.active
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
 
@@ -477,7 +496,7 @@ def test_watch_on_a_terminal_draws_bars(
     look.run("runs", "cancel", look.scene.active, "-y")
     rest = read_until(end, "")
     assert process.wait(20) == 0
-    assert rest.rstrip().endswith("is cancelled: 1 done, 1 dead, 9 cancelled, 0 results.")
+    assert rest.rstrip().endswith("is cancelled: 1 done, 1 dead, 9 cancelled, 0 records.")
 
 
 @pytest.mark.parametrize(("answer", "code", "gone"), [("y", 0, True), ("n", 1, False)])
@@ -486,7 +505,7 @@ def test_on_a_terminal_it_asks(
 ) -> None:
     process, end = terminal("runs", "rm", look.scene.finished)
     asked = read_until(end, "Continue? [y/N] ")
-    assert "5 items and 3 results" in asked
+    assert "5 items and 3 records" in asked
     os.write(end, f"{answer}\n".encode())
     said = read_until(end, "")
     assert process.wait(20) == code, said

@@ -53,7 +53,7 @@ def test_ten_lines_from_start_to_export(either: Project) -> None:
     assert [line["event"] for line in log] == ["run started", "worker stopped"]
     assert {line["run"] for line in log} == {run.id}
     again = json.loads(either.shoal("run", "books.py", "--resume", "--json").stdout)
-    assert (again["run_id"], again["state"], again["counts"]["done"]) == (run.id, "finished", 31)
+    assert (again["run_id"], again["state"], again["done"]) == (run.id, "finished", 31)
 
 
 def test_a_dry_run_changes_nothing_and_visits_nobody(project: Project) -> None:
@@ -65,7 +65,7 @@ def test_a_dry_run_changes_nothing_and_visits_nobody(project: Project) -> None:
         written = {path.name for path in project.folder.iterdir()} - {path.name for path in before}
         assert site.visits() == []
     assert {name for name in written if not name.startswith("command-")} <= {"__pycache__"}
-    assert (plan["scraper"], plan["run"], plan["starts from"]) == ("books", "a new one", "1 items")
+    assert (plan["scraper"], plan["run_id"], plan["start_items"]) == ("books", None, 1)
 
 
 def test_a_limit_ends_well_and_can_be_continued(project: Project) -> None:
@@ -73,7 +73,7 @@ def test_a_limit_ends_well_and_can_be_continued(project: Project) -> None:
     with Site() as site:
         urls = project.urls(f"{site.url}/page/{n}" for n in range(1, 11))
         limited = project.shoal("run", "shop.py", "--urls-file", urls, "--limit", "4", "--json")
-        counts = json.loads(limited.stdout)["counts"]
+        counts = json.loads(limited.stdout)
         assert (counts["done"], counts["leased"], counts["remaining"]) == (4, 0, 6)
         project.shoal("run", "shop.py", "--resume")
     assert project.counts().done == 10
@@ -149,8 +149,8 @@ def test_a_distributed_run_is_shared(fleet: Project) -> None:
         assert [one.wait(), two.wait()] == [0, 0]
     first, second = json.loads(one.stdout), json.loads(two.stdout)
     assert first["run_id"] == second["run_id"]
-    assert all(report["worker"]["done"] > 0 for report in (first, second))
-    assert first["worker"]["done"] + second["worker"]["done"] == 30
+    assert all(report["work"]["done"] > 0 for report in (first, second))
+    assert first["work"]["done"] + second["work"]["done"] == 30
 
 
 def test_a_distributed_scraper_needs_postgres(project: Project) -> None:

@@ -41,19 +41,19 @@ def test_old_and_new_workers_side_by_side(fleet: Project) -> None:
         assert time.monotonic() < deadline
     old = next(row for row in present if row["version"] == "0.0.9")
     new = next(row for row in present if row["version"] != "0.0.9")
-    assert old["code"] != new["code"]
+    assert old["code_version"] != new["code_version"]
 
     table = fleet.shoal("workers", "ls").stdout
-    assert {"VERSION", "CODE", "0.0.9", old["code"], new["code"]} <= set(table.split())
+    assert {"VERSION", "CODE", "0.0.9", old["code_version"], new["code_version"]} <= set(table.split())
     status = fleet.shoal("status", "latest").stdout
     assert "Workers run different versions of Shoal:" in status
-    assert f"{old['code']} (1 worker)" in status
+    assert f"{old['code_version']} (1 worker)" in status
     assert "`shoal workers stop`" in status
-    assert rows(fleet, "status", "latest")[0]["codes"] == {old["code"]: 1, new["code"]: 1}
+    assert rows(fleet, "status", "latest")[0]["code_versions"] == {old["code_version"]: 1, new["code_version"]: 1}
     found = [json.loads(line) for line in fleet.shoal("doctor", "--json", code=1).stdout.splitlines()]
-    assert {check["name"] for check in found if not check["ok"]} == {"versions", "code"}
+    assert {check["check"] for check in found if not check["ok"]} == {"versions", "code"}
 
-    fleet.shoal("workers", "stop", old["id"])
+    fleet.shoal("workers", "stop", old["worker"])
     (fleet.folder / "go").touch()
     assert [worker.wait() for worker in workers] == [0, 0]
     records = fleet.export()

@@ -47,8 +47,12 @@ def scraper_with(*stages: StageOptions, settings: type | None = None) -> Scraper
     return scraper
 
 
-def test_the_default_is_eight_at_once_without_a_delay() -> None:
-    assert lane_of() == LanePolicy(limit=8)
+def test_the_default_is_gentle_except_on_this_machine() -> None:
+    assert lane_of() == LanePolicy(limit=1, delay_min=1, delay_max=1, loopback_limit=8)
+    assert lane_of(concurrency=2) == LanePolicy(limit=2)
+    assert scraper_with({}, {"rate": "5/s"}).run_spec().stages[0].lane == LanePolicy(
+        limit=8, delay_min=0.2, delay_max=0.2
+    )
 
 
 @pytest.mark.parametrize(

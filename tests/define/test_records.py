@@ -11,6 +11,7 @@ import msgspec
 import pydantic
 import pytest
 
+from shoal import Item, Scraper
 from shoal.define import records
 from shoal.define.records import Output
 from shoal.errors import InvalidRecord
@@ -40,8 +41,22 @@ class Point(NamedTuple):
     y: int
 
 
+shop = Scraper("shop")
+
+
+@shop.stage
+async def listing(item: Item) -> None: ...
+
+
+@shop.stage(depth=2)
+async def book(item: Item) -> None: ...
+
+
+STAGES = shop.stages
+
+
 def stored(value: Any, record_type: Any = None) -> list[Any]:
-    output = Output("listing", ("listing",), record_type)
+    output = Output("listing", STAGES, record_type)
     output.add(value)
     return [json.loads(text) for text in output.records]
 
@@ -117,21 +132,21 @@ def test_a_number_that_json_cannot_express_is_refused_with_its_path(number: floa
         with pytest.raises(InvalidRecord, match=f"{place} is -?(nan|inf), which JSON has no number for"):
             stored(value)
     assert stored({"title": None, "price": 1.5}) == [{"title": None, "price": 1.5}]
-    output = Output("listing", ("listing",))
+    output = Output("listing", STAGES)
     output.add(NewItem(key="k", payload={"price": number}))
     assert "price is" in output.dropped[0]
 
 
 def test_one_item_cannot_yield_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_OUTPUT_VALUES", 10)
-    output = Output("listing", ("listing",))
+    output = Output("listing", STAGES)
     output.add([{"n": number} for number in range(10)])
     with pytest.raises(InvalidRecord, match="more than 64 MB or 10 values"):
         output.add({"n": 10})
 
 
 def test_items_are_separate_and_a_bad_link_drops_only_itself() -> None:
-    output = Output("listing", ("listing", "book"))
+    output = Output("listing", STAGES)
     output.add(NewItem(url="https://shop.example/a"))
     output.add([{"n": 1}, NewItem(url="ftp://shop.example/b"), NewItem(key="k", stage="nowhere")])
     assert [(item.stage, item.url) for item in output.follow_ups] == [("listing", "https://shop.example/a")]
@@ -140,7 +155,19 @@ def test_items_are_separate_and_a_bad_link_drops_only_itself() -> None:
     assert output.dropped[1] == "There is no stage 'nowhere'; the run has listing, book."
 
 
+def test_the_depth_of_items_and_the_limit_of_a_stage() -> None:
+    output = Output("listing", STAGES, depth=2)
+    output.add(NewItem(url="https://shop.example/a"))
+    output.add(NewItem(url="https://shop.example/b", stage="book"))  # one too deep
+    output.add(book.item(Item("https://shop.example/c", depth=2)))  # the same item in another stage
+    assert [(item.stage, item.url, item.depth) for item in output.follow_ups] == [
+        ("listing", "https://shop.example/a", 3),
+        ("book", "https://shop.example/c", 2),
+    ]
+    assert (output.too_deep, output.dropped) == (1, [])
+
+
 def test_a_run_that_visits_no_site_has_no_lanes() -> None:
-    output = Output("listing", ("listing",), in_lanes=False)
+    output = Output("listing", STAGES, in_lanes=False)
     output.add(NewItem(url="https://shop.example/a", lane="shop.example"))
     assert output.follow_ups[0].lane is None

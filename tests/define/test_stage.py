@@ -80,18 +80,19 @@ def test_an_item_for_the_next_stage_keeps_its_values(shop: Scraper) -> None:
     @shop.stage
     def detail(page: Page) -> None: ...
 
-    came = Item(URL, payload={"page": 2, "list": "a"}, partition="north", stage="listing")
+    came = Item(URL, payload={"page": 2, "list": "a"}, partition="north", stage="listing", depth=3)
     assert detail.item(came) == NewItem(
         url=URL,
         stage="detail",
         payload={"page": 2, "list": "a"},
         partition="north",
         lane="shop.example:8080",
+        depth=3,
     )
     changed = detail.item(came, payload={"page": 3}, partition="south", priority=2, key="own")
     assert changed.payload == {"page": 3, "list": "a"}
     assert (changed.partition, changed.priority, changed.key) == ("south", 2, "own")
-    assert detail.item(Item(key="k")) == NewItem(key="k", stage="detail")
+    assert detail.item(Item(key="k")) == NewItem(key="k", stage="detail", depth=0)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +171,12 @@ def test_a_stage_without_a_function_is_refused_at_once() -> None:
 
 
 def test_an_item_as_its_handler_sees_it() -> None:
-    item = Item(URL, key="k", payload={"depth": 2}, partition="north", stage="listing", run_id="r")
+    item = Item(URL, key="k", payload={"page": 2}, partition="north", stage="listing", run_id="r", depth=2)
     assert (item.url, item.key, item.own_key, item.depth, item.tries) == (URL, "k", "k", 2, 0)
     assert (item.partition, item.stage, item.run_id) == ("north", "listing", "r")
     assert Item(URL).key == URL
     assert Item(URL).own_key is None
-    assert Item(URL, payload={"depth": "deep"}).depth == 0
+    assert Item(URL).depth == 0
     assert repr(item) == "Item('k', stage='listing')"
 
 

@@ -46,15 +46,15 @@ def test_the_shop_was_scraped_completely_and_politely_on_postgres(shoal: Shoal, 
     said = shoal("demo", "-q", "--json", SHOAL_LEDGER=postgres_url)
     assert said.returncode == 0, said.stdout + said.stderr
     answer = json.loads(said.stdout)
-    counts, seen = answer["counts"], answer["checks"]
+    seen = answer["checks"]
     assert answer["state"] == "finished"
     assert seen["products"] >= 1000
     assert (seen["found"], seen["missing"], seen["twice"], seen["wrong"]) == (seen["products"], [], [], [])
     assert seen["again"] == 0
     assert seen["most_at_once"] <= 16
     assert seen["closest_at_outlet"] >= 0.1, "0.2 s, less what the shop may be late in reading"
-    assert (counts["dead"], counts["results"]) == (4, seen["products"])
-    assert [counts[state] for state in ("ready", "waiting", "delayed", "leased")] == [0, 0, 0, 0]
+    assert (answer["dead"], answer["records"]) == (4, seen["products"])
+    assert [answer[state] for state in ("ready", "waiting", "delayed", "leased")] == [0, 0, 0, 0]
 
 
 def test_on_a_terminal_it_can_be_interrupted(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 import typer
 
 import shoal
-from shoal import Fleet, Follow, Http, Item, Page, RunReport, Scraper, Stage
+import shoal.testing
+from shoal import Fleet, Follow, Http, Item, Page, Request, RunReport, Scraper, Stage
 from shoal.cli.main import app
 from shoal.config.settings import (
     ENV_PREFIX,
@@ -154,7 +155,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert f"`{name}" in text_of("reference.md")
 
 
-@pytest.mark.parametrize("kind", [Page, Item, Http], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Page, Item, Http, Request], ids=lambda kind: kind.__name__)
 def test_every_member_is_in_the_reference(kind: type) -> None:
     assert set(rows(text_of("reference.md"), kind.__name__)) == members(kind)
 
@@ -180,8 +181,9 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
-    assert arguments | {"stage", "provide", "start", "on_start", "on_finish", "run"} == scraper
-    assert {"item", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
+    hooks = {"before_request", "after_response", "on_record", "on_start", "on_finish"}
+    assert arguments | hooks | {"stage", "provide", "start", "run"} == scraper
+    assert {"item", "on_error", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
         assert f"`{name}=`" in rows(text, "Stage")["sitemap"], name
 
@@ -214,6 +216,11 @@ def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
 
 def test_every_way_to_end_an_attempt_is_in_the_reference() -> None:
     assert set(rows(text_of("reference.md"), "Outcomes")) == {kind.__name__ for kind in AttemptEnded.__subclasses__()}
+
+
+@pytest.mark.parametrize("name", [*shoal.testing.__all__, "shoal_page", "shoal_site"])
+def test_every_helper_for_tests_is_in_its_guide(name: str) -> None:
+    assert f"`{name}" in text_of("howto/testing.md")
 
 
 def test_every_command_is_documented() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -57,6 +59,47 @@ few_examples = settings(
 async def test_jsonl(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     data = await exported(tmp_path, records, "out.jsonl")
     assert data == "".join(f"{record_text(record)}\n" for record in records).encode()
+
+
+@pytest.mark.slow
+@few_examples
+@given(records=RECORDS)
+async def test_json_and_xml(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    data = await exported(tmp_path, records, "out.json")
+    assert json.loads(data) == json.loads("[" + ",".join(map(record_text, records)) + "]")
+    root = ElementTree.fromstring(await exported(tmp_path, records, "out.xml"))
+    assert [child.tag for child in root] == ["record"] * len(records)
+    assert [from_xml(child) or [] for child in root] == [in_xml(record) or [] for record in records]
+
+
+def in_xml(value: Any) -> Any:
+    """What XML can say of a value: texts, and lists of named values; empty lists and objects are empty texts."""
+    if isinstance(value, dict):
+        return [(printable(name), in_xml(inner)) for name, inner in value.items()] or ""
+    if isinstance(value, list):
+        return [("value", in_xml(inner)) for inner in value] or ""
+    return None if value is None else printable(cell_text(value))
+
+
+def printable(text: str) -> str:
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+def from_xml(element: ElementTree.Element) -> Any:
+    if element.get("null") == "true":
+        return None
+    children = [(child.get("name", child.tag), from_xml(child)) for child in element]
+    return children or element.text or ""
+
+
+async def test_names_that_xml_does_not_know(tmp_path: Path) -> None:
+    names = ["title", "größe", "2nd", "a b", "x:y", "xmlns", "XML", "", "日本", "q\"<&>'", "a.b-c_d", "field", "é\n"]
+    data = await exported(tmp_path, [dict.fromkeys(names, 1)], "out.xml")
+    (record,) = ElementTree.fromstring(data)
+    assert [child.get("name", child.tag) for child in record] == names
+    assert [child.tag for child in record if child.tag != "field"] == ["title", "größe", "a.b-c_d"]
+    assert await exported(tmp_path, [], "out.xml") == b'<?xml version="1.0" encoding="UTF-8"?>\n<records>\n</records>\n'
+    assert await exported(tmp_path, [], "out.json") == b"[]\n"
 
 
 @pytest.mark.slow

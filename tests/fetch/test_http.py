@@ -36,6 +36,9 @@ class Witness:
     def request_done(self, hop: int) -> None:
         self.events.append(("done", hop, len(self._site.log)))
 
+    async def on_redirect(self, url: str, method: str) -> None:
+        pass
+
     async def on_throttled(self, ended: Throttled) -> None:
         raise AssertionError("that is up to whoever reads the answer")
 
@@ -237,6 +240,9 @@ def test_after_send_is_called_when_the_bytes_have_left(runner) -> None:  # type:
             def request_done(self, hop: int) -> None:
                 pass
 
+            async def on_redirect(self, url: str, method: str) -> None:
+                pass
+
             async def on_throttled(self, ended: Throttled) -> None:
                 pass
 
@@ -267,6 +273,9 @@ async def test_a_gate_may_end_the_fetch(site: Site, fetcher: HttpFetcher) -> Non
         def request_done(self, hop: int) -> None:
             pass
 
+        async def on_redirect(self, url: str, method: str) -> None:
+            pass
+
         async def on_throttled(self, ended: Throttled) -> None:
             pass
 
@@ -287,6 +296,9 @@ async def test_an_error_of_the_gate_is_not_an_error_of_the_site(site: Site, fetc
             pass
 
         def request_done(self, hop: int) -> None:
+            pass
+
+        async def on_redirect(self, url: str, method: str) -> None:
             pass
 
         async def on_throttled(self, ended: Throttled) -> None:

@@ -170,6 +170,9 @@ async def test_the_gate_is_called_and_its_refusal_is_not_cached(site: Site, fetc
         async def before_send(self, hop: int) -> None:
             raise AssertionError("nothing was to be sent")
 
+        async def on_redirect(self, url: str, method: str) -> None:
+            pass
+
         async def on_throttled(self, ended: Throttled) -> None:
             raise AssertionError("nothing was to be sent")
 

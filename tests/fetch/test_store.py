@@ -151,6 +151,9 @@ async def test_from_the_store_alone(store: FileStore) -> None:
         async def before_send(self, hop: int) -> None:
             raise AssertionError("nothing goes on the wire")
 
+        async def on_redirect(self, url: str, method: str) -> None:
+            pass
+
         async def on_throttled(self, ended: Throttled) -> None:
             raise AssertionError("nothing goes on the wire")
 

@@ -13,12 +13,12 @@ from shoal.ledger.postgres.database import Record
 from shoal.ledger.postgres.errors import ConnectionLost
 from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ClaimedItem, NewItem
+from shoal.model.item import ClaimedItem, NewItem, prepare
 from shoal.model.lane import LanePolicy
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.harness import InjectedFault, LedgerHarness, done, retry, retry_on_fault, with_faults
+from shoal.testing.harness import InjectedFault, LedgerHarness, done, retry, retry_on_fault, skipped, with_faults
 
 ITEMS = 250
 SPEC = RunSpec(
@@ -92,6 +92,52 @@ async def test_a_run_survives_faults_in_every_third_call(harness: LedgerHarness,
     for call in ("claims.claim", "commits.commit"):
         for kind in ("before", "after", "timeout"):
             assert injected[f"{call} {kind}"] > 0, f"the test never injected {call} {kind}"
+
+
+async def follow_redirects(ledger: Ledger, run_id: str, name: str) -> None:
+    """A worker whose items redirect to one of ten pages, some of which are items too."""
+    await retry_on_fault(lambda: ledger.workers.register(WorkerSpec(id=name, node="n", pid=1, lease_seconds=3600)))
+    while (await retry_on_fault(lambda: ledger.reads.stats(run_id))).remaining:
+        try:
+            claimed = await ledger.claims.claim(name, Scope(run_ids=(run_id,)), 4)
+        except InjectedFault:
+            await retry_on_fault(lambda: ledger.claims.reconcile(name, []))
+            continue
+        for item in claimed:
+            page = f"page{item.item % 10}" if (item.key or "").startswith("k") else item.key
+            decision = VisitDecision.VISIT
+            if page != item.key:
+                target = prepare(NewItem(key=page, stage="list", lane=item.lane), "list")
+                visit = RedirectVisit(lease=item.lease, target=target, shown=str(page))
+                reply = await retry_on_fault(lambda visit=visit: ledger.commits.visit_redirect(name, visit))  # type: ignore[misc]
+                decision = reply.decision
+            match decision:
+                case VisitDecision.VISIT:
+                    end = done(item, json.dumps({"page": page}))
+                case VisitDecision.WAIT:
+                    end = retry(item, delay=0.0)
+                case _:
+                    end = skipped(item)
+            report = await retry_on_fault(lambda end=end: ledger.commits.commit(name, [end]))  # type: ignore[misc]
+            assert report.lost == ()
+        await retry_on_fault(ledger.upkeep.run_once)
+
+
+async def test_each_page_is_stored_once_whatever_call_about_a_redirect_fails(harness: LedgerHarness) -> None:
+    flaky, injected = with_faults(harness.ledger, rate=0.35, seed=4)
+    run = await harness.ledger.runs.create(SPEC)
+    items = [NewItem(key=f"k{n}", lane=f"lane{n % 4}" if n % 2 else None) for n in range(120)]
+    items += [NewItem(key=f"page{n}") for n in range(0, 10, 3)]
+    random.Random(4).shuffle(items)
+    await retry_on_fault(lambda: flaky.intake.enqueue(run.id, items))
+    await asyncio.wait_for(asyncio.gather(*(follow_redirects(flaky, run.id, f"w{n}") for n in range(3))), timeout=120)
+    rows = (await harness.ledger.reads.results(run.id, limit=1_000)).rows
+    assert Counter(json.loads(row.record)["page"] for row in rows) == {f"page{n}": 1 for n in range(10)}
+    counts = await harness.ledger.reads.stats(run.id)
+    assert (counts.done, counts.dead, counts.remaining) == (10, 0, 0), counts
+    assert await harness.ledger.upkeep.audit() == []
+    for kind in ("before", "after", "timeout"):
+        assert injected[f"commits.visit_redirect {kind}"] > 0
 
 
 class BrokenWire:

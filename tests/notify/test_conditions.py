@@ -27,8 +27,8 @@ LATER = NOON + dt.timedelta(hours=2)
 
 def recent(quiet: float = 0.0, **counts: int) -> RecentActivity:
     """What happened lately, as seen two hours after noon."""
-    known: dict[str, Any] = {"done": 0, "dead": 0, "retried": 0, "throttled": 0, "results": 0, "seconds": 0.0}
-    return RecentActivity(**(known | counts), quiet_since=LATER - dt.timedelta(seconds=quiet))
+    known: dict[str, Any] = {"done": 0, "dead": 0, "skipped": 0, "retried": 0, "throttled": 0, "results": 0}
+    return RecentActivity(**(known | counts), seconds=0.0, quiet_since=LATER - dt.timedelta(seconds=quiet))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ async def test_a_run_has_its_counts_and_events(either_harness: LedgerHarness) ->
     detail = await inspect.read_run(ledger, "latest")
     assert (detail.counts.pending, detail.events[0].actor) == (2, "ann@desk")
     record = records.run_detail_record(detail)
-    assert (record["run"], record["total"], record["stages"]) == (run.id, 2, ("page",))
+    assert (record["run_id"], record["total"], record["stages"]) == (run.id, 2, ("page",))
     assert msgspec.json.encode(record)
 
 
@@ -130,7 +130,7 @@ async def test_status_of_the_newest_runs_and_of_one(either_harness: LedgerHarnes
     assert (detail.worker_state(worker), detail.worker_state("nobody")) == ("live", "gone")
     assert detail.failures.groups[0].outcome == "permanent"
     record = msgspec.json.decode(msgspec.json.encode(records.status_detail_record(detail)))
-    assert (record["run"], record["dead"], record["workers"][0]["state"]) == (run.id, 1, "live")
+    assert (record["run_id"], record["dead"], record["workers"][0]["state"]) == (run.id, 1, "live")
 
 
 async def test_records_are_sampled_and_their_fields_measured(either_harness: LedgerHarness) -> None:

@@ -15,9 +15,9 @@ import pytest
 from shoal.errors import ShoalError, StorageUnavailable, UsageError
 from shoal.storage import Target, check_writable, delete, open_target, read, stat
 from shoal.storage.compression import CompressedTarget, Compression
-from tests.support.object_store import BUCKET, KEY_ID, SECRET, S3Server, fault_proxy
+from tests.support.object_store import BUCKET, KEY_ID, PART_BYTES, SECRET, S3Server, fault_proxy
 
-MIB = 1 << 20
+PART = PART_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -37,19 +37,19 @@ def write_all(target: Target, blocks: list[bytes]) -> None:
 
 def test_nothing_is_visible_until_commit(s3: S3Server) -> None:
     target = open_target(url("deep/out.bin"), content_type="text/csv")
-    blocks = [os.urandom(3 * MIB) for _ in range(4)]
+    blocks = [os.urandom(PART - 1) for _ in range(4)]
     for block in blocks:
         target.write(block)
     assert s3.uploads() == ["deep/out.bin"]  # parts are sent while more is written
     assert s3.objects() == {}
     target.commit()
-    assert s3.objects() == {"deep/out.bin": 12 * MIB} == {"deep/out.bin": target.tell()}
+    assert s3.objects() == {"deep/out.bin": 4 * PART - 4} == {"deep/out.bin": target.tell()}
     assert s3.content("deep/out.bin") == b"".join(blocks)
     assert s3.uploads() == []
     assert s3.client.head_object(Bucket=BUCKET, Key="deep/out.bin")["ContentType"] == "text/csv"
 
 
-@pytest.mark.parametrize("size", [0, 1, 11 * MIB])
+@pytest.mark.parametrize("size", [0, 1, 3 * PART])
 def test_a_discarded_object_leaves_nothing_and_the_old_one_stays(s3: S3Server, size: int) -> None:
     s3.client.put_object(Bucket=BUCKET, Key="out", Body=b"old")
     target = open_target(url("out"))
@@ -82,7 +82,7 @@ def test_failures_that_pass_are_repeated(s3: S3Server, monkeypatch: pytest.Monke
     with fault_proxy(s3.endpoint, first_time) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         target = open_target(url("out"))
-        data = os.urandom(11 * MIB)
+        data = os.urandom(2 * PART + 1)
         target.write(data)
         target.commit()
         assert len(proxy.requests) >= 2 * len(seen) >= 4
@@ -101,7 +101,7 @@ def test_a_failed_upload_is_aborted(s3: S3Server, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         target = open_target(url("out"))
         with pytest.raises(StorageUnavailable if status == 503 else UsageError) as caught:
-            write_all(target, [os.urandom(6 * MIB) for _ in range(4)])
+            write_all(target, [os.urandom(PART + 1) for _ in range(4)])
         target.discard()
     assert str(status) in caught.value.message
     says_what_to_do(caught.value)
@@ -148,7 +148,7 @@ def test_logins_in_an_address_are_refused_and_not_repeated() -> None:
 
 
 def test_stat_read_and_delete(s3: S3Server, tmp_path: Path) -> None:
-    data = os.urandom(3 * MIB)
+    data = os.urandom(3 * PART)
     for place in (url("out"), str(tmp_path / "out")):
         assert stat(place) is None
         with pytest.raises(UsageError):
@@ -160,7 +160,7 @@ def test_stat_read_and_delete(s3: S3Server, tmp_path: Path) -> None:
         assert found is not None
         assert found.size == len(data)
         assert b"".join(read(place)) == data
-        assert b"".join(read(place, offset=MIB + 1)) == data[MIB + 1 :]
+        assert b"".join(read(place, offset=PART + 1)) == data[PART + 1 :]
         assert b"".join(read(place, offset=len(data))) == b""
         delete(place)
         delete(place)

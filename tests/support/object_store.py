@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 BUCKET = "results"
+# S3 itself wants parts of 5 MiB; smaller ones keep the tests small.
+PART_BYTES = 256 << 10
 # Given to the client in the environment; must appear nowhere else.
 SECRET = "wJalrXUtnFEMI-a-secret-of-this-test"
 KEY_ID = "AKIDOFTHISTEST000000"
@@ -23,6 +28,7 @@ class S3Server:
     def __init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        import_module("moto.s3.models").S3_UPLOAD_PART_MIN_SIZE = PART_BYTES
         self._server.start()
         host, port = self._server.get_host_and_port()
         self.endpoint = f"http://{host}:{port}"
@@ -94,15 +100,16 @@ class FaultProxy:
                     response = target.getresponse()
                     status, data = response.status, response.read()
                     headers = [pair for pair in response.getheaders() if pair[0].lower() not in _OWN_HEADERS]
+                    size = response.getheader("Content-Length") if self.command == "HEAD" else None
                     target.close()
                 else:
-                    data, headers = b"<Error><Code>SlowDown</Code></Error>" if status >= 500 else b"", []
+                    data, headers, size = b"<Error><Code>SlowDown</Code></Error>" if status >= 500 else b"", [], None
                     if status == 403:
                         data = b"<Error><Code>AccessDenied</Code></Error>"
                 self.send_response(status)
                 for name, value in headers:
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Content-Length", size or str(len(data)))
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(data)
@@ -133,3 +140,64 @@ def fault_proxy(endpoint: str, fault: Fault) -> Iterator[FaultProxy]:
         yield proxy
     finally:
         proxy.stop()
+
+
+class AzureServer:
+    """The few calls of Azure's blob service that an upload needs: blobs, blocks, block lists, and the listing."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.blocks: dict[str, dict[str, bytes]] = {}
+        self.signatures: list[str] = []
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                place = urlsplit(self.path)
+                query = dict(parse_qsl(place.query))
+                stand_in.signatures.append(self.headers.get("Authorization", ""))
+                status, data = stand_in.handle(self.command, unquote(place.path).lstrip("/"), query, body)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("ETag", f'"{hash(data)}"')
+                self.send_header("Last-Modified", formatdate(usegmt=True))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def handle(self, method: str, name: str, query: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        if not name.startswith(f"{BUCKET}"):
+            return 404, b"<Error><Code>ContainerNotFound</Code></Error>"
+        match method, query.get("comp"):
+            case "PUT", "block":
+                self.blocks.setdefault(name, {})[query["blockid"]] = body
+                return 201, b""
+            case "PUT", "blocklist":
+                parts = re.findall(rb"<Uncommitted>(.*?)</Uncommitted>", body)
+                waiting = self.blocks.pop(name)
+                self.blobs[name] = b"".join(waiting[part.decode()] for part in parts)
+                return 201, b""
+            case "PUT", None:
+                self.blobs[name] = body
+                return 201, b""
+            case "GET", "list":
+                return 200, b"<EnumerationResults><Blobs/></EnumerationResults>"
+        if name not in self.blobs:
+            return 404, b"<Error><Code>BlobNotFound</Code></Error>"
+        return 200, self.blobs[name]
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

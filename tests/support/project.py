@@ -130,7 +130,7 @@ class Project:
         imports = (
             "from __future__ import annotations\nimport asyncio, sys, time\n"
             "from shoal import Blocked, Counts, Follow, Http, Item, Log, Page, Permanent, Run, Scraper\n"
-            "from shoal import Throttled, Transient\n"
+            "from shoal import Skipped, Throttled, Transient\n"
         )
         (self.folder / name).write_text(imports + textwrap.dedent(code))
 

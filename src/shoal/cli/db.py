@@ -98,7 +98,7 @@ def backup(
     session.wait(back_up(session.settings, file, on_pages=_backup_progress(session)))
     size = file.stat().st_size
     if session.json:
-        session.record({"ledger": session.settings.shown()["ledger"], "file": str(file), "bytes": size})
+        session.record({"ledger": session.settings.shown()["ledger"], "path": str(file), "bytes": size})
     else:
         session.data(f"Wrote {file}, {size / (1 << 20):.1f} MiB.")
 

@@ -12,6 +12,7 @@ import typer
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line
+from shoal.service.records import run_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -71,8 +72,7 @@ async def _demo(session: Session, settings: Settings) -> int:
             records = await _records(ledger, run.id)
             check = check_scrape(shop, records)
         if session.json:
-            state, counts = report.run.state, report.counts
-            session.record({"run_id": run.id, "state": state, "counts": counts, "checks": check})
+            session.record({**run_record(report.run, report.counts), "checks": check})
         else:
             _title(session, f"{SAMPLE} of the {report.counts.results} records")
             shown = records[:SAMPLE]

@@ -8,6 +8,8 @@ import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import RED, Session
+from shoal.observe.formatting import pluralize
+from shoal.service.records import check_record
 
 if TYPE_CHECKING:
     from shoal.observe.doctor import Check
@@ -25,12 +27,12 @@ def doctor(session: Session) -> None:
     checks = session.wait(diagnose(session.settings, version=__version__))
     for check in checks:
         if session.json:
-            session.record(check)
+            session.record(check_record(check))
         else:
             _print(session, check)
     failed = sum(not check.ok for check in checks)
     if failed:
-        session.note(f"{failed} of {len(checks)} checks found something wrong.")
+        session.note(f"{failed} of {pluralize(len(checks), 'check')} found something wrong.")
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`shoal export`: write a run's records to a file."""
+"""`shoal export`: write the records of a run, or those that are new, to a file, an object or stdout."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.render.options import RunName, with_options
+from shoal.cli.render.options import LatestRunName, with_options
 from shoal.cli.render.session import Session
 from shoal.errors import UsageError
-from shoal.service.lookup import find_run
+from shoal.observe.formatting import pluralize
+from shoal.service.lookup import LATEST, find_run, find_selection
 
 if TYPE_CHECKING:
-    from shoal.export import ExportReport, Layout
+    from shoal.export import ExportReport, IncrementReport, Layout
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
 
@@ -28,12 +29,19 @@ SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 10.0
 @with_options
 def export(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     *,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="A .jsonl, .csv or .parquet file; - is stdout.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A .jsonl, .json, .csv, .xml or .parquet file, also s3://, gs://, az://; - is stdout.",
+        ),
     ] = STDOUT,
-    format: Annotated[str | None, typer.Option(help="jsonl, csv or parquet, whatever the file is called.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="jsonl, json, csv, xml or parquet, also csv.gz or csv.zst, whatever the name.")
+    ] = None,
     stage: StageName = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B,C", help="Only these fields, in this order.")] = None,
     meta: Annotated[
@@ -41,6 +49,13 @@ def export(
     ] = False,
     bom: Annotated[bool, typer.Option("--bom", help="CSV: begin with a byte order mark, for spreadsheets.")] = False,
     safe_csv: Annotated[bool, typer.Option("--safe-csv", help="CSV: put ' before texts like formulas.")] = False,
+    since_last: Annotated[
+        bool,
+        typer.Option("--since-last", help="Only what was stored since the last such export; RUN may be a scraper."),
+    ] = False,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As --since-last, for one of several consumers.")
+    ] = None,
 ) -> None:
     """Write a run's records to a file, also while the run goes on. The file is replaced atomically or not at all."""
     from shoal.export import Layout, file_type
@@ -50,10 +65,17 @@ def export(
             f"{format} is binary and cannot be written to a terminal.", remedy="Name a file with -o, or use a pipe."
         )
     layout = Layout(columns=_parse_columns(columns), meta=meta, bom=bom, safe_csv=safe_csv)
+    if since_last or cursor is not None:
+        try:
+            new = session.with_ledger(partial(_export_new, session, run, output, format, stage, layout, cursor))
+        except BrokenPipeError:  # the cursor has not moved
+            raise typer.Exit(1) from None
+        _print_increment(session, run, output, new)
+        return
     try:
         found, report = session.with_ledger(partial(_export, session, run, output, format, stage, layout))
-    except BrokenPipeError:
-        raise typer.Exit(1) from None
+    except BrokenPipeError:  # the reader has what it wanted, as `head` has
+        raise typer.Exit(0) from None
     _print_report(session, found, output, report)
 
 
@@ -71,11 +93,54 @@ async def _export(
     return run, report
 
 
+async def _export_new(
+    session: Session,
+    name: str,
+    output: str,
+    format: str | None,
+    stage: str | None,
+    layout: Layout,
+    cursor: str | None,
+    ledger: Ledger,
+) -> IncrementReport:
+    from shoal.export import export_new
+
+    which = await find_selection(ledger, name, stage=stage)
+    progress = _Progress(session, 0)
+    try:
+        return await export_new(ledger, which, output, consumer=cursor, format=format, layout=layout, progress=progress)
+    finally:
+        progress.clear()
+
+
+def _print_increment(session: Session, name: str, output: str, report: IncrementReport) -> None:
+    if report.written is None:
+        session.note(f"There are no new records of {name} since the last export.")
+    else:
+        _note_written(session, report.written.records, report.path)
+        if report.repeated:
+            session.note("An earlier export was interrupted before its end: this is the same part again.")
+        _note_columns(session, report.written)
+    if session.json and output != STDOUT:
+        written = {} if report.written is None else _written(report.path, report.written)
+        session.record({"cursor": report.cursor, "number": report.number, "records": 0, **written})
+
+
 def _print_report(session: Session, run: Run, output: str, report: ExportReport) -> None:
-    place = "standard output" if output == STDOUT else output
-    session.note(f"Wrote {report.records} {'record' if report.records == 1 else 'records'} to {place}")
+    _note_written(session, report.records, output)
     if run.finished_at is None:
         session.note(f"The run is {run.state}: records that it stores later are not in the file.")
+    _note_columns(session, report)
+    if session.json and output != STDOUT:
+        session.record({"run_id": run.id, **_written(output, report)})
+
+
+def _note_written(session: Session, records: int, output: str) -> None:
+    place = "standard output" if output == STDOUT else output
+    session.note(f"Wrote {pluralize(records, 'record')} to {place}")
+
+
+def _note_columns(session: Session, report: ExportReport) -> None:
     if report.differing_stages:
         session.note(
             f"The stages {', '.join(report.differing_stages)} have different fields and share this table; "
@@ -85,17 +150,17 @@ def _print_report(session: Session, run: Run, output: str, report: ExportReport)
         session.note(
             f"No record has {', '.join(report.missing_columns)}: check the spelling with `shoal results coverage`."
         )
-    if session.json and output != STDOUT:
-        session.record(
-            {
-                "run": run.id,
-                "path": output,
-                "format": report.format,
-                "records": report.records,
-                "columns": report.columns,
-                "bytes": report.bytes,
-            }
-        )
+
+
+def _written(path: str, report: ExportReport) -> dict[str, object]:
+    return {
+        "path": path,
+        "format": report.format,
+        "compression": report.compression,
+        "records": report.records,
+        "columns": report.columns,
+        "bytes": report.bytes,
+    }
 
 
 def _parse_columns(text: str | None) -> tuple[str, ...]:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import difflib
 import inspect as python_inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.render.options import ItemId, ItemKey, RunName, Yes, confirm, with_options
+from shoal.cli.render.options import ItemId, ItemKey, LatestRunName, RunName, Yes, confirm, run_and_item, with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.render.tables import item_name, print_facts, print_items, reason_text
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.model.item import ItemState
 from shoal.model.views import ItemFilter
-from shoal.observe.formatting import pluralize
+from shoal.observe.formatting import pluralize, printable
 from shoal.service import inspect, records, steer
-from shoal.service.lookup import operator
+from shoal.service.lookup import LATEST, find_run, operator
+
+if TYPE_CHECKING:
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.run import Run
+    from shoal.model.views import CursorPage, ItemView
 
 app = typer.Typer()
 
@@ -77,14 +82,16 @@ def with_filter(function: Callable[..., None]) -> Callable[..., None]:
 @with_filter
 def ls(
     session: Session,
-    run: RunName,
     which: ItemFilter,
+    run: LatestRunName = LATEST,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="Continue where the last list ended.")] = None,
 ) -> None:
     """List a run's items in the order they were enqueued."""
-    page = session.with_ledger(lambda ledger: inspect.list_items(ledger, run, which, cursor=cursor, limit=limit))
-    print_items(session, page.rows)
+    found, page = session.with_ledger(lambda ledger: _list_items(ledger, run, which, cursor=cursor, limit=limit))
+    if run == LATEST:
+        session.note(f"Items of run {found.id} of {found.scraper}, the newest:")
+    print_items(session, page.rows, run_id=found.id)
     if page.cursor is not None:
         session.note(f"More may follow: use --cursor {page.cursor}.")
     elif not page.rows:
@@ -93,8 +100,11 @@ def ls(
 
 @app.command()
 @with_options
-def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
+def show(
+    session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
+) -> None:
     """Show everything about one item: its facts, its attempts, and why it is not running."""
+    run, item = run_and_item(run, item)
     _check_one_name(item, key)
     detail = session.with_ledger(lambda ledger: inspect.read_item(ledger, run, id=item, key=key, stage=stage))
     if session.json:
@@ -105,8 +115,11 @@ def show(session: Session, run: RunName, item: ItemId = None, key: ItemKey = Non
 
 @app.command()
 @with_options
-def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
+def why(
+    session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
+) -> None:
     """Explain why an item is not running, and since when. Without an item: what limits the run."""
+    run, item = run_and_item(run, item)
     if item is None and key is None:
         explanation = session.with_ledger(lambda ledger: inspect.explain_run(ledger, run))
     else:
@@ -132,14 +145,15 @@ def why(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None
 @with_filter
 def retry(
     session: Session,
-    run: RunName,
     which: ItemFilter,
+    run: LatestRunName = LATEST,
     item: ItemId = None,
     key: ItemKey = None,
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Queue dead items again as if new; cancelled ones with --state cancelled. --limit tries a few first."""
+    """Queue dead items again as if new; others with --state skipped or cancelled. --limit tries a few first."""
+    run, item = run_and_item(run, item)
     which = _with_item(which, item, key)
     preview = session.with_ledger(lambda ledger: steer.preview_retry(ledger, run, which, key=key, limit=limit))
     _confirm(session, preview, "retried", yes=yes)
@@ -179,17 +193,27 @@ def cancel(
 
 @app.command()
 @with_options
-def replay(session: Session, run: RunName, item: ItemId = None, key: ItemKey = None, stage: Stage = None) -> None:
-    """Queue one dead or cancelled item again. A done item stays done: its results are stored once."""
+def replay(
+    session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
+) -> None:
+    """Queue one dead, skipped or cancelled item again. A done item stays done: its results are stored once."""
+    run, item = run_and_item(run, item)
     _check_one_name(item, key)
     replayed = session.with_ledger(
         lambda ledger: steer.replay_item(ledger, run, id=item, key=key, stage=stage, by=operator())
     )
     view = replayed.item
     if session.json:
-        session.record({"run": replayed.run.id, "item": view.id, "was": view.state, "retried": replayed.retried})
+        session.record({"run_id": replayed.run.id, "item_id": view.id, "was": view.state, "retried": replayed.retried})
     else:
         session.data(f"Item {view.id} ({item_name(view)}) was {view.state.value} and is queued again.")
+
+
+async def _list_items(
+    ledger: Ledger, run: str, which: ItemFilter, *, cursor: str | None, limit: int
+) -> tuple[Run, CursorPage[ItemView]]:
+    found = await find_run(ledger, run)
+    return found, await inspect.list_items(ledger, found.id, which, cursor=cursor, limit=limit)
 
 
 def _check_one_name(item: int | None, key: str | None) -> None:
@@ -210,7 +234,7 @@ def _confirm(session: Session, preview: steer.ItemSelection, action: str, *, yes
     """Ask before the items of the preview are changed; exit when there are none."""
     if not preview.count:
         if session.json:
-            session.record({"run": preview.run.id, action: 0})
+            session.record({"run_id": preview.run.id, action: 0})
         else:
             session.note(f"No item of run {preview.run.id} matches; nothing was {action}.")
         raise typer.Exit(0)
@@ -220,7 +244,7 @@ def _confirm(session: Session, preview: steer.ItemSelection, action: str, *, yes
 
 def _print_changed(session: Session, preview: steer.ItemSelection, action: str, count: int) -> None:
     if session.json:
-        session.record({"run": preview.run.id, action: count})
+        session.record({"run_id": preview.run.id, action: count})
     else:
         session.data(f"{action.capitalize()}: {pluralize(count, 'item')} of run {preview.run.id}.")
 
@@ -244,6 +268,10 @@ def _print_item(session: Session, detail: inspect.ItemDetail) -> None:
                 for a in detail.attempts
             ],
         )
+        for attempt in detail.attempts:
+            for hook, dropped in (attempt.detail or {}).get("dropped_records", {}).items():
+                count, first = pluralize(dropped["count"], "record"), printable(dropped["first"])
+                session.data(f"Attempt {attempt.epoch}: {count} dropped by {hook}, the first: {first}")
     session.data("\n" + session.styled("Why it is not running", BOLD))
     for reason in detail.reasons:
         session.data(reason_text(reason))

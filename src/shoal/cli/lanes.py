@@ -10,7 +10,7 @@ from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.cli.render.tables import print_facts
 from shoal.errors import InvalidSetting
-from shoal.service import inspect, steer
+from shoal.service import inspect, records, steer
 from shoal.service.lookup import find_lane, operator
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def ls(
     page = session.with_ledger(lambda ledger: inspect.list_lanes(ledger, run=run, cursor=cursor, limit=limit))
     if session.json:
         for lane in page.rows:
-            session.record(lane)
+            session.record(records.lane_record(lane))
     elif page.rows:
         session.table(
             ["LANE", "LIMIT", "DELAY", "TAKEN", "WAITING", "NEXT", "STATE", "WHY"],
@@ -115,7 +115,7 @@ def _parse_delay(text: str) -> tuple[float, float]:
 
 def _print(session: Session, lane: LaneView) -> None:
     if session.json:
-        session.record(lane)
+        session.record(records.lane_record(lane))
         return
     facts: dict[str, object] = {
         "lane": lane.key,

@@ -31,6 +31,7 @@ VERBS = {
     "try": Verb("shoal.cli.try_", "Run one item through one stage, without a ledger."),
     "shell": Verb("shoal.cli.shell", "Fetch a page and open a Python prompt on it."),
     "enqueue": Verb("shoal.cli.enqueue", "Store a run and its items for workers."),
+    "feed": Verb("shoal.cli.feed", "Feed a run from RabbitMQ, Redis, a folder or standard input."),
     "worker": Verb("shoal.cli.worker", "Work on a scraper's runs until nothing is left."),
     "pool": Verb("shoal.cli.pool", "Keep several workers running on this machine."),
     "schedule": Verb("shoal.cli.schedule", "Start runs at set times, each slot once."),

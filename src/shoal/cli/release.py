@@ -31,7 +31,7 @@ def release(
     )
     if session.json:
         dead = {"dead_workers": report.dead_workers, "rescued": report.rescued}
-        session.record({"released": report.released, "older_than": older_than, "run": run, **dead})
+        session.record({"released": report.released, "older_than": older_than, "run_id": report.run_id, **dead})
         return
     session.data(f"Released: {pluralize(report.released, 'item')}.")
     if report.dead_workers:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.export import StageName, export
-from shoal.cli.render.options import RunName, with_options
+from shoal.cli.render.options import LatestRunName, Yes, confirm, with_options
 from shoal.cli.render.session import DIM, Session
+from shoal.observe.formatting import pluralize
 from shoal.service.inspect import measure_run_coverage, sample_results
+from shoal.service.lookup import LATEST
 
 if TYPE_CHECKING:
     from shoal.model.views import ResultRow
@@ -24,7 +26,7 @@ app.command("export")(export)
 @with_options
 def sample(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     number: Annotated[int, typer.Option("--number", "-n", min=1, max=1000, help="So many records.")] = 5,
     stage: StageName = None,
 ) -> None:
@@ -43,7 +45,7 @@ def sample(
 @with_options
 def coverage(
     session: Session,
-    run: RunName,
+    run: LatestRunName = LATEST,
     stage: StageName = None,
     everything: Annotated[bool, typer.Option("--all", help="Read every record, however many there are.")] = False,
 ) -> None:
@@ -71,9 +73,53 @@ def coverage(
             "evenly over it. --all reads every one."
         )
     else:
-        session.note(f"{covered.records} records of run {found.id} ({found.scraper}).")
+        session.note(f"{pluralize(covered.records, 'record')} of run {found.id} ({found.scraper}).")
     if not covered.complete:
         session.note(f"There are more than {len(covered.fields):,} different fields; the rest is not shown.")
+
+
+@app.command()
+@with_options
+def cursors(session: Session) -> None:
+    """List the cursors of `shoal export --since-last`: how many files and records they have had, and what waits."""
+    from shoal.export import list_cursors
+    from shoal.observe.formatting import format_time
+
+    found = session.with_ledger(list_cursors)
+    if session.json:
+        for each in found:
+            session.record(each)
+    elif found:
+        session.table(
+            ["CURSOR", "EXPORTS", "RECORDS", "NEW", "LAST EXPORT"],
+            [
+                (
+                    each.cursor,
+                    each.exports,
+                    each.records,
+                    f"{each.behind}{'+' if each.at_least else ''}",
+                    "" if each.exported_at is None else format_time(each.exported_at),
+                )
+                for each in found
+            ],
+        )
+    else:
+        session.note("There are no cursors: nothing was exported with --since-last yet.")
+
+
+@app.command()
+@with_options
+def forget(
+    session: Session,
+    cursor: Annotated[str, typer.Argument(metavar="CURSOR", help="As `shoal results cursors` names it.")],
+    yes: Yes = False,
+) -> None:
+    """Remove a cursor: its next export begins with the first record again, and with number 1."""
+    from shoal.export import forget_cursor
+
+    confirm(session, f"The next export of {cursor} will contain every record again.", yes=yes)
+    session.with_ledger(lambda ledger: forget_cursor(ledger, cursor))
+    session.note(f"The cursor {cursor} is removed.")
 
 
 def _print_record(session: Session, row: ResultRow) -> None:

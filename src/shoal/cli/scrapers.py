@@ -117,9 +117,10 @@ def folder_meant(session: Session, target: str) -> Folder | None:
         folder = Path(target)
         return Folder(slug(folder.resolve().name) or "folder", folder, registered=False)
     # Read apart: the session's own settings are read once, and options are still to come.
-    table = session.read_settings().scrapers.get(target)
+    settings = session.read_settings()
+    table = settings.scrapers.get(target)
     if table is not None and table.target is not None and table.target.endswith("/"):
-        return Folder(table.name, Path(table.target), registered=True)
+        return Folder(table.name, Path(settings.in_project(table.target)), registered=True)
     return None
 
 

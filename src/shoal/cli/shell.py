@@ -20,7 +20,7 @@ from shoal.cli.render.session import Session
 from shoal.cli.scrapers import load
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import AttemptEnded, Permanent, Throttled
+from shoal.errors import AttemptEnded, Skipped, Throttled
 from shoal.fetch.page import Page, Request
 from shoal.fetch.robots import Robots
 from shoal.model.redaction import redacted
@@ -151,7 +151,10 @@ class _RobotsGate:
     async def before_request(self, url: str, hop: int) -> None:
         rules = await self._robots.rules(url)
         if not rules.allowed(url):
-            raise Permanent(f"robots.txt of {url_host(url)} forbids it")
+            raise Skipped(f"robots.txt of {url_host(url)} forbids it")
+
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Every page may be looked at again."""
 
     async def before_send(self, hop: int) -> None:
         """Nothing to wait for."""

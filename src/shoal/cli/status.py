@@ -52,7 +52,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
     from shoal.observe.formatting import format_percent, format_rate
 
     session.table(
-        ["RUN", "SCRAPER", "STATE", "DONE", "LEFT", "DEAD", "ENDED", "RATE", "ETA", "WAITING FOR"],
+        ["RUN", "SCRAPER", "STATE", "DONE", "LEFT", "DEAD", "SKIPPED", "ENDED", "RATE", "ETA", "WAITING FOR"],
         [
             (
                 reading.snapshot.run.id,
@@ -61,6 +61,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
                 reading.done,
                 reading.snapshot.counts.remaining,
                 reading.dead,
+                reading.skipped,
                 format_percent(reading.share),
                 format_rate(reading.rate),
                 "" if reading.ended else reading.eta_text,
@@ -88,9 +89,9 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
     if detail.workers:
         _print_title(session, "Workers (last hour)")
         session.table(
-            ["WORKER", "STATE", "LEASED", "DONE", "DEAD"],
+            ["WORKER", "STATE", "LEASED", "DONE", "DEAD", "SKIPPED"],
             [
-                (each.worker, detail.worker_state(each.worker), each.leased, each.done, each.dead)
+                (each.worker, detail.worker_state(each.worker), each.leased, each.done, each.dead, each.skipped)
                 for each in detail.workers[:MAX_WORKERS]
             ],
         )
@@ -129,7 +130,7 @@ def _print_partitions(session: Session, reading: Reading) -> None:
     if len(partitions) != 1:
         rows.append(("all", "", *_cells(reading.snapshot.counts)))
     _print_title(session, "Items")
-    session.table(["STAGE", "PARTITION", *map(str.upper, records.STATES), "RESULTS"], rows)
+    session.table(["STAGE", "PARTITION", *map(str.upper, records.STATES), "RECORDS"], rows)
     _print_rest(session, len(partitions) - MAX_PARTITIONS, "partitions")
 
 

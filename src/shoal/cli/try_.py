@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +13,13 @@ from shoal.cli.render.options import with_options
 from shoal.cli.render.session import DIM, Session
 from shoal.cli.scrapers import load
 from shoal.errors import NotFound, UnknownStage, UsageError
+from shoal.model.redaction import redacted
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.define.stage import AnyStage
+    from shoal.fetch.page import Page
     from shoal.model.item import ClaimedItem, NewItem, PreparedItem
     from shoal.model.outcome import FinishedAttempt
 
@@ -34,20 +37,26 @@ def try_(
     stage: Annotated[str | None, typer.Option(help="The stage; the first by default.")] = None,
     key: Annotated[str | None, typer.Option(help="The item's key.")] = None,
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="The item's payload, a JSON object.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save the pages it fetches for tests, such as in tests/pages.")
+    ] = None,
 ) -> None:
     """Put one item through one stage and print its records, one a line. Nothing is stored.
 
     Further items that it yields go to stderr; with --json everything is on stdout, distinguished by "kind". An attempt
-    that does not succeed: exit 1.
+    that does not succeed: exit 1. With --save, the lines of a test with the saved page go to stderr.
     """
     scraper, settings, chosen = _find_stage(session, target, stage)
     if url is None and key is None:
         raise UsageError("There is no item to try.", remedy="Give a URL, or a --key.")
     new = chosen.item(url, key=key, payload=_payload(payload))
-    finished = session.wait(_attempt(scraper, settings, _claimed(new, chosen)))
+    fetched: list[Page] = []
+    finished = session.wait(_attempt(scraper, settings, _claimed(new, chosen), fetched))
     _print_records(session, finished)
     _print_items(session, finished)
     _print_outcome(session, chosen, finished)
+    if save is not None:
+        _save(session, chosen, finished, save, fetched)
     if finished.decision.outcome.value != "done":
         raise typer.Exit(1)
 
@@ -104,20 +113,23 @@ def _claimed(new: NewItem, stage: AnyStage) -> ClaimedItem:
         lane=item.lane,
         tries=0,
         rescues=0,
+        request_json=item.request,
         max_attempts=2,  # with only one, an error would be reported as the last of several
     )
 
 
-async def _attempt(scraper: Scraper, settings: Settings, claimed: ClaimedItem) -> FinishedAttempt:
+async def _attempt(scraper: Scraper, settings: Settings, claimed: ClaimedItem, fetched: list[Page]) -> FinishedAttempt:
+    """Run one attempt; `fetched` gets the pages that the site sent."""
     import time
 
     from shoal.observe.logs import open_logs
+    from shoal.testing.saved_pages import RecordingFetcher
     from shoal.wiring import build_attempts, build_fetcher
 
     logs = open_logs(
         format=settings.log_format, level=settings.log_level, file=None, stream=sys.stderr, secrets=settings.secrets()
     )
-    fetcher = build_fetcher(settings)
+    fetcher = RecordingFetcher(build_fetcher(settings), fetched)
     attempts = build_attempts(scraper, fetcher, settings, log=logs.log)
     try:
         finished, _ = await attempts.run(claimed, time.monotonic())
@@ -126,6 +138,25 @@ async def _attempt(scraper: Scraper, settings: Settings, claimed: ClaimedItem) -
         await attempts.close()
         await fetcher.close()
         logs.close()
+
+
+def _save(session: Session, stage: AnyStage, finished: FinishedAttempt, folder: Path, fetched: list[Page]) -> None:
+    from shoal.testing.saved_pages import example_test, save_page
+
+    if not fetched:
+        session.complain("There is no page to save: no response came.")
+    files = [save_page(page, folder) for page in fetched]
+    lines = example_test(stage, files, finished) if files else []
+    if session.json:
+        for page, file in zip(fetched, files, strict=True):
+            session.record({"kind": "saved", "file": str(file), "url": redacted(page.requested_url)})
+        return
+    for file in files:
+        session.note(f"Saved: {file}")
+    if lines:
+        session.note("\nA test with it:\n")
+        for line in lines:
+            session.note(line)
 
 
 def _print_records(session: Session, finished: FinishedAttempt) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from shoal.cli.render.options import RUN_HELP, with_options
 from shoal.cli.render.session import Session
+from shoal.observe.formatting import format_ends, pluralize
 from shoal.service.inspect import newest_active_run
 from shoal.service.lookup import find_run
 from shoal.service.records import reading_record
@@ -41,9 +42,10 @@ def watch(
     snapshot = session.with_ledger(lambda ledger: _watch(session, ledger, run))
     if not session.json:
         counts = snapshot.counts
+        ends = format_ends(counts.done, counts.dead, counts.skipped)
         session.data(
-            f"Run {snapshot.run.id} is {snapshot.run.state.value}: {counts.done} done, {counts.dead} dead, "
-            f"{counts.cancelled} cancelled, {counts.results} results."
+            f"Run {snapshot.run.id} is {snapshot.run.state.value}: {ends}, "
+            f"{counts.cancelled} cancelled, {pluralize(counts.results, 'record')}."
         )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
-from shoal.observe.formatting import pluralize
+from shoal.observe.formatting import format_ends, pluralize
 
 if TYPE_CHECKING:
     from shoal.worker.state import WorkSummary
@@ -87,7 +87,8 @@ def _print_end(session: Session, summary: WorkSummary) -> None:
     if summary.stop_reason is StopReason.NOTHING_LEFT:
         session.note("No more records to claim.")  # S0.22
     session.note(
-        f"{summary.worker} stops ({summary.stop_reason.value}): {summary.done} done, {summary.dead} dead, "
+        f"{summary.worker} stops ({summary.stop_reason.value}): "
+        f"{format_ends(summary.done, summary.dead, summary.skipped)}, "
         f"{summary.retried} to be retried, {summary.given_back} returned, {pluralize(summary.records, 'record')} "
         f"in {summary.seconds:.1f} s."
     )

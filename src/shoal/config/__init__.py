@@ -1,7 +1,8 @@
 """Configuration: read once, checked, frozen; every value knows where it came from.
 
 Precedence: flags, the environment (`SHOAL_POOL_SIZE`), `.env`, `shoal.toml`, `[tool.shoal]` of `pyproject.toml`, the
-default. The files are those of the current folder. Unknown names are errors.
+default. The files are those of the project: the nearest folder, from the current one upwards, that has any of them or a
+ledger (`shoal.project`). Unknown names are errors.
 
 A table `[scrapers.NAME]` overrides the files' other values for one scraper; see `Settings.for_scraper`.
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from shoal.config.postgres import PART_VARIABLES, PostgresParts, flag_of
 from shoal.config.settings import (
     ENV_PREFIX,
     NAMES,
+    PATHS,
     SCRAPER_OWN_TYPES,
     SCRAPER_TYPES,
     SETTING_TYPES,
@@ -33,8 +36,10 @@ from shoal.config.sources import (
     read_toml,
 )
 from shoal.config.values import accepted_values, read_value
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidSetting, SecretMissing
+from shoal.model.ledger_url import ledger_address
 from shoal.model.run import check_name
+from shoal.project import find_ledger_above, find_project
 
 LOG_FORMAT = "log_format"
 # Read by the test suite, not by Shoal itself.
@@ -52,16 +57,18 @@ def load_settings(
 
     `flags` has settings by name, and `db_host`, `db_port`, `db_name`, `db_user`; None means not given. `own_options`
     are the settings that the command has an option for. `environ` and `folder` are the environment and the current
-    folder; nothing else is read.
+    folder. The files are those of the project that the folder lies in; relative paths in them are meant from there.
     """
     given_flags = {name: value for name, value in flags.items() if value is not None}
+    current, folder = folder, find_project(folder, environ)
+    project = "" if folder == current.absolute() else str(folder)
     variables = Variables(environ, read_dotenv(folder / ".env"))
     reader = TableReader(
         process=NAMES, scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES), stage=tuple(STAGE_TYPES), sink=tuple(SINK_TYPES)
     )
     low, high = reader.pyproject(folder), reader.shoal_toml(folder)
     given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(given_flags, own_options)}
-    parts = PostgresParts(given_flags, variables, folder)
+    parts = PostgresParts(given_flags, variables, current=current, project=folder)
     ledger = _ledger(given.get("ledger"), parts)
     if ledger is not None:
         given["ledger"] = ledger
@@ -69,14 +76,35 @@ def load_settings(
         name: high.scrapers.get(name, ScraperTable()).merged_over(low.scrapers.get(name, ScraperTable()))
         for name in [*low.scrapers, *high.scrapers]
     }
-    scrapers = {name: _scraper(name, table, parts) for name, table in tables.items()}
+    scrapers = {name: _scraper(name, table, parts, project) for name, table in tables.items()}
     sinks = {name: read_sink(name, table, variables) for name, table in {**low.sinks, **high.sinks}.items()}
     values = {name: read_value(name, SETTING_TYPES[name], found) for name, found in given.items()}
     origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
-    return Settings(**values, scrapers=scrapers, sinks=sinks, origins=origins)
+    above = find_ledger_above(folder, environ) if origins["ledger"].kind == "default" else None
+    settings = Settings(
+        **values, scrapers=scrapers, sinks=sinks, origins=origins, project=project, ledger_above=str(above or "")
+    )
+    paths = {name: getattr(settings, name) for name in ("ledger", *PATHS)}
+    return msgspec.structs.replace(settings, **_from_project(paths, origins, project)) if project else settings
 
 
-def _scraper(name: str, table: ScraperTable, parts: PostgresParts) -> ScraperConfig:
+def _from_project(values: Mapping[str, Any], origins: Mapping[str, Origin], project: str) -> dict[str, Any]:
+    """The values with relative paths of the project's files, and of defaults, made absolute."""
+    moved = dict(values)
+    for name in ("ledger", *PATHS):
+        value = values.get(name)
+        if not value or not origins[name].is_of_project:
+            continue
+        if name == "ledger":
+            address = ledger_address(value)
+            if not isinstance(address, Path):
+                continue
+            value = str(address)
+        moved[name] = str(Path(project) / Path(value).expanduser())
+    return moved
+
+
+def _scraper(name: str, table: ScraperTable, parts: PostgresParts, project: str) -> ScraperConfig:
     """A scraper's table with every value checked. Raises InvalidSetting."""
     check_name("scraper", name)
     given, types = dict(table.given), {**SCRAPER_TYPES, **SCRAPER_OWN_TYPES}
@@ -88,6 +116,8 @@ def _scraper(name: str, table: ScraperTable, parts: PostgresParts) -> ScraperCon
             f"{given['schedule'].origin} needs a target: the table does not say where the code is.",
             remedy=f'Add target = "{name}.py", or module:scraper.',
         )
+    if project:
+        values = _from_project(values, table.origins(), project)
     return ScraperConfig(
         name=name,
         **{own: values.pop(own) for own in SCRAPER_OWN_TYPES if own in values},
@@ -138,11 +168,27 @@ def _from_variables(variables: Variables) -> dict[str, RawValue]:
     }
 
 
+def secret_finder(*, environ: Mapping[str, str], folder: Path) -> Callable[[str], str]:
+    """A function that finds a secret by its name, in the environment or in `.env`; it raises SecretMissing.
+
+    Both are read when a secret is needed, so a value that is set later is found.
+    """
+
+    def find(name: str) -> str:
+        found = Variables(environ, read_dotenv(folder / ".env")).first([name])
+        if found is None:
+            raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+        return str(found.value)
+
+    return find
+
+
 def find_log_format(arguments: Sequence[str], *, environ: Mapping[str, str], folder: Path) -> str:
     """The log format before anything is checked, so that errors of the configuration are logged in it too.
 
     Raises nothing, whatever the arguments and the files contain; empty when nothing names a format.
     """
+    folder = find_project(folder, environ)
     flags = [text.removeprefix("--set=") for text in arguments if text.startswith("--set=")]
     flags += [value for option, value in pairwise(arguments) if option == "--set"]
     by_flag = [value for name, _, value in (flag.partition("=") for flag in flags) if _normalize(name) == LOG_FORMAT]

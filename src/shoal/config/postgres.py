@@ -37,9 +37,9 @@ SERVICE_FILE = "~/.pg_service.conf"
 class PostgresParts:
     """The parts of a PostgreSQL address that flags and variables give."""
 
-    def __init__(self, flags: Mapping[str, str], variables: Variables, folder: Path) -> None:
+    def __init__(self, flags: Mapping[str, str], variables: Variables, *, current: Path, project: Path) -> None:
         self._variables = variables
-        self._folder = folder
+        self._current, self._project = current, project
         self._flags = [name for name in PART_VARIABLES if name in flags]
         self._given = {
             part: RawValue(flags[part], Origin("flag", flag_of(part))) if part in flags else variables.first(names)
@@ -103,7 +103,7 @@ class PostgresParts:
         file = Path(str(named.value) if named else SERVICE_FILE).expanduser()
         services = configparser.ConfigParser(interpolation=None, strict=False)
         try:
-            services.read_string((self._folder / file).read_text(encoding="utf-8"))
+            services.read_string((self._folder_of(named) / file).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSetting(
                 f"The service {name!r} of the ledger's address cannot be looked up: {file}: {os_error_text(error)}.",
@@ -166,12 +166,15 @@ class PostgresParts:
         if file is None:
             return ""
         try:
-            return (self._folder / str(file.value)).read_text(encoding="utf-8").strip("\r\n")
+            return (self._folder_of(file) / str(file.value)).read_text(encoding="utf-8").strip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSetting(
                 f"The password file {file.value} (from {file.origin}) cannot be read: {os_error_text(error)}.",
                 remedy="Correct DB_PASSWORD_FILE or the file's permissions.",
             ) from None
+
+    def _folder_of(self, given: RawValue | None) -> Path:
+        return self._project if given is not None and given.origin.is_of_project else self._current
 
     def _ports(self) -> tuple[str, ...]:
         given = self._given["db_port"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
@@ -38,10 +41,10 @@ from shoal.model.ledger_url import redacted_address, secrets_of
 from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import secret_texts
 from shoal.model.run import DeadLimit
+from shoal.project import SQLITE_LEDGER
 
 ENV_PREFIX = "SHOAL_"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
-SQLITE_LEDGER = ".shoal/ledger.db"
 
 Mode = Literal["single", "distributed"]
 LedgerText = Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}+\Z", description="a path or a URL")]
@@ -52,6 +55,8 @@ UserAgentText = Annotated[
 # A URL would become a folder of that name.
 FOLDER = rf"\A(?!.*://){PLAIN_TEXT}*\Z"
 FOLDER_TEXT = "the path of a folder on this machine, or empty for"
+PLACE = rf"\A(?:(?:s3|gs|az)://[^/]|(?!.*://)){PLAIN_TEXT}*\Z"
+PLACE_TEXT = "the path of a folder, s3://BUCKET/PREFIX (gs://, az://), or empty for no downloads"
 TargetText = Annotated[
     str,
     Meta(
@@ -124,7 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a Shoal process, checked. docs/configuration.md has their meanings.
 
     `scrapers` and `sinks`: the tables of single ones. `mode`: set only by `for_scraper`. `origins`: where each value
-    came from. `hidden`: secrets that a scraper's code knows.
+    came from. `hidden`: secrets that a scraper's code knows. `project`: the folder of the files, when it is not the
+    current one. `ledger_above`: the default ledger of a parent folder, when this project has its own or none yet.
     """
 
     ledger: LedgerText = SQLITE_LEDGER
@@ -150,6 +156,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_jitter: BackoffJitter = RetryPolicy().jitter
     max_dead: Annotated[DeadLimit, DEAD_LIMIT] = DeadLimit(Decimal(10), True)
     store: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no store")] = ""
+    files: Annotated[str, Meta(pattern=PLACE, description=PLACE_TEXT)] = ".shoal/files"
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
@@ -163,12 +170,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notify_on: Annotated[str, ALERT_KIND_WORDS] = " ".join(ALERT_KINDS)
     stall_after: Annotated[float, Meta(ge=1, le=31_536_000, extra=SECONDS)] = 600.0
     error_share: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(50), True)
+    feed_url: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the address of a feed")] = ""
+    feed_backlog: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10_000
+    feed_batch: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    feed_idle: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 10.0
     sink_wait: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
     scrapers: Mapping[str, ScraperConfig] = {}
     sinks: Mapping[str, SinkConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
     hidden: tuple[str, ...] = ()
+    project: str = ""
+    ledger_above: str = ""
 
     @property
     def agent(self) -> str:
@@ -213,6 +226,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         origins = {**self.origins, **{key: table.origins[key] for key in own}}
         return msgspec.structs.replace(self, **own, origins=origins)
 
+    def in_project(self, path: str) -> str:
+        """A path that is meant from the project's folder, as one from the current folder."""
+        return os.path.join(self.project, path) if self.project else path
+
     def shown(self) -> dict[str, Any]:
         """The values by name, without secrets."""
         return {name: shown_value(getattr(self, name)) for name in NAMES}
@@ -225,19 +242,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *(secret for ledger in ledgers for secret in secrets_of(ledger)),
             *(secret for addresses in addresses_given for secret in addresses.secrets()),
+            *(secret for values in ({"feed_url": self.feed_url}, *tables) for secret in _login(values.get("feed_url"))),
             *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
             *(secret for sink in self.sinks.values() for secret in sink.secrets()),
             *self.hidden,
         )
 
 
-SETTING_TYPES = setting_types(Settings, without=("scrapers", "sinks", "mode", "origins", "hidden"))
+SETTING_TYPES = setting_types(
+    Settings, without=("scrapers", "sinks", "mode", "origins", "hidden", "project", "ledger_above")
+)
 NAMES = tuple(SETTING_TYPES)
+# Paths: written in a file, they are meant from the file's folder.
+PATHS = ("store", "files", "log_dir", "member_output")
 _PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}
 SCRAPER_OWN_TYPES = setting_types(ScraperConfig, without=("name", "values", "settings", "stages", "origins"))
 STAGE_TYPES = setting_types(StageConfig)
+
+
+def _login(url: str | None) -> tuple[str, ...]:
+    """The password of an address, as written and as meant."""
+    found = re.search(r"://[^/?#@]*?:([^/?#]+)@", url or "")
+    return () if found is None else tuple({found[1], unquote(found[1])})
 
 
 def _is_per_call(origin: Origin | None) -> bool:
@@ -269,7 +297,7 @@ def _with_matching_ledger(settings: Settings, table: ScraperConfig, name: str) -
     if origin.kind == "flag" or origin == table.origins.get("ledger"):
         return settings  # given for this call, or for this scraper
     # Single and distributed scrapers can share a project; the common PostgreSQL is for the distributed ones.
-    file, origin = SQLITE_LEDGER, Origin("default", "the mode single")
+    file, origin = settings.in_project(SQLITE_LEDGER), Origin("default", "the mode single")
     if "ledger" in table.values and not _is_postgres(table.values["ledger"]):
         file, origin = table.values["ledger"], table.origins["ledger"]
     return msgspec.structs.replace(settings, ledger=file, origins={**settings.origins, "ledger": origin})

@@ -37,6 +37,11 @@ class Origin(msgspec.Struct, frozen=True):
             return f"default for {self.name}" if self.name else "default"
         return self.name if self.kind in ("flag", "environment", "code") else f"{self.name} in {self.kind}"
 
+    @property
+    def is_of_project(self) -> bool:
+        """Whether relative paths are meant from the project's folder; otherwise from the current one."""
+        return self.kind not in ("flag", "environment", "code")
+
 
 class RawValue(NamedTuple):
     """A value as it was written, not yet checked."""

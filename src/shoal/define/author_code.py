@@ -119,6 +119,14 @@ def error_summary(error: BaseException) -> str:
     return f"{name}: {text}{location}" if text else f"{name}{location}"
 
 
+def is_programming_error(error: BaseException) -> bool:
+    """Whether a line of the author's own code used a name, a type or an attribute that is not there."""
+    if not isinstance(error, NameError | TypeError | AttributeError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and not is_library_code(frames[-1].filename)
+
+
 def author_line(frames: Iterable[traceback.FrameSummary]) -> str:
     """` (books.py:12)` for the innermost frame that is neither Python's, nor a library's, nor Shoal's; else nothing."""
     own = [frame for frame in frames if not is_library_code(frame.filename)]

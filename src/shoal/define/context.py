@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlencode
 
 import msgspec
+from multidict import CIMultiDict
 
-from shoal.errors import Throttled
+from shoal.errors import Permanent, SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
-from shoal.fetch.page import Fetcher, Page, Request, RequestGate
+from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
+from shoal.fetch.page import Fetcher, LinkSource, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
+from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
 
-DEPTH = "depth"
+if TYPE_CHECKING:
+    from shoal.fetch.form import Form
 
 
 class Item:
@@ -35,8 +40,9 @@ class Item:
         partition: str = "",
         stage: str = "",
         run_id: str = "",
+        depth: int = 0,
     ) -> None:
-        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1)
+        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1, depth=depth)
         self._payload: Mapping[str, Any] | None = payload or {}
 
     @classmethod
@@ -81,6 +87,12 @@ class Item:
         return self._payload
 
     @property
+    def request(self) -> ItemRequest | None:
+        """What is sent besides a plain GET; secrets by name."""
+        text = self._claimed.request_json
+        return None if text is None else decode_request(text)
+
+    @property
     def partition(self) -> str:
         return self._claimed.partition
 
@@ -95,12 +107,39 @@ class Item:
 
     @property
     def depth(self) -> int:
-        """How many links away from where the run started, when links are followed."""
-        depth = self.payload.get(DEPTH, 0)
-        return depth if isinstance(depth, int) else 0
+        """How many items led to it: 0 for those that the run started with."""
+        return self._claimed.depth
 
     def __repr__(self) -> str:
         return f"Item({self.key!r}, stage={self.stage!r})"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an item died; a stage's `on_error` function asks for it with a parameter `failure: Failure`.
+
+    `outcome`: permanent, transient or blocked. `attempts`: how many were made. `page`: the last response, if there was
+    one.
+    """
+
+    message: str
+    outcome: str
+    attempts: int = 1
+    page: Page | None = None
+
+    @property
+    def status(self) -> int | None:
+        """The status of the last response."""
+        return None if self.page is None else self.page.status
+
+
+class RequestHooks(Protocol):
+    """The author's hooks around one request."""
+
+    async def before_request(self, request: Request) -> Request:
+        """The request to send."""
+
+    async def after_response(self, request: Request, page: Page) -> Page:
+        """The page to go on with; its status has not been classified yet."""
 
 
 class Http:
@@ -108,8 +147,11 @@ class Http:
 
     Its requests obey robots.txt and lanes as Shoal's own do. A failed response ends the attempt as it would for a page:
     404 is permanent, 429 blocks the host for all workers. `check=False` returns every response instead. Requests of one
-    attempt are sent one after another, because an item has one slot in its lane.
+    attempt are sent one after another, because an item has one slot in its lane. `link_source`: the item of the
+    attempt, which `page.follow_links` of its pages needs.
     """
+
+    link_source: LinkSource | None = None
 
     def __init__(
         self,
@@ -118,19 +160,27 @@ class Http:
         gate: RequestGate | None = None,
         jar: str | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: RequestHooks | None = None,
+        reveal: Callable[[str], str] | None = None,
+        downloads: Downloads | None = None,
+        deadline: asyncio.Timeout | None = None,
     ) -> None:
+        self._downloads = downloads
+        self._deadline = deadline
+        self._reveal = reveal or secret_variable
         self._fetcher = fetcher
         self._gate = gate
         self._jar = jar
         self._headers = headers or {}
+        self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
 
     async def get(
         self,
         url: str,
         *,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
         return await self.request("GET", url, params=params, headers=headers, check=check)
@@ -140,12 +190,64 @@ class Http:
         url: str,
         *,
         json: Any = None,
-        data: Mapping[str, Any] | bytes | None = None,
-        params: Mapping[str, Any] | None = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
+        check: bool = True,
+    ) -> Page:
+        return await self.request(
+            "POST", url, json=json, form=form, body=body, params=params, headers=headers, check=check
+        )
+
+    async def submit(
+        self,
+        form: Form,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        submit: str | Literal[False] | None = None,
+        extra: Any = None,
         headers: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Page:
-        return await self.request("POST", url, json=json, data=data, params=params, headers=headers, check=check)
+        """Submit a form of a page; the arguments are those of `Form.request`."""
+        url, request = form.arguments(fields, submit=submit, extra=extra)
+        request["headers"] = {**request.get("headers", {}), **(headers or {})}
+        return await self.request(request.pop("method", "GET"), url, **request, check=check)
+
+    async def download(
+        self,
+        url: str,
+        *,
+        name: str = DEFAULT_NAME,
+        max_bytes: int | None = None,
+        sha256: str | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
+    ) -> Download:
+        """Stream a file of any size to the folder or object store of the setting `files`, and return where it is.
+
+        `name`: its path there, with `{sha256}`, `{folder}` (two letters of it), `{name}`, `{stem}`, `{ext}`, `{host}`.
+        `max_bytes`: refuse a larger file. `sha256`: refuse another content. A broken transfer is continued. While the
+        body arrives the timeout of the stage stands still; a site that sends nothing for 30 s ends the attempt.
+        """
+        if self._downloads is None:
+            raise Permanent("there is no folder for downloads: set `files`; in a test, FakeHttp(answers, files=folder)")
+        made, query = make_request(headers=headers, params=params, stored=False)
+        request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
+        async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
+            return await self._downloads.save(
+                self._fetcher,
+                request,
+                gate=self._gate,
+                jar=self._jar,
+                name=name,
+                max_bytes=max_bytes,
+                sha256=sha256,
+                deadline=self._deadline,
+            )
 
     async def request(
         self,
@@ -153,26 +255,23 @@ class Http:
         url: str,
         *,
         json: Any = None,
-        data: Mapping[str, Any] | bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
         check: bool = True,
     ) -> Page:
-        sent = {**self._headers, **(headers or {})}
-        body: bytes | None = None
-        if json is not None:
-            body = msgspec.json.encode(json)
-            sent.setdefault("Content-Type", "application/json")
-        elif isinstance(data, bytes):
-            body = data
-        elif data is not None:
-            body = urlencode(data, doseq=True).encode()
-            sent.setdefault("Content-Type", "application/x-www-form-urlencoded")
-        if params:
-            url += ("&" if "?" in url else "?") + urlencode(params, doseq=True)
-        request = Request(url=url, method=method, headers=sent, body=body)
+        made, query = make_request(
+            method=method, headers=headers, params=params, json=json, form=form, body=body, stored=False
+        )
+        request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
         async with self._one_at_a_time:
+            if self._hooks is not None:
+                request = await self._hooks.before_request(request)
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
+            if self._hooks is not None:
+                page = await self._hooks.after_response(request, page)
+        page.link_source = self.link_source
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)
@@ -181,3 +280,32 @@ class Http:
             ended.message = f"{method} {redacted(url)}: {ended.message}"
             raise ended
         return page
+
+
+def secret_variable(name: str) -> str:
+    """The value of an environment variable. Raises SecretMissing."""
+    if not (value := os.environ.get(name)):
+        raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+    return value
+
+
+def outgoing_request(
+    url: str, request: ItemRequest | None, headers: Mapping[str, str], reveal: Callable[[str], str]
+) -> Request:
+    """The request as it is sent, with its secrets. `headers` are those of the stage, which the request's outrank."""
+    if request is None:
+        return Request(url=url, headers=headers)
+
+    def value_of(found: SecretName) -> str:
+        return reveal(found.name)
+
+    body, content_type = request.encode_body(value_of)
+    sent = CIMultiDict(headers)
+    for name, value in request.headers.items():
+        sent[name] = revealed(value, value_of)
+    if content_type is not None:
+        sent.setdefault("Content-Type", content_type)
+    if request.params:
+        pairs = [(name, revealed(value, value_of)) for name, value in request.params]
+        url = with_query(url, urlencode(pairs))
+    return Request(url=url, method=request.method, headers=sent, body=body)

@@ -13,6 +13,9 @@ from shoal.model.lane import LanePolicy, parse_rate
 from shoal.model.outcome import RetryPolicy
 from shoal.model.run import check_count
 
+# When no stage sets a pace: one request at a time and one second between two starts, except on this machine.
+GENTLE_DELAY = 1.0
+GENTLE_LIMIT = 1
 DEFAULT_PER_HOST = 8
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT_SECONDS = 86_400.0
@@ -131,7 +134,14 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strictest(policies: list[StagePolicy]) -> LanePolicy:
-    """The policy of a lane that several stages share: the lowest limit and the longest delay of them."""
+    """The policy of a host's lane, which several stages share: the lowest limit and the longest delay of them.
+
+    The default pace is gentle: an author who knows what a site can take sets a rate.
+    """
+    if not any(policy.has_rate for policy in policies):
+        return LanePolicy(
+            limit=GENTLE_LIMIT, delay_min=GENTLE_DELAY, delay_max=GENTLE_DELAY, loopback_limit=DEFAULT_PER_HOST
+        )
     lanes = [policy.lane() for policy in policies]
     limits = [policy.concurrency for policy in policies if policy.concurrency is not None]
     return LanePolicy(

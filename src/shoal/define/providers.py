@@ -18,16 +18,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.define.context import Http, Item
+from shoal.define.context import Failure, Http, Item
 from shoal.errors import InvalidScraper
-from shoal.fetch.page import Page
+from shoal.fetch.download import Download
+from shoal.fetch.page import Page, Request
 from shoal.model.log import Log
 from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "run" is the scope of values that only hooks get.
-ValueScope = Literal["attempt", "worker", "run"]
+# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get,
+# "failure" of those that `on_error` functions get.
+ValueScope = Literal["attempt", "worker", "run", "request", "failure"]
 
 
 class FunctionKind(Enum):
@@ -65,25 +67,29 @@ class Provider(msgspec.Struct, frozen=True, eq=False):
 
 BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
+    Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "attempt", attrgetter("http")),
     Provider(Item, "Item", "attempt", attrgetter("item")),
+    Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),
     Provider(Run, "Run", "run", attrgetter("run")),
     Provider(Counts, "Counts", "run", attrgetter("counts")),
+    Provider(Request, "Request", "request", attrgetter("request")),
 )
 
 
 class Signature(msgspec.Struct, frozen=True):
     """The parameters of a function with their providers.
 
-    `types`: what it asks for, also by way of its providers. `readers`: how to read each value if all come from built-in
-    providers, else None.
+    `types`: what it asks for, also by way of its providers; `provided`: what each of its own types takes by way of
+    them. `readers`: how to read each value if all come from built-in providers, else None.
     """
 
     kind: FunctionKind
     parameters: tuple[tuple[str, Provider], ...]
     types: frozenset[Any]
     readers: tuple[tuple[str, Callable[[Any], Any]], ...] | None
+    provided: Mapping[Any, frozenset[Any]]
 
 
 class ProviderRegistry:
@@ -132,6 +138,25 @@ class ProviderRegistry:
         """The signature of a hook: it may ask for values of the run and of the worker."""
         return self._read(function, ("run", "worker"), ())
 
+    def error_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a stage's `on_error` function: no request is sent for an item that died."""
+        signature = self._read(function, ("failure", "attempt", "worker"), ())
+        if sent := {Page, Http} & signature.types:
+            raise InvalidScraper(
+                f"{function_location(function)} asks for {min(kind.__name__ for kind in sent)}, but an item that died "
+                "sends no more requests.",
+                remedy="Ask for `failure: Failure`; failure.page is the last response.",
+            )
+        return signature
+
+    def request_hook_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a hook of requests or responses: it may ask for the request too."""
+        return self._read(function, ("request", "attempt", "worker"), ())
+
+    def record_hook_signature(self, function: Callable[..., Any], record: str) -> Signature:
+        """The signature of a hook of records, without the parameter that gets the record."""
+        return self._read(function, ("attempt", "worker"), (), given=record)
+
     def signature(self, provider: Provider, path: tuple[Provider, ...] = ()) -> Signature:
         """The signature of an author's provider. A worker's value cannot depend on one attempt."""
         assert provider.function is not None
@@ -142,19 +167,29 @@ class ProviderRegistry:
         return known
 
     def _read(
-        self, function: Callable[..., Any], scopes: tuple[ValueScope, ...], path: tuple[Provider, ...]
+        self,
+        function: Callable[..., Any],
+        scopes: tuple[ValueScope, ...],
+        path: tuple[Provider, ...],
+        *,
+        given: str | None = None,
     ) -> Signature:
-        hints = _type_hints(function)
+        """The signature of a function; the caller itself gives the parameter `given`."""
+        hints = type_hints(function)
         parameters: list[tuple[str, Provider]] = []
         types: set[Any] = set()
+        provided: dict[Any, frozenset[Any]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
+            if name == given:
+                continue
             provider = self._find(hints.get(name))
             if provider is not None and provider.scope in scopes:
                 parameters.append((name, provider))
                 types.add(provider.type)
                 if provider.function is not None:
                     self._refuse_cycle(function, name, provider, path)
-                    types |= self.signature(provider, path).types
+                    provided[provider.type] = self.signature(provider, path).types
+                    types |= provided[provider.type]
             elif parameter.default is parameter.empty and parameter.kind not in (
                 parameter.VAR_POSITIONAL,
                 parameter.VAR_KEYWORD,
@@ -169,7 +204,11 @@ class ProviderRegistry:
             )
         readers = tuple((name, provider.read) for name, provider in parameters if provider.read is not None)
         return Signature(
-            kind, tuple(parameters), frozenset(types), readers if len(readers) == len(parameters) else None
+            kind,
+            tuple(parameters),
+            frozenset(types),
+            readers if len(readers) == len(parameters) else None,
+            provided,
         )
 
     def _find(self, hint: Any) -> Provider | None:
@@ -232,7 +271,7 @@ _CONTEXTS = (
 def _provided_type(function: Callable[..., Any]) -> tuple[Any, SetUp]:
     """The type that a function provides, from its return annotation, and how it does so."""
     where = function_location(function)
-    provided = _type_hints(function).get("return")
+    provided = type_hints(function).get("return")
     origin, arguments = typing.get_origin(provided), typing.get_args(provided)
     set_up = SetUp.COROUTINE if inspect.iscoroutinefunction(function) else SetUp.PLAIN
     if set_up is SetUp.PLAIN and origin in _ASYNC_CONTEXTS and arguments:
@@ -259,7 +298,8 @@ def _as_context(function: Callable[..., Any], set_up: SetUp) -> Callable[..., An
     return function
 
 
-def _type_hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+def type_hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of a function. Raises InvalidScraper for one that cannot be resolved."""
     try:
         return typing.get_type_hints(function)
     except NameError as problem:

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Unpack, ge
 import msgspec
 
 from shoal.define.author_code import error_summary, is_loading
+from shoal.define.context import secret_variable
+from shoal.define.hooks import HookEvent, HookRegistry, StageNames
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
 from shoal.define.providers import ProviderRegistry, ProviderScope
 from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
+from shoal.model.lane import LanePolicy
 from shoal.model.redaction import MIN_SECRET_LENGTH, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
 
@@ -71,6 +74,7 @@ class Scraper:
         StagePolicy().replace(**retry_options)  # refuses invalid values here
         self.settings_type = settings
         self.providers = ProviderRegistry(name, settings)
+        self.hooks = HookRegistry(name, self.providers)
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
         self.start_hooks: list[Callable[..., Any]] = []
@@ -81,6 +85,8 @@ class Scraper:
         self._sources: list[Source] = []
         self._configured: Mapping[str, Any] = {}
         self._secrets: tuple[str, ...] | None = None
+        self._revealed: dict[str, str] = {}
+        self.find_secret: Callable[[str], str] = secret_variable
 
     def __repr__(self) -> str:
         return f"<scraper {self.name}>"
@@ -140,6 +146,54 @@ class Scraper:
         Sources are read again when a run is resumed before all of them were stored; duplicates are dropped.
         """
         self._sources.extend(sources)
+
+    @overload
+    def before_request(self, function: F, /) -> F: ...
+
+    @overload
+    def before_request(self, /, *, stages: StageNames) -> Callable[[F], F]: ...
+
+    def before_request(self, function: F | None = None, /, *, stages: StageNames | None = None) -> F | Callable[[F], F]:
+        """Call a function before each request of an item: its page's, and those of its handler's Http.
+
+        It asks for the `Request`, and returns a changed one, or None to leave it. `stages` restricts it to some stages.
+        Hooks are called in the order of their declaration; `def` in a thread, `async def` in the event loop.
+        """
+        return self._hook(HookEvent.REQUEST, function, stages)
+
+    @overload
+    def after_response(self, function: F, /) -> F: ...
+
+    @overload
+    def after_response(self, /, *, stages: StageNames) -> Callable[[F], F]: ...
+
+    def after_response(self, function: F | None = None, /, *, stages: StageNames | None = None) -> F | Callable[[F], F]:
+        """Call a function after each response, before its status is judged.
+
+        It asks for the `Page`, and returns another one, or None to leave it; it may raise what ends an attempt.
+        """
+        return self._hook(HookEvent.RESPONSE, function, stages)
+
+    @overload
+    def on_record(self, function: F, /) -> F: ...
+
+    @overload
+    def on_record(self, /, *, stages: StageNames) -> Callable[[F], F]: ...
+
+    def on_record(self, function: F | None = None, /, *, stages: StageNames | None = None) -> F | Callable[[F], F]:
+        """Call a function with each record, its first parameter, before it is stored.
+
+        The annotation of that parameter names the type of the records it is called for. It returns another record, or
+        None to keep this one; `raise Dropped("why")` leaves the record out.
+        """
+        return self._hook(HookEvent.RECORD, function, stages)
+
+    def _hook(self, event: HookEvent, function: F | None, stages: StageNames | None) -> F | Callable[[F], F]:
+        def decorate(function: F) -> F:
+            self.hooks.add(event, function, stages)
+            return function
+
+        return decorate if function is None else decorate(function)
 
     def on_start(self, function: F) -> F:
         """Call a function once when a run begins or is resumed, before its items are stored."""
@@ -251,15 +305,24 @@ class Scraper:
         self._configured = {**self.file_settings, **settings}
         self._secrets = None
 
+    def reveal_secret(self, name: str) -> str:
+        """The value of a secret that a request needs. It is one of `secrets` from now on. Raises SecretMissing."""
+        value = self._revealed.get(name)
+        if value is None:
+            value = self._revealed[name] = self.find_secret(name)
+            self._secrets = None
+        return value
+
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not be printed or stored: secret settings, and the values of secret headers."""
+        """Texts that must not be printed or stored: secret settings, values of secret headers, secrets of requests."""
         if self._secrets is None:
             fields = _secret_fields(self.settings_type)
             given = {**self._configured, **_settings_values(self.settings)}
             headers = [self.headers, *(stage.headers for stage in self.stages.values())]
             # Without `Bearer` and the like before a token.
             carried = [value.split()[-1] for each in headers for value in secret_texts(each)]
+            carried += self._revealed.values()
             long = (text for text in carried if len(text) >= MIN_SECRET_LENGTH)
             self._secrets = tuple(dict.fromkeys((*secret_texts(given, fields), *long)))
         return self._secrets
@@ -273,13 +336,19 @@ class Scraper:
         self.providers.check()
         for stage in self.stages.values():
             stage.check()
+        self.hooks.check(self.stages)
         for hook in (*self.start_hooks, *self.finish_hooks):
             self.providers.hook_signature(hook)
         return self
 
+    @property
+    def host_lane(self) -> LanePolicy:
+        """The policy of hosts' lanes, which all stages share whose lane is the host."""
+        return strictest([stage.policy for stage in self.stages.values() if stage.by_host] or [StagePolicy()])
+
     def run_spec(self, *, in_lanes: bool = True) -> RunSpec:
         """The spec of a run of this scraper. Stages whose lane is the host share the strictest of their policies."""
-        shared = strictest([stage.policy for stage in self.stages.values() if stage.by_host] or [StagePolicy()])
+        shared = self.host_lane
         return RunSpec(
             scraper=self.name,
             stages=tuple(
@@ -298,8 +367,10 @@ class Scraper:
     def code_version(self) -> str | None:
         """A fingerprint of the files of its functions, which differs for workers with different code."""
         functions = [
-            *(stage.function for stage in self.stages.values()),
+            *(inspect.unwrap(stage.function) for stage in self.stages.values()),
+            *(stage.error_function for stage in self.stages.values() if stage.error_function is not None),
             *map(inspect.unwrap, self.providers.functions),
+            *map(inspect.unwrap, self.hooks.functions),
         ]
         files = {function.__code__.co_filename for function in functions if _has_code(function)}
         files |= {str(file) for file in self.files}

@@ -6,7 +6,9 @@ import datetime as dt
 import re
 from collections.abc import Iterator
 
-from shoal.define.context import DEPTH, Item
+import msgspec
+
+from shoal.define.context import Item
 from shoal.define.stage import AnyStage, Stage
 from shoal.errors import InvalidScraper, Permanent
 from shoal.fetch.page import Page
@@ -52,7 +54,8 @@ def _add_sitemap_stage(target: AnyStage) -> AnyStage:
             if sitemap.kind == "index":
                 listed.append(entry.loc)
             elif pattern.search(entry.loc):
-                yield target.item(entry.loc)
+                # What a sitemap lists is where a crawl starts.
+                yield msgspec.structs.replace(target.item(entry.loc), depth=0)
         yield from _sitemaps(stage, item, listed, log)
         if sitemap.problem:
             if not count:
@@ -71,15 +74,15 @@ def _sitemaps(stage: AnyStage, item: Item, urls: list[str], log: Log) -> Iterato
     """
     if not urls:
         return
-    depth, left = item.depth + 1, item.payload.get(SITEMAPS_LEFT, MAX_SITEMAPS)
-    if depth > MAX_DEPTH:
+    left = item.payload.get(SITEMAPS_LEFT, MAX_SITEMAPS)
+    if item.depth >= MAX_DEPTH:
         log.warning("sitemaps nested too deeply; skipped", listed=len(urls), deepest=MAX_DEPTH)
         return
     taken = urls[:left]
     if len(taken) < len(urls):
         log.warning("too many sitemaps; rest skipped", listed=len(urls), read=len(taken))
     if taken:
-        payload = {**item.payload, DEPTH: depth, SITEMAPS_LEFT: (left - len(taken)) // len(taken)}
+        payload = {**item.payload, SITEMAPS_LEFT: (left - len(taken)) // len(taken)}
         for url in taken:
             yield stage.item(url, payload=payload)
 

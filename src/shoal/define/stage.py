@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
+import msgspec
+
 from shoal.define.context import Item
+from shoal.define.extraction import each_rule, extracting, has_selectors, is_empty
 from shoal.define.follow import Follow
+from shoal.define.hooks import StageHooks
 from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
 from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
-from shoal.errors import InvalidScraper
+from shoal.errors import InvalidScraper, Permanent
+from shoal.fetch.download import DEFAULT_NAME, Download, check_template
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
+from shoal.model.request import Pairs, SecretName, make_request, with_query
 from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 LaneRule = str | Callable[[NewItem], str | None] | None
 PartitionRule = str | Callable[[NewItem], str]
 BlockRule = Callable[[Page], bool | str | None]
@@ -44,15 +51,30 @@ UNSET: Final = _Unset()
 class StageOptions(RetryOptions, total=False):
     """The options of a stage; all are optional.
 
-    `name`: the function's unless given. `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is
-    visited, over all machines. `concurrency`: how many of its items run at once. `timeout`: seconds for one attempt.
-    `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
-    delays. `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
-    limit. `partition`: affinity of the items. `ordered`: items of a lane run one after another. `follow`: links that
-    become items. `record`: the type of every record. `record_key`: a field, several, or a function of the record;
-    records with the same key are stored once in the `record_scope` ("run" or the whole history of the "scraper"), and
-    `on_duplicate` says whether a second one is dropped ("skip") or upserted ("replace"). `blocked`: a function that
-    recognizes a soft block. `headers`: sent with its requests.
+    - `name`: the function's unless given.
+    - `rate` ("2/s", "30/min") or `delay` (seconds, or from..to): how often a host is visited, over all machines.
+    - `concurrency`: how many of its items run at once.
+    - `timeout`: seconds for one attempt.
+    - `retries`: attempts after the first; `backoff_factor` (2), `backoff_cap` (300 s), `backoff_jitter` (0.2): their
+      delays.
+    - `lane`: what shares rate and concurrency instead of the host: a name, a function of the item, or None for no
+      limit.
+    - `partition`: affinity of the items.
+    - `ordered`: items of a lane run one after another.
+    - `follow`: links that become items.
+    - `dedupe_redirects`: a page that a redirect and a link lead to is visited once; by default for stages that follow
+      links.
+    - `depth`: items that more items than this led to are left out.
+    - `accept`: statuses that are failures otherwise, and reach the handler.
+    - `record`: the type of every record; if its fields have selectors, the function needs no body.
+    - `each`: the selector of the elements that are a record each.
+    - `record_key`: a field, several, or a function of the record; records with the same key are stored once in the
+      `record_scope` ("run" or the whole history of the "scraper"), and `on_duplicate` says whether a second one is
+      dropped ("skip") or upserted ("replace").
+    - `save`: stream the body to the place of the setting `files` instead of fetching a page; True, or the name of the
+      file. `max_bytes`: of such a file.
+    - `blocked`: a function that recognizes a soft block.
+    - `headers`: sent with its requests.
     """
 
     name: str | None
@@ -64,12 +86,18 @@ class StageOptions(RetryOptions, total=False):
     partition: PartitionRule
     ordered: bool
     follow: Follow | bool
+    dedupe_redirects: bool | None
     record: type | None
     record_key: RecordKeyFields | None
     record_scope: Literal["run", "scraper"]
     on_duplicate: Literal["skip", "replace"]
+    each: Any
+    save: bool | str
+    max_bytes: int | None
     blocked: BlockRule | None
     headers: Mapping[str, str] | None
+    depth: int | None
+    accept: Collection[int]
 
 
 class Stage(Generic[P, T]):
@@ -80,7 +108,6 @@ class Stage(Generic[P, T]):
 
     def __init__(self, scraper: Scraper, function: Callable[P, T], options: StageOptions) -> None:
         self.scraper = scraper
-        self.function = function
         self.name: str = options.get("name") or str(getattr(function, "__name__", type(function).__name__))
         _check_types(self.name, options)
         retry_options: dict[str, Any] = {}
@@ -95,10 +122,26 @@ class Stage(Generic[P, T]):
         )
         follow = options.get("follow", False)
         self.follow = Follow() if follow is True else follow or None
+        dedupe = options.get("dedupe_redirects")
+        self.dedupe_redirects = self.follow is not None if dedupe is None else dedupe
         self.record = options.get("record")
         self.record_keys = _record_key_rule(scraper.name, self.name, options)
+        self.each = options.get("each")
+        # A function without a body whose record has selectors: the record of the page is what it returns.
+        self.extracts = self.record is not None and is_empty(function) and has_selectors(self.record)
+        self.function: Callable[P, T] = (
+            extracting(function, self.record, self.each) if self.extracts and self.record is not None else function
+        )
+        save = options.get("save", False)
+        self.save: str | None = DEFAULT_NAME if save is True else save or None
+        self.max_bytes = options.get("max_bytes")
+        # A stage without a body that saves a file: the reference to the file is its record.
+        self.yields_download = self.save is not None and is_empty(function)
         self.blocked = options.get("blocked")
         self.headers = dict(options.get("headers") or {})
+        self.depth = options.get("depth")
+        self.accept = _checked_statuses(self.name, options.get("accept", ()))
+        self.error_function: Callable[..., Any] | None = None
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
         functools.update_wrapper(self, function)
@@ -114,15 +157,36 @@ class Stage(Generic[P, T]):
         return self.scraper.providers.stage_signature(self.function)
 
     @functools.cached_property
+    def error_signature(self) -> Signature:
+        assert self.error_function is not None
+        return self.scraper.providers.error_signature(self.error_function)
+
+    def on_error(self, function: F) -> F:
+        """Call a function for each item of this stage that dies: `@product.on_error`.
+
+        What it yields is stored with the item's end: a record, further items, or nothing. It may ask for `Failure`,
+        `Item`, `Log`, the settings and the author's providers.
+        """
+        if self.error_function is not None:
+            raise InvalidScraper(f"The stage {self.name} has two functions for on_error.")
+        self.error_function = function
+        return function
+
+    @functools.cached_property
     def fetches(self) -> bool:
         """Whether Shoal fetches the item's URL: its function or one of its providers asks for a Page."""
         return Page in self.signature.types
+
+    @functools.cached_property
+    def hooks(self) -> StageHooks | None:
+        """The hooks of its requests, responses and records; None when there are none."""
+        return self.scraper.hooks.of_stage(self.name)
 
     @property
     def by_host(self) -> bool:
         return self._lane is HOST
 
-    def item(
+    def item(  # noqa: PLR0913 - all but the first by keyword
         self,
         target: str | Item | None = None,
         *,
@@ -133,22 +197,41 @@ class Stage(Generic[P, T]):
         priority: int | None = None,
         delay: float = 0.0,
         retries: int | None = None,
+        method: str | None = None,
+        params: Pairs | None = None,
+        headers: Mapping[str, str | SecretName] | None = None,
+        json: Any = None,
+        form: Pairs | None = None,
+        body: str | bytes | None = None,
     ) -> NewItem:
         """An item for this stage: a URL, a key, or both. Yield it, or pass it to `Scraper.start`.
 
-        Given the `Item` of an earlier stage, the new item has the same key, URL, payload, partition and priority. A
-        smaller `priority` goes first; `delay` is seconds from now.
+        Given the `Item` of an earlier stage, the new item has the same key, URL, request, payload, partition, priority
+        and depth. A smaller `priority` goes first; `delay` is seconds from now.
+
+        `method`, `params`, `headers` and one of `json`, `form` and `body` are the request that is sent; it is stored,
+        with secrets by name: `secret("API_KEY")`. Method and body are part of the key.
         """
         url: str | None
+        depth: int | None = None
+        request, query = None, ""
+        if not (
+            method is None and headers is None and params is None and json is None and form is None and body is None
+        ):
+            request, query = make_request(
+                method=method, headers=headers, params=params, json=json, form=form, body=body
+            )
         if isinstance(target, Item):
-            url, key = target.url, key or target.own_key
+            url, depth = target.url, target.depth
+            if request is None and not query:
+                key, request = key or target.own_key, target.request
             payload = {**target.payload, **(payload or {})} or None
             partition = target.partition if partition is None else partition
             priority = target.priority if priority is None else priority
         else:
             url = target
         new = NewItem(
-            url=url,
+            url=with_query(url, query) if url is not None and query else url,
             key=key,
             payload=payload,
             stage=self.name,
@@ -157,11 +240,13 @@ class Stage(Generic[P, T]):
             priority=priority or 0,
             delay=delay,
             max_attempts=None if retries is None else retries + 1,
+            request=request,
+            depth=depth,
         )
         if partition is None and self._partition:
             part = self._partition if isinstance(self._partition, str) else self._partition(new)
-            new = _replace(new, partition=part)
-        return _replace(new, lane=self._lane_of(new)) if lane is UNSET else new
+            new = msgspec.structs.replace(new, partition=part)
+        return msgspec.structs.replace(new, lane=self._lane_of(new)) if lane is UNSET else new
 
     def sitemap(self, url: str, *, match: str | None = None, since: str | None = None) -> NewItem:
         """An item that reads a sitemap, or those that a robots.txt names, and yields an item for each page in it.
@@ -176,14 +261,41 @@ class Stage(Generic[P, T]):
     def check(self) -> None:
         """Raises InvalidScraper for a declaration that cannot work, before anything starts."""
         fetches = self.fetches
+        if self.each is not None and not self.extracts:
+            raise InvalidScraper(
+                f"The stage {self.name} has each=: it needs a record= type with selectors, and no body.",
+                remedy="In a handler with a body use extract_all(Record, page, each).",
+            )
+        if self.extracts and Page not in (provider.type for _, provider in self.signature.parameters):
+            raise InvalidScraper(f"The stage {self.name} extracts records, so its function must ask for a Page.")
+        self._check_save()
         if self.follow is not None:
             self.follow.checked()
             if not fetches:
                 raise InvalidScraper(f"The stage {self.name} follows links, so its function must ask for a Page.")
             if self.follow.to is not None and self.follow.to not in self.scraper.stages:
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
+        if self.error_function is not None:
+            _ = self.error_signature
         if self.policy.ordered and self.by_host:
             raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
+
+    def _check_save(self) -> None:
+        if self.save is None:
+            if Download in self.signature.types:
+                raise InvalidScraper(f"The stage {self.name} asks for a Download, so it needs save=True.")
+            if self.max_bytes is not None:
+                raise InvalidScraper(f"The stage {self.name} has max_bytes, which needs save=True.")
+            return
+        if self.fetches:
+            raise InvalidScraper(
+                f"The stage {self.name} saves files, which can be larger than memory, so it gets no Page.",
+                remedy="Ask for a Download, or remove save=.",
+            )
+        try:
+            check_template(self.save)
+        except Permanent as problem:
+            raise InvalidScraper(f"save of the stage {self.name}: {problem.message}.") from None
 
     def _lane_of(self, new: NewItem) -> str | None:
         if isinstance(self._lane, _Host):
@@ -204,13 +316,35 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "record": (type, "a class"),
         "headers": (Mapping, "a dict of names and values"),
         "ordered": (bool, "True or False"),
+        "dedupe_redirects": (bool, "True or False"),
+        "save": (bool | str, "True, or the name of the file"),
+        "max_bytes": (int, "a number of bytes"),
+        "depth": (int, "a whole number from 0"),
     }
     for name, (kind, what) in rules.items():
         value = options.get(name)
         if value is not None and not isinstance(value, kind):
             raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
+    if options.get("each") is not None:
+        each_rule(options["each"])
+    if (depth := options.get("depth")) is not None and (isinstance(depth, bool) or depth < 0):
+        raise InvalidScraper(f"depth of the stage {stage} is {depth!r}; it must be a whole number from 0.")
     if options.get("blocked") is not None and not callable(options["blocked"]):
         raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
+
+
+def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
+    """The statuses of `accept`. Raises InvalidScraper for what is no status."""
+    statuses = (accept,) if isinstance(accept, int) else accept
+    try:
+        found = frozenset(statuses)
+    except TypeError:
+        found = frozenset({None})
+    if not all(type(status) is int and 100 <= status <= 599 for status in found):
+        raise InvalidScraper(f"accept of the stage {stage} is {accept!r}; it must be statuses such as (404, 410).")
+    if 429 in found:
+        raise InvalidScraper(f"accept of the stage {stage} has 429, with which a host asks all workers to wait.")
+    return found
 
 
 def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordKeyRule | None:
@@ -220,17 +354,3 @@ def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordK
             raise InvalidScraper(f"The stage {stage} has record_scope or on_duplicate, so it needs record_key=.")
         return None
     return RecordKeyRule(scraper, stage, key, scope or "run", on_duplicate or "skip")
-
-
-def _replace(new: NewItem, *, partition: str | None = None, lane: str | None = None) -> NewItem:
-    return NewItem(
-        url=new.url,
-        key=new.key,
-        payload=new.payload,
-        stage=new.stage,
-        partition=new.partition if partition is None else partition,
-        lane=new.lane if lane is None else lane,
-        priority=new.priority,
-        delay=new.delay,
-        max_attempts=new.max_attempts,
-    )

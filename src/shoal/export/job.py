@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -12,11 +12,10 @@ import msgspec
 
 from shoal.errors import UsageError
 from shoal.export.formats import FileType, Format, file_type
-from shoal.export.records import LineMaker, decode_record, result_pages
+from shoal.export.records import LineMaker, StoredRecord, decode_record, result_pages
 from shoal.export.tables import CsvWriter, ParquetWriter, TableSchema, TableWriter, require_pyarrow
 from shoal.export.texts import TEXT_WRITERS, TextWriter
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import ResultRow
 from shoal.storage import Target, check_writable, open_target, write_errors_explained
 from shoal.storage.compression import CompressedTarget, Compression, require_compression
 
@@ -80,21 +79,53 @@ async def export_run(
     NotFound for the run, UnknownStage for the stage.
     """
     chosen = file_type(str(path), format)
-    _require_packages(chosen)
-    if chosen.format is not Format.CSV and (layout.bom or layout.safe_csv):
-        raise UsageError(f"--bom and --safe-csv are for CSV, not for {chosen.format.value}.", remedy="Leave them out.")
+    check_options(chosen, layout)
     await ledger.runs.get(run_id)
-    target = await _run_in_thread(_open, str(path), chosen)
-    job = _Job(ledger, run_id, stage, layout, progress or (lambda *_: None))
+    pages = result_pages(ledger, run_id, stage=stage)
+    return await write_export(pages, str(path), chosen, layout, run_id=run_id, progress=progress)
+
+
+async def write_export(
+    pages: AsyncIterator[Sequence[StoredRecord]],
+    path: str,
+    chosen: FileType,
+    layout: Layout,
+    *,
+    run_id: str = "",
+    table: TableSchema | None = None,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write records to `path`, complete or not at all. `run_id`: of records that do not name their own run.
+
+    `table`: the columns that a table has before it has seen these records, and afterwards all.
+    """
+    target = await _run_in_thread(_open, path, chosen)
+    lines = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
+    job = _Job(pages, lines, layout, progress or (lambda *_: None))
     try:
-        write = job.tabulate if chosen.format in (Format.CSV, Format.PARQUET) else job.copy
-        report = await write(target, chosen.format)
+        if chosen.format in TEXT_WRITERS:
+            report = await job.copy(target, chosen.format)
+        else:
+            report = await job.tabulate(target, chosen.format, table or make_table(chosen, layout))
         await _run_in_thread(target.commit)
     except BaseException:
         await _run_in_thread(target.discard)
         raise
     # What the compression held back is written by the commit.
     return msgspec.structs.replace(report, bytes=target.tell(), compression=chosen.compression)
+
+
+def make_table(chosen: FileType, layout: Layout) -> TableSchema:
+    """The table of an export that has seen no record."""
+    columns = LineMaker(meta=layout.meta, columns=layout.columns).columns
+    return TableSchema(columns, typed=chosen.format is Format.PARQUET, fixed=bool(layout.columns))
+
+
+def check_options(chosen: FileType, layout: Layout) -> None:
+    """Raise UsageError for a package that is not installed, and for options that do not fit the format."""
+    if chosen.format is not Format.CSV and (layout.bom or layout.safe_csv):
+        raise UsageError(f"--bom and --safe-csv are for CSV, not for {chosen.format.value}.", remedy="Leave them out.")
+    _require_packages(chosen)
 
 
 def _require_packages(chosen: FileType) -> None:
@@ -110,9 +141,11 @@ def _open(path: str, chosen: FileType) -> Target:
 
 
 class _Job:
-    def __init__(self, ledger: Ledger, run_id: str, stage: str | None, layout: Layout, progress: Progress) -> None:
-        self._results = result_pages(ledger, run_id, stage=stage)
-        self._line_maker = LineMaker(run_id, meta=layout.meta, columns=layout.columns)
+    def __init__(
+        self, results: AsyncIterator[Sequence[StoredRecord]], lines: LineMaker, layout: Layout, progress: Progress
+    ) -> None:
+        self._results = results
+        self._line_maker = lines
         self._layout = layout
         self._progress = progress
 
@@ -127,12 +160,11 @@ class _Job:
         await _run_in_thread(target.write, writer.end())
         return ExportReport(records=records, columns=self._layout.columns, bytes=target.tell(), format=format)
 
-    async def tabulate(self, target: Target, format: Format) -> ExportReport:
+    async def tabulate(self, target: Target, format: Format, table: TableSchema) -> ExportReport:
         """A table: its columns are known after the last record, so the records are spooled to a temporary file.
 
         A second read of the ledger instead could find new records that do not fit the columns.
         """
-        table = TableSchema(self._line_maker.columns, typed=format is Format.PARQUET)
         records = written = 0
         with _spool(target) as spool:
             async for rows in self._results:
@@ -158,7 +190,7 @@ class _Job:
             differing_stages=table.differing_stages,
         )
 
-    def _spool_page(self, spool: BinaryIO, target: Target, table: TableSchema, rows: tuple[ResultRow, ...]) -> None:
+    def _spool_page(self, spool: BinaryIO, target: Target, table: TableSchema, rows: Sequence[StoredRecord]) -> None:
         lines = []
         for row in rows:
             line = self._line_maker.line(row)
@@ -173,7 +205,7 @@ class _Job:
         return CsvWriter(target, table, bom=self._layout.bom, safe=self._layout.safe_csv)
 
 
-def _write_page(target: Target, writer: TextWriter, rows: tuple[ResultRow, ...]) -> None:
+def _write_page(target: Target, writer: TextWriter, rows: Sequence[StoredRecord]) -> None:
     target.write(writer.page(rows))
 
 

@@ -10,6 +10,7 @@ import msgspec
 from shoal.errors import InvalidRecord
 from shoal.export.tables import MAX_COLUMNS, cell_text
 from shoal.ledger.protocols import Ledger
+from shoal.model.changes import ChangedRecord
 from shoal.model.redaction import redacted
 from shoal.model.views import ResultRow
 
@@ -18,6 +19,9 @@ META = ("_run", "_stage", "_key", "_url", "_item")
 FIRST_PAGE = 10
 MAX_PAGE = 1_000
 PAGE_CHARACTERS = 4 << 20
+
+# A record of a run, or one of the log of result changes, which may be of any run.
+StoredRecord = ResultRow | ChangedRecord
 
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(dict[str, Any]).decode
@@ -55,7 +59,7 @@ async def first_results(ledger: Ledger, run_id: str, count: int, *, stage: str |
     return found
 
 
-def decode_record(row: ResultRow, text: str | None = None) -> dict[str, Any]:
+def decode_record(row: StoredRecord, text: str | None = None) -> dict[str, Any]:
     """Decode the row's record, or the line made from it. Raises InvalidRecord."""
     try:
         return _decode_record(row.record if text is None else text)
@@ -66,18 +70,19 @@ def decode_record(row: ResultRow, text: str | None = None) -> dict[str, Any]:
 class LineMaker:
     """Renders results as lines: the record as stored, with `meta` preceded by its run, stage, key, URL and item.
 
+    `run_id`: the run of results that do not name their own.
     Logins and tokens in URL and key are redacted, because files are passed on. `columns` selects fields, in that order.
     A record's own field takes precedence over a meta field of the same name.
     """
 
-    def __init__(self, run_id: str, *, meta: bool = False, columns: Sequence[str] = ()) -> None:
-        self._run = _text(run_id)
+    def __init__(self, run_id: str = "", *, meta: bool = False, columns: Sequence[str] = ()) -> None:
+        self._run_id = run_id
         self._meta = meta
         chosen = tuple(dict.fromkeys(columns))
         self._selects_columns = bool(chosen)
         self.columns = tuple(dict.fromkeys((*META, *chosen))) if meta else chosen
 
-    def line(self, row: ResultRow) -> str:
+    def line(self, row: StoredRecord) -> str:
         text: str = row.record
         # Line breaks in JSON are only between tokens, where a blank is equivalent.
         if "\n" in text or "\r" in text:
@@ -89,23 +94,24 @@ class LineMaker:
             text = _text({name: fields[name] for name in self.columns if name in fields})
         return text
 
-    def _with_meta(self, row: ResultRow, text: str) -> str:
+    def _with_meta(self, row: StoredRecord, text: str) -> str:
+        run_id = row.run_id if isinstance(row, ChangedRecord) else self._run_id
         key, url = (None if text is None else redacted(text) for text in (row.key, row.url))
-        values = (self._run, _text(row.stage), _text(key), _text(url), str(row.item))
+        values = (_text(run_id), _text(row.stage), _text(key), _text(url), str(row.item))
         own = _fields(row, text) if '"_' in text or "\\" in text else {}
         head = ",".join(f'"{name}":{value}' for name, value in zip(META, values, strict=True) if name not in own)
         rest = text[1:].lstrip()
         return f"{{{head}{',' if head and not rest.startswith('}') else ''}{rest}"
 
 
-def _fields(row: ResultRow, text: str) -> dict[str, msgspec.Raw]:
+def _fields(row: StoredRecord, text: str) -> dict[str, msgspec.Raw]:
     try:
         return _decode_fields(text)
     except (msgspec.MsgspecError, RecursionError) as problem:
         raise _unreadable(row, problem) from None
 
 
-def _unreadable(row: ResultRow, problem: Exception) -> InvalidRecord:
+def _unreadable(row: StoredRecord, problem: Exception) -> InvalidRecord:
     return InvalidRecord(
         f"Record {row.n} of item {row.item} ({row.stage}) cannot be read: {problem}.",
         remedy="Export as JSONL without --columns: that copies records as they are stored.",

@@ -86,6 +86,24 @@ class FieldType:
             case _:
                 return None
 
+    def to_state(self) -> dict[str, Any]:
+        """As JSON; `from_state` makes it again."""
+        state: dict[str, Any] = {"kinds": sorted(self.kinds)}
+        if self.element is not None:
+            state["element"] = self.element.to_state()
+        if self.fields:
+            state["fields"] = {name: field.to_state() for name, field in self.fields.items()}
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], depth: int = 0) -> FieldType:
+        made = cls(depth)
+        made.kinds = set(state.get("kinds", ()))
+        if "element" in state:
+            made.element = cls.from_state(state["element"], depth + 1)
+        made.fields = {name: cls.from_state(field, depth + 1) for name, field in state.get("fields", {}).items()}
+        return made
+
     def _int_kind(self, value: int) -> str:
         if -_MAX_EXACT_FLOAT <= value <= _MAX_EXACT_FLOAT:
             return "int"
@@ -112,10 +130,23 @@ class FieldType:
 class TableSchema:
     """The columns of a table: every field of the records, in the order of first appearance."""
 
-    def __init__(self, columns: tuple[str, ...] = (), *, typed: bool) -> None:
+    def __init__(self, columns: tuple[str, ...] = (), *, typed: bool, fixed: bool = False) -> None:
+        """`fixed`: there are no other columns than these."""
         self._typed = typed
+        self._fixed = fixed
+        self._requested = columns
         self.field_types: dict[str, FieldType] = {name: FieldType() for name in columns}
         self._by_stage: dict[str, set[str]] = {}
+
+    def to_state(self) -> dict[str, Any]:
+        """The columns and their types as JSON, for `remember`."""
+        return {name: field_type.to_state() for name, field_type in self.field_types.items()}
+
+    def remember(self, state: Mapping[str, Any]) -> None:
+        """Have the columns and types of an earlier table: columns stay, in their order, and types only widen."""
+        for name, field_state in state.items():
+            if name in self.field_types or not self._fixed:
+                self.field_types[name] = FieldType.from_state(field_state)
 
     def add(self, stage: str, record: Mapping[str, Any]) -> None:
         known = self._by_stage.get(stage)
@@ -134,8 +165,8 @@ class TableSchema:
 
     @property
     def missing_columns(self) -> tuple[str, ...]:
-        """Columns that no record has."""
-        return tuple(name for name in self.field_types if not any(name in fields for fields in self._by_stage.values()))
+        """Requested columns that no record has."""
+        return tuple(name for name in self._requested if not any(name in fields for fields in self._by_stage.values()))
 
     @property
     def differing_stages(self) -> tuple[str, ...]:

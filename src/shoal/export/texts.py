@@ -9,12 +9,11 @@ from xml.sax.saxutils import escape, quoteattr
 
 from shoal.errors import InvalidRecord
 from shoal.export.formats import Format
-from shoal.export.records import LineMaker, decode_record
+from shoal.export.records import LineMaker, StoredRecord, decode_record
 from shoal.export.tables import cell_text
-from shoal.model.views import ResultRow
 
 # Names that every XML parser takes: ASCII and Latin-1 letters, no colon, not beginning with "xml".
-_XML_NAME = re.compile(r"(?!xml)[a-z_à-öø-ÿ][a-z0-9_.à-öø-ÿ-]*", re.IGNORECASE)
+_XML_NAME = re.compile(r"(?![xX][mM][lL])[A-Za-z_À-ÖØ-öø-ÿ][A-Za-z0-9_.À-ÖØ-öø-ÿ-]*")
 # What XML 1.0 cannot contain, not even escaped.
 _XML_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # A parser turns a bare carriage return into a line feed.
@@ -26,7 +25,7 @@ class TextWriter(Protocol):
 
     def __init__(self, lines: LineMaker) -> None: ...
 
-    def page(self, rows: Sequence[ResultRow]) -> bytes: ...
+    def page(self, rows: Sequence[StoredRecord]) -> bytes: ...
 
     def end(self) -> bytes: ...
 
@@ -37,7 +36,7 @@ class JsonLines:
     def __init__(self, lines: LineMaker) -> None:
         self._line = lines.line
 
-    def page(self, rows: Sequence[ResultRow]) -> bytes:
+    def page(self, rows: Sequence[StoredRecord]) -> bytes:
         return "".join(f"{self._line(row)}\n" for row in rows).encode()
 
     def end(self) -> bytes:
@@ -51,7 +50,7 @@ class JsonArray:
         self._line = lines.line
         self._before = "[\n"
 
-    def page(self, rows: Sequence[ResultRow]) -> bytes:
+    def page(self, rows: Sequence[StoredRecord]) -> bytes:
         if not rows:
             return b""
         text = self._before + ",\n".join(map(self._line, rows))
@@ -73,7 +72,7 @@ class XmlDocument:
         self._line = lines.line
         self._before = '<?xml version="1.0" encoding="UTF-8"?>\n<records>\n'
 
-    def page(self, rows: Sequence[ResultRow]) -> bytes:
+    def page(self, rows: Sequence[StoredRecord]) -> bytes:
         text = self._before + "".join(f"<record>{self._record(row)}</record>\n" for row in rows)
         self._before = ""
         return text.encode()
@@ -81,7 +80,7 @@ class XmlDocument:
     def end(self) -> bytes:
         return f"{self._before}</records>\n".encode()
 
-    def _record(self, row: ResultRow) -> str:
+    def _record(self, row: StoredRecord) -> str:
         try:
             return "".join(_fields(decode_record(row, self._line(row))))
         except RecursionError:

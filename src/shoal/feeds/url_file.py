@@ -47,6 +47,16 @@ _decode_item_line = msgspec.json.Decoder(_ItemLine).decode
 _FIELDS = tuple(name for name in _ItemLine.__struct_fields__ if name != "url")
 
 
+def item_from_json(text: str, make: Callable[..., NewItem], what: str = "line") -> NewItem:
+    """The item that a JSON object describes; `make` as for `UrlFile`. Raises UsageError, which calls it `what`."""
+    try:
+        found = _decode_item_line(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"The {what} is not a JSON object that describes an item: {error}.") from None
+    fields = {name: value for name in _FIELDS if (value := getattr(found, name)) is not None}
+    return make(found.url, **fields)
+
+
 class UrlFile:
     """The items of a file or of standard input (`-`), read in constant memory.
 
@@ -115,21 +125,13 @@ class UrlFile:
                     numbers.skip()
                     continue
                 try:
-                    item = make(text) if text[0] != "{" else self._from_object(text)
+                    item = make(text) if text[0] != "{" else item_from_json(text, make)
                 except UsageError as error:
                     item = self._invalid_item(error.message)
             else:
                 item = self._invalid_item(line.why)
             numbers.count += 1
             yield item
-
-    def _from_object(self, text: str) -> NewItem:
-        try:
-            found = _decode_item_line(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise UsageError(f"The line is not a JSON object that describes an item: {error}.") from None
-        fields = {name: value for name in _FIELDS if (value := getattr(found, name)) is not None}
-        return self._make(found.url, **fields)
 
     def _invalid_item(self, why: str) -> NewItem:
         # The intake also reports only its first errors.
@@ -151,7 +153,7 @@ class UrlFile:
 
     async def _read_when_ready(self, file: FileIO) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            await _wait_readable(file.fileno())
+            await wait_readable(file.fileno())
         return self._read(file)
 
 
@@ -177,7 +179,7 @@ class _LineNumbers:
         return position + 1 + (self._skipped_before[run - 1] if run else 0)
 
 
-async def _wait_readable(fd: int) -> None:
+async def wait_readable(fd: int) -> None:
     """Wait until a pipe, a terminal or a socket has input, or has ended."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()

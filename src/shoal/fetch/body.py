@@ -7,7 +7,7 @@ Bodies are decompressed here and not by aiohttp, so that the size cap applies to
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, read_bom, to_unicode
@@ -31,7 +31,7 @@ FALLBACK = "cp1252"
 
 # Python's names of the encodings of the WHATWG standard. Others are ignored: some of Python's codecs are not encodings
 # of text (base64, rot13, zlib), and others take quadratic time (punycode, idna).
-_WEB_ENCODINGS = frozenset(
+WEB_ENCODINGS = frozenset(
     {
         *(f"cp{number}" for number in (866, 874, 932, 949, *range(1250, 1259))),
         *(f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
@@ -111,7 +111,7 @@ async def read_body(
 
     Its size is reserved in `memory`. Raises Permanent for a body above the cap and Transient for broken compression.
     """
-    inflater = _inflater_of(response)
+    inflater = inflater_of(response.headers, str(response.url))
     length = response.content_length
     content_type = response.headers.get("Content-Type", "").lower()
     if length is not None and response.method != "HEAD":
@@ -153,8 +153,9 @@ def too_large_error(url: str, cap: int) -> Permanent:
     return Permanent(f"{url} is larger than {cap} bytes")
 
 
-def _inflater_of(response: ClientResponse) -> Inflater | None:
-    encoding = response.headers.get("Content-Encoding")
+def inflater_of(headers: Mapping[str, str], url: str) -> Inflater | None:
+    """What decompresses a body; None for one that is not compressed. Raises Permanent for an unknown encoding."""
+    encoding = headers.get("Content-Encoding")
     if encoding is None:
         return None
     name = encoding.strip().lower()
@@ -162,7 +163,7 @@ def _inflater_of(response: ClientResponse) -> Inflater | None:
         return None
     if name in ("gzip", "x-gzip", "deflate"):
         return Inflater(deflate=True)
-    raise Permanent(f"{response.url} has the content encoding {name[:40]!r}; accepted are {ACCEPT_ENCODING}")
+    raise Permanent(f"{url} has the content encoding {name[:40]!r}; accepted are {ACCEPT_ENCODING}")
 
 
 def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
@@ -188,4 +189,4 @@ def decode(body: bytes, content_type: str, *, markup: bool) -> tuple[str, str]:
 
 
 def _web_encoding(encoding: str | None) -> str | None:
-    return encoding if encoding in _WEB_ENCODINGS else None
+    return encoding if encoding in WEB_ENCODINGS else None

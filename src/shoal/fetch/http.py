@@ -9,6 +9,8 @@ import errno
 import os
 import select
 import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -32,7 +34,7 @@ NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
-    from shoal.fetch.page import Request, RequestGate
+    from shoal.fetch.page import Request, RequestGate, ResponseStream
 
     _Pollers = WeakKeyDictionary[asyncio.Protocol, select.poll]
 
@@ -96,6 +98,26 @@ def _make_poller(transport: asyncio.Transport) -> select.poll:
     return poller
 
 
+class HttpStream:
+    """The body of a response, piece by piece; at most two of aiohttp's buffers are in memory."""
+
+    def __init__(self, url: str, response: aiohttp.ClientResponse) -> None:
+        self.url = url
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+
+    @property
+    def content_length(self) -> int | None:
+        return self._response.content_length
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except NETWORK_ERRORS as error:
+            raise to_attempt_error(error, self.url) from error
+
+
 class HttpFetcher:
     """A Fetcher for http and https. Created anywhere, used inside one event loop.
 
@@ -132,14 +154,8 @@ class HttpFetcher:
         memory = reservation()
         seconds = 0.0
         while True:
-            cookies = "" if jar is None else self._jars.header(jar, chain.target)
-            started, response = await self._request(chain, gate, cookies)
-            hop = chain.hop
+            started, response, location, new_cookies = await self._next_response(chain, gate, jar)
             try:
-                new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
-                if jar is not None and new_cookies:
-                    self._jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
-                location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
                 if location is None:
                     body = await read_body(response, cap, truncate=request.truncate, memory=memory)
                     break
@@ -152,9 +168,11 @@ class HttpFetcher:
                 raise
             finally:
                 if gate is not None:
-                    gate.request_done(hop)
+                    gate.request_done(chain.hop)
             seconds += perf_counter() - started
             chain.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
+            if gate is not None:
+                await gate.on_redirect(chain.url, chain.method)
         page = Page(
             chain.url,
             requested_url=request.url,
@@ -171,9 +189,39 @@ class HttpFetcher:
             page._memory = memory
         return page
 
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AsyncIterator[ResponseStream]:
+        chain = RedirectChain(request)
+        while True:
+            _, response, location, new_cookies = await self._next_response(chain, gate, jar)
+            try:
+                if location is None:
+                    yield HttpStream(chain.url, response)
+                    return
+                await _drain_redirect(response, chain.url)
+            finally:
+                response.close()  # a connection whose body was read to its end is in the pool already
+                if gate is not None:
+                    gate.request_done(chain.hop)
+            chain.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+    async def _next_response(
+        self, chain: RedirectChain, gate: RequestGate | None, jar: str | None
+    ) -> tuple[float, aiohttp.ClientResponse, str | None, bool]:
+        """When the request was sent, the response without its body, where it redirects to, and if it set cookies."""
+        cookies = "" if jar is None else self._jars.header(jar, chain.target)
+        started, response = await self._request(chain, gate, cookies)
+        new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
+        if jar is not None and new_cookies:
+            self._jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
+        location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
+        return started, response, location, new_cookies
 
     async def _request(
         self, chain: RedirectChain, gate: RequestGate | None, cookies: str
@@ -242,6 +290,13 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         await response.read()
     else:
         response.release()
+
+
+async def _drain_redirect(response: aiohttp.ClientResponse, url: str) -> None:
+    try:
+        await _drain(response)
+    except NETWORK_ERRORS as error:
+        raise to_attempt_error(error, url) from error
 
 
 def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:

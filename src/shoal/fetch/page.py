@@ -6,28 +6,54 @@ A page is decoded and parsed on first use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from multidict import CIMultiDict
 
 from shoal.errors import Permanent
 from shoal.fetch import urls
+from shoal.fetch.link_filter import NON_PAGE_SUFFIXES, LinkFilter
+from shoal.model.item import NewItem
+from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     import can_ada
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.article import Article
+    from shoal.fetch.form import Form
+    from shoal.fetch.metadata import Metadata
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
+
+
+class LinkTarget(Protocol):
+    """A stage that links lead to."""
+
+    def item(self, target: str, /) -> NewItem: ...
+
+
+class LinkSource(Protocol):
+    """The item that a page belongs to: its URL and depth, and the items that links become."""
+
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def depth(self) -> int: ...
+    def item(self, url: str, to: str | None) -> NewItem:
+        """The item for a link, in the stage of that name or in the page's own."""
 
 
 class Page:
     """A response with any status.
 
     `url` is the URL after the redirects in `history`; `requested_url` the one of the request. `headers` ignore case.
-    `seconds` is the time of the requests, redirects included.
+    `seconds` is the time of the requests, redirects included. `link_source`: the item that it was fetched for.
     """
 
     __slots__ = (
@@ -41,6 +67,7 @@ class Page:
         "from_store",
         "headers",
         "history",
+        "link_source",
         "method",
         "not_modified",
         "requested_url",
@@ -71,6 +98,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
+        self.link_source: LinkSource | None = None
         self._memory: object = None  # the fetcher's reservation, released with the page
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
@@ -85,6 +113,31 @@ class Page:
         """A page for tests. Text is encoded as UTF-8; without a Content-Type it counts as HTML."""
         content = body.encode() if isinstance(body, str) else body
         return cls(url, status=status, headers=CIMultiDict(headers or {}), body=content)
+
+    def replace(
+        self,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: str | bytes | None = None,
+        url: str | None = None,
+    ) -> Page:
+        """A copy with other values, for an `after_response` hook. Text is encoded in the page's encoding."""
+        if isinstance(body, str):
+            body = body.encode(self.encoding, "xmlcharrefreplace" if self.content_type in _HTML_TYPES else "replace")
+        page = Page(
+            self.url if url is None else url,
+            status=self.status if status is None else status,
+            headers=self.headers if headers is None else CIMultiDict(headers),
+            body=self.body if body is None else body,
+            requested_url=self.requested_url,
+            method=self.method,
+            history=self.history,
+            seconds=self.seconds,
+        )
+        page.from_store, page.not_modified, page._memory = self.from_store, self.not_modified, self._memory
+        page.link_source = self.link_source
+        return page
 
     def __repr__(self) -> str:
         return f"<Page {self.status} {self.url} {len(self.body)} bytes>"
@@ -174,6 +227,67 @@ class Page:
                 found[url.partition("#")[0]] = None
         return list(found)
 
+    def form(self, css: str | None = None, *, name: str | None = None, index: int = 0) -> Form:
+        """A form of the page with the values it has: the first, or by a selector of it or of something in it, by its
+        name or id, by its position. Raises Permanent when there is none.
+        """
+        from shoal.fetch.form import find_form
+
+        return find_form(self, css, name, index)
+
+    def follow_links(
+        self,
+        *,
+        to: str | LinkTarget | None = None,
+        same_host: bool = True,
+        prefix: str | tuple[str, ...] = (),
+        allow: str | None = None,
+        deny: str | None = None,
+        depth: int | None = None,
+        css: str | None = None,
+        skip: tuple[str, ...] = NON_PAGE_SUFFIXES,
+    ) -> list[NewItem]:
+        """Items for the links of this page, to be yielded; the filters are those of `Follow`.
+
+        `to`: a stage or its name, by default the stage of the handler. A page that a test made belongs to no item: its
+        depth is 0, and its items name no stage unless `to` does.
+        """
+        prefixes = (prefix,) if isinstance(prefix, str) else tuple(prefix)
+        rules = _link_filter(same_host, prefixes, allow, deny, depth, css, tuple(skip))
+        source = self.link_source
+        found = rules.select(self, source and source.url, 0 if source is None else source.depth)
+        if to is not None and not isinstance(to, str):
+            return [to.item(url) for url in found]
+        if source is not None:
+            return [source.item(url, to) for url in found]
+        return [NewItem(url=url, stage=to, lane=host_or_none(url)) for url in found]
+
+    def metadata(self) -> Metadata:
+        """What the page says about itself: JSON-LD, microdata, OpenGraph, Twitter cards, <meta>, canonical link, title.
+
+        Broken parts are left out. Empty for a page that is not HTML.
+        """
+        from shoal.fetch.metadata import read_metadata
+
+        return read_metadata(self)
+
+    def article(
+        self,
+        *,
+        comments: bool = False,
+        tables: bool = True,
+        links: bool = False,
+        favor: Literal["precision", "recall"] | None = None,
+    ) -> Article:
+        """The article of the page: its text without navigation and advertisements, title, author, date.
+
+        It takes tens of milliseconds of processor time, so call it in a plain `def` stage, which runs in a thread.
+        Needs `shoal[articles]`. Raises Permanent for a page without an article.
+        """
+        from shoal.fetch.article import read_article
+
+        return read_article(self, comments=comments, tables=tables, links=links, favor=favor)
+
     def _build_selector(self) -> Selector:
         from parsel import Selector
 
@@ -219,6 +333,22 @@ class Page:
         return base
 
 
+@lru_cache(maxsize=256)
+def _link_filter(
+    same_host: bool,
+    prefix: tuple[str, ...],
+    allow: str | None,
+    deny: str | None,
+    depth: int | None,
+    css: str | None,
+    skip: tuple[str, ...],
+) -> LinkFilter:
+    """Kept, so that the expressions of a handler are compiled once."""
+    return LinkFilter(
+        same_host=same_host, prefix=prefix, allow=allow, deny=deny, depth=depth, css=css, skip=skip
+    ).checked("follow_links: ")
+
+
 def _selector_type(media: str) -> str:
     if media == "application/json" or media.endswith("+json"):
         return "json"
@@ -238,6 +368,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     truncate: bool = False
 
+    def replace(self, **changes: Any) -> Request:
+        """A copy with other values: `request.replace(url=...)`."""
+        return msgspec.structs.replace(self, **changes)
+
+    def with_headers(self, headers: Mapping[str, str]) -> Request:
+        """A copy with these headers in place of its own of the same names, whatever their case."""
+        merged = CIMultiDict(self.headers)
+        for name, value in headers.items():
+            merged[name] = value
+        return msgspec.structs.replace(self, headers=merged)
+
 
 class RequestGate(Protocol):
     """Callbacks with which the caller controls when a request is sent.
@@ -248,6 +389,9 @@ class RequestGate(Protocol):
 
     async def before_request(self, url: str, hop: int) -> None:
         """Called before each request. It may wait, and it may raise AttemptEnded to end the fetch."""
+
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Called when a response redirects, before `before_request` for its target. It may raise AttemptEnded."""
 
     async def before_send(self, hop: int) -> None:
         """Called with an open connection, right before the request is written. It may wait for the exact start time."""
@@ -262,6 +406,21 @@ class RequestGate(Protocol):
         """Called by the reader of a response that requests a wait."""
 
 
+class ResponseStream(Protocol):
+    """A response whose body is read piece by piece. `url` is the URL after redirects."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+
+    @property
+    def content_length(self) -> int | None:
+        """The size of the body as it is sent; None if the site does not tell."""
+
+    async def read(self) -> bytes:
+        """The next bytes as they were sent, compressed or not; empty at the end. Raises Transient when it breaks."""
+
+
 class Fetcher(Protocol):
     async def fetch(
         self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
@@ -270,6 +429,11 @@ class Fetcher(Protocol):
 
         `jar` names the cookies to send and keep; None keeps none. `max_body` replaces the fetcher's own size cap.
         """
+
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        """The response, whatever its status, with a body that is not read yet and of any size. Raises as `fetch`."""
 
     async def close(self) -> None:
         """Close the connections. The fetcher cannot be used afterwards."""

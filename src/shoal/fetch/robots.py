@@ -242,6 +242,9 @@ class _RecordingGate:
             self.refused = True
             raise
 
+    async def on_redirect(self, url: str, method: str) -> None:
+        """robots.txt is no page."""
+
     async def before_send(self, hop: int) -> None:
         await self._gate.before_send(hop)
 

@@ -24,7 +24,9 @@ from shoal.fetch.page import Page
 from shoal.model.url_key import key_hash, url_key
 
 if TYPE_CHECKING:
-    from shoal.fetch.page import Fetcher, Request, RequestGate
+    from contextlib import AbstractAsyncContextManager
+
+    from shoal.fetch.page import Fetcher, Request, RequestGate, ResponseStream
 
 _FORMAT = 1
 # Twice as fast as the default, for bodies a tenth larger.
@@ -170,6 +172,11 @@ class StoringFetcher:
             await self._store.put(page)
         return page
 
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        return self._fetcher.stream(request, gate=gate, jar=jar)
+
     async def close(self) -> None:
         await self._fetcher.close()
 
@@ -195,6 +202,11 @@ class StoreOnlyFetcher:
         if max_body is not None and len(page.body) > max_body:
             raise too_large_error(request.url, max_body)
         return await reserve_page_memory(page)
+
+    def stream(
+        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+    ) -> AbstractAsyncContextManager[ResponseStream]:
+        raise Permanent(f"{request.url} is not in the store; fetch it once without --from-store")
 
     async def close(self) -> None:
         return None

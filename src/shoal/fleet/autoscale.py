@@ -111,7 +111,7 @@ class PoolAutoscaler:
         # An item that dies at its first attempt, such as a missing page, is no sign of overload. Those that died of
         # transient errors have retries too.
         totals = AttemptTotals(
-            recent.done + recent.dead + recent.retried + recent.throttled,
+            recent.done + recent.dead + recent.skipped + recent.retried + recent.throttled,
             recent.retried + min(recent.dead, recent.retried),
             recent.throttled,
         )

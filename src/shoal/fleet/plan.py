@@ -149,7 +149,8 @@ async def read_workload(ledger: Ledger, run_id: str) -> Workload:
     for part in snapshot.partitions:
         waiting[part.partition] += part.counts.remaining
     rate = await recent_rate(ledger, snapshot)
-    busy = sum(1 for worker in await ledger.reads.workers(run_id, minutes=RECENT_MINUTES) if worker.done + worker.dead)
+    workers = await ledger.reads.workers(run_id, minutes=RECENT_MINUTES)
+    busy = sum(1 for worker in workers if worker.done + worker.dead + worker.skipped)
     return Workload(
         waiting=waiting,
         done=snapshot.counts.done,

@@ -21,6 +21,7 @@ class WorkerTotals(msgspec.Struct, frozen=True, kw_only=True):
 
     done: int = 0
     dead: int = 0
+    skipped: int = 0
 
 
 class PoolWorkers:
@@ -57,7 +58,9 @@ class PoolWorkers:
             before = sums.get(number, WorkerTotals())
             mine = [work[worker.id] for worker in workers if worker.id in work and self._is_ours(worker, pid)]
             sums[number] = WorkerTotals(
-                done=before.done + sum(row.done for row in mine), dead=before.dead + sum(row.dead for row in mine)
+                done=before.done + sum(row.done for row in mine),
+                dead=before.dead + sum(row.dead for row in mine),
+                skipped=before.skipped + sum(row.skipped for row in mine),
             )
         return sums
 

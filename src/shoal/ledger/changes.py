@@ -89,12 +89,17 @@ class BaseChanges(ABC):
         *,
         limit: int = 1_000,
         max_bytes: int = DEFAULT_PAGE_BYTES,
+        until: ChangePosition | None = None,
     ) -> ChangePage:
         check_limit(limit)
         await self._number()
         run_no = None if which.run_id is None else (await self._catalog.run(which.run_id)).no
         begin = after.change - 1 if after.item else after.change
         rows = await self._queryable.fetch(self._sql["changes_after"], begin, WINDOW)
+        is_full = len(rows) == WINDOW
+        if until is not None and rows and rows[-1]["position"] > until.change:
+            rows = [row for row in rows if row["position"] <= until.change]
+            is_full = False
         chosen: list[tuple[Row, _Stage]] = []
         wanted, end = 0, after
         for row in rows:
@@ -105,7 +110,7 @@ class BaseChanges(ABC):
                     break
                 chosen.append((row, stage))
             end = ChangePosition(row["position"])
-        more = len(rows) == WINDOW or (bool(rows) and end.change < rows[-1]["position"])
+        more = is_full or (bool(rows) and end.change < rows[-1]["position"])
         if not chosen:
             return ChangePage(records=(), replaced=(), end=end, more=more)
         changes = await self._with_items(chosen, after)
@@ -175,6 +180,10 @@ class BaseChanges(ABC):
     ) -> bool:
         reasons = {ref: clean_error(reason) or "refused" for ref, reason in (dead or {}).items()}
         return await self._move(name, start, end, delivered, reasons)
+
+    async def keep_state(self, name: str, at: ChangePosition, before: str, state: str) -> bool:
+        at_parts = (at.change, at.item, at.n)
+        return bool(await self._queryable.fetch(self._sql["keep_cursor_state"], name, *at_parts, before, state))
 
     async def fail(self, name: str, error: str) -> None:
         await self._queryable.fetch(self._sql["fail_cursor"], name, clean_error(error))
@@ -260,4 +269,5 @@ def _cursor_from(row: Row) -> ResultCursor:
         moved_at=row["moved_at"],
         failing_since=row["failing_since"],
         last_error=row["last_error"],
+        state=row["state"] or "",
     )

@@ -39,6 +39,8 @@ class ClaimRow(msgspec.Struct, gc=False):
     url: str | None
     key: str | None
     payload: str | None
+    request: str | None
+    depth: int
     deferred: bool
     paced: bool
 
@@ -113,6 +115,8 @@ class QueueCache:
             row.rescues,
             row.max_attempts if row.max_attempts is not None else queue.max_attempts,
             row.paced,
+            row.request,
+            row.depth,
         )
 
 

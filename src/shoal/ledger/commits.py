@@ -11,7 +11,7 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.intake import QueuedItems, assign_queues
 from shoal.model.item import Lease, PreparedItem, prepare
 from shoal.model.json_text import json_text
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.views import CommitReport
 
 MAX_DETAIL_BYTES = 64 << 10
@@ -25,6 +25,18 @@ class BaseCommits(ABC):
     @abstractmethod
     async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
         """One transaction. Each item appears once, and everything has been checked."""
+
+    @abstractmethod
+    async def _visit_redirect(self, worker_no: int, visit: RedirectVisit, queued: QueuedItems) -> RedirectReply:
+        """One transaction. `queued` has the target alone."""
+
+    async def visit_redirect(self, worker: str, visit: RedirectVisit) -> RedirectReply:
+        no = await self._catalog.worker_no(worker)
+        run = await self._catalog.run_by_no(visit.lease.run_no)
+        queued = await assign_queues(
+            self._catalog, [visit.target], [run.stage_id(visit.target.stage)], [visit.lease.item]
+        )
+        return await self._visit_redirect(no, visit, queued)
 
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         _check_finished(finished)

@@ -288,7 +288,8 @@ def _delayed_reason(item: ItemView, reason: str | None, lane: LaneView | None, n
         case "retry":
             text = f"Try {item.tries + 1} of {item.max_attempts} is scheduled; the last one failed: {item.error}."
         case "throttled":
-            text = f"The site asked to wait: {item.error}."
+            another = (item.error or "").startswith("redirects to ")
+            text = f"It {item.error}." if another else f"The site asked to wait: {item.error}."
         case "not_before":
             text = "It was enqueued not to start before a set time."
         case "blocked":

@@ -60,6 +60,8 @@ async def prepared_chunks(
         chunk.items.append(item)
         if item.payload is not None:
             size += len(item.payload)
+        if item.request is not None:
+            size += len(item.request)
         if len(chunk.items) >= CHUNK_ITEMS or size >= CHUNK_BYTES:
             yield chunk
             chunk, size = Chunk([]), 0
@@ -70,6 +72,8 @@ async def prepared_chunks(
 def _prepare(entry: Entry, stage: str) -> PreparedItem:
     if isinstance(entry, NewItem):
         return prepare(entry, stage)
+    if isinstance(entry, PreparedItem):
+        return entry
     if isinstance(entry, bytes):
         try:
             entry = entry.decode()
@@ -78,7 +82,7 @@ def _prepare(entry: Entry, stage: str) -> PreparedItem:
     if not isinstance(entry, str):
         raise InvalidItem(f"An entry must be a URL or a NewItem, not {type(entry).__name__}.")
     # A plain URL, by far the most frequent entry, does not need the checks of `prepare`.
-    return PreparedItem(stage, key_hash(url_key(entry)), None, entry, None, "", None, 0, 0.0, None)
+    return PreparedItem(stage, key_hash(url_key(entry)), None, entry, None, "", None, 0, 0.0, None, None, 0)
 
 
 async def _iterate(entries: Entries) -> AsyncIterator[Entry]:

@@ -21,9 +21,9 @@ from shoal.model.changes import (
     RecordRef,
     ResultCursor,
 )
-from shoal.model.item import ClaimedItem, Lease, NewItem
+from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.run import Run, RunSpec
 from shoal.model.views import (
     AttemptView,
@@ -41,6 +41,7 @@ from shoal.model.views import (
     PartitionProgress,
     RecentActivity,
     ResultRow,
+    SortedResult,
     StaleClaim,
     UpkeepReport,
     WaitReason,
@@ -49,7 +50,7 @@ from shoal.model.views import (
 from shoal.model.worker import ALL_WORK, HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerView
 
 ALL_ITEMS = ItemFilter()
-Entry = str | bytes | NewItem
+Entry = str | bytes | NewItem | PreparedItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 # Called with the number of items that a bulk change has processed so far.
 OnProgress = Callable[[int], object]
@@ -143,6 +144,14 @@ class Commits(Protocol):
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
         """Results, follow-ups, attempts, outcomes, lanes and counts of these attempts, in one transaction."""
 
+    async def visit_redirect(self, worker: str, visit: RedirectVisit) -> RedirectReply:
+        """Decide whether an attempt may request the target of a redirect: each page is visited by one item.
+
+        A new target becomes an alias of the item: an item that has ended as skipped, so that links to it are
+        duplicates. If the target is the page of another item, this item ends as skipped; committing it again is
+        reported as repeated.
+        """
+
 
 class Changes(Protocol):
     """The log of what stored results, in the order in which readers see it, and named cursors into it.
@@ -158,8 +167,12 @@ class Changes(Protocol):
         *,
         limit: int = 1_000,
         max_bytes: int = 8 << 20,
+        until: ChangePosition | None = None,
     ) -> ChangePage:
-        """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk)."""
+        """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk).
+
+        `until`: as if the log ended with this change.
+        """
 
     async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
         """How many records were stored behind a position, and since when. Costs the same however many."""
@@ -188,6 +201,9 @@ class Changes(Protocol):
 
         False: another process has moved it. Clears the error of the cursor.
         """
+
+    async def keep_state(self, name: str, at: ChangePosition, before: str, state: str) -> bool:
+        """Store a text with a cursor if it is still at this position and its text is still `before`."""
 
     async def fail(self, name: str, error: str) -> None:
         """Record why a cursor does not move, and since when."""
@@ -325,7 +341,10 @@ class Steering(Protocol):
     async def retry(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
-        """Make dead (or cancelled) items ready again, in small steps; `limit` for a trial of a few."""
+        """Make dead items ready again, in small steps; `limit` for a trial of a few.
+
+        Skipped and cancelled items only if `which.states` names these states.
+        """
 
     async def cancel(
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
@@ -339,7 +358,7 @@ class Reads(Protocol):
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
-        """Per worker: leased now, done and dead in the last minutes; most done first."""
+        """Per worker: leased now, done, dead and skipped in the last minutes; most done first."""
 
     async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
         """What ended in the last minutes, including the current one, and when something last ended."""
@@ -364,6 +383,19 @@ class Reads(Protocol):
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
+
+    async def results_by_record_key(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records whose key is unique in the run, sorted by the hash of their key."""
+
+    async def results_by_item_key(
+        self, run_id: str, *, stage: str, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        """The records of a stage without a key, sorted by the hash of their item's key, then by n.
+
+        A page may be short, even empty, while its cursor says that more follow.
+        """
 
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         """The first and the last item of a run that have a record; None when none has."""

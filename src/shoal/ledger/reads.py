@@ -21,7 +21,7 @@ from shoal.ledger.rows import (
     lane_from,
     scaling_from,
 )
-from shoal.model.item import FINAL_STATES, ItemState
+from shoal.model.item import FINAL_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.outcome import OutcomeClass
 from shoal.model.url_key import key_hash
 from shoal.model.views import (
@@ -35,6 +35,7 @@ from shoal.model.views import (
     PartitionProgress,
     RecentActivity,
     ResultRow,
+    SortedResult,
     StaleClaim,
     WaitReason,
     WorkerProgress,
@@ -43,7 +44,8 @@ from shoal.model.views import (
 SCAN_WINDOW = 1_000
 # So many items are read for one page when no index answers the filter; some tens of milliseconds.
 MAX_SCANNED = 50_000
-_RETRYABLE = {ItemState.DEAD, ItemState.CANCELLED}
+_ITEM_RECORD = ("key", "url", "record")
+_LAST_RECORD = 2**31 - 1
 
 
 class SqlReads:
@@ -144,6 +146,35 @@ class SqlReads:
         ends_at = [(end["item"], end["n"]) for end in ends] + [(row.item, row.n) for row in rows[-1:]]
         return CursorPage(rows, "{}.{}".format(*max(ends_at)) if ends else None)
 
+    async def results_by_record_key(
+        self, run_id: str, *, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        run = await self._catalog.run(run_id)
+        check_limit(limit)
+        after, _ = _place(cursor)
+        found = await self._db.fetch(self._sql["results_by_record_key"], run.no, after, limit)
+        rows = tuple(SortedResult((row[0], 0), ResultRow(*row[1:], "new", "run")) for row in map(tuple, found))
+        return CursorPage(rows, f"{rows[-1].place[0].hex()}.0" if len(rows) == limit else None)
+
+    async def results_by_item_key(
+        self, run_id: str, *, stage: str, cursor: str | None = None, limit: int = 1000
+    ) -> CursorPage[SortedResult]:
+        run = await self._catalog.run(run_id)
+        check_limit(limit)
+        stage_id, (after, n) = run.stage_id(stage), _place(cursor)
+        found = await self._db.fetch(self._sql["results_by_item_key"], run.no, stage_id, after, n, limit, limit)
+        rows = tuple(
+            SortedResult(
+                (row["key_hash"], row["n"]),
+                ResultRow(row["item"], row["n"], stage, *map(row.__getitem__, _ITEM_RECORD)),
+            )
+            for row in found
+        )
+        if len(rows) == limit:
+            return CursorPage(rows, f"{rows[-1].place[0].hex()}.{rows[-1].place[1]}")
+        ends = await self._db.fetch(self._sql["item_key_window_end"], stage_id, after, limit)
+        return CursorPage(rows, f"{ends[0][0].hex()}.{_LAST_RECORD}" if ends else None)
+
     async def result_span(self, run_id: str) -> tuple[int, int] | None:
         run = await self._catalog.run(run_id)
         first, last = await self._db.row(self._sql["result_span"], run.no)
@@ -239,7 +270,7 @@ class SqlReads:
             await add_scanned("find_attempted", 3, run_no, after, most, which.outcome, which.error)
         if ItemState.DONE in states and which.error is None and which.outcome in (None, OutcomeClass.DONE):
             await add_scanned("find_done", 4, run_no, some, after, most)
-        for state in _RETRYABLE.intersection(states):
+        for state in set(RETRYABLE_STATES).intersection(states):
             await add_scanned("find_ended", 4, run_no, some, after, most, state.value, which.outcome, which.error)
         # Ids beyond the end of another table's list would be out of order.
         seen_to = min((end for _, end in found if end is not None), default=None)
@@ -259,6 +290,19 @@ class SqlReads:
             raise NotFound(f"The run {run_id} has no item {key if key is not None else id!r}.")
         found_row: Row = rows[0]
         return found_row
+
+
+def _place(cursor: str | None) -> tuple[bytes, int]:
+    """The hash and the position that a cursor of a sorted list names."""
+    if cursor is None:
+        return b"", -1
+    text, _, n = cursor.partition(".")
+    try:
+        return bytes.fromhex(text), int(n)
+    except ValueError:
+        raise UsageError(
+            f"{cursor!r} is not a cursor of this list.", remedy="Use the cursor of the previous page, or none."
+        ) from None
 
 
 def _matches(view: ItemView, which: ItemFilter) -> bool:

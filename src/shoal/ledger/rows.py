@@ -108,6 +108,8 @@ def item_from(row: Row) -> ItemView:
         key=row["key"],
         url=row["url"],
         payload=msgspec.json.decode(row["payload"]) if row["payload"] else None,
+        request=msgspec.json.decode(row["request"]) if row["request"] else None,
+        depth=row["depth"],
         lane=row["lane"],
         priority=row["priority"],
         max_attempts=row["max_attempts"],

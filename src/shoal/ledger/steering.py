@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from shoal.errors import InvalidSetting
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.protocols import OnProgress, Reads
-from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
+from shoal.model.item import FINAL_STATES, OPEN_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.views import ItemFilter
 
 PAGE = 1_000
 # An item that moves between two tables while they are read may be missed, so there is another pass.
 MAX_PASSES = 3
-RETRYABLE = (ItemState.DEAD, ItemState.CANCELLED)
 
 
 class BaseSteering(ABC):
@@ -56,9 +55,9 @@ class BaseSteering(ABC):
     ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or (ItemState.DEAD,))
-        if not set(which.states) <= set(RETRYABLE):
+        if not set(which.states) <= set(RETRYABLE_STATES):
             raise InvalidSetting(
-                f"Items that are {', '.join(which.states)} cannot be retried: only dead and cancelled items can."
+                f"Items that are {', '.join(which.states)} cannot be retried; dead, skipped and cancelled ones can."
             )
         retried = await self._change(run_id, which, limit, on_progress, lambda items: self._retry(no, items))
         await self._record_event(no, by, "items.retried", run_id, {"items": retried})

@@ -102,7 +102,7 @@ class ChangeLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultCursor(msgspec.Struct, frozen=True, kw_only=True):
-    """A named cursor. `dead_letters` counts up to 1,000."""
+    """A named cursor. `dead_letters` counts up to 1,000. `state`: what its owner keeps with it."""
 
     name: str
     position: ChangePosition
@@ -112,6 +112,7 @@ class ResultCursor(msgspec.Struct, frozen=True, kw_only=True):
     moved_at: dt.datetime | None
     failing_since: dt.datetime | None
     last_error: str | None
+    state: str = ""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):

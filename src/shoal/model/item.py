@@ -10,11 +10,13 @@ import msgspec
 
 from shoal.errors import InvalidItem
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
+from shoal.model.request import ItemRequest, request_text
 from shoal.model.url_key import MAX_KEY_BYTES, check_text, key_hash, url_key
 
 MAX_NAME_BYTES = 255
 MAX_DELAY_SECONDS = 366 * 86_400.0
 PRIORITY_RANGE = (-1_000_000, 1_000_000)
+MAX_DEPTH = 32_767
 
 
 class ItemState(StrEnum):
@@ -24,11 +26,13 @@ class ItemState(StrEnum):
     LEASED = "leased"
     DONE = "done"
     DEAD = "dead"
+    SKIPPED = "skipped"
     CANCELLED = "cancelled"
 
 
 OPEN_STATES = (ItemState.READY, ItemState.WAITING, ItemState.DELAYED, ItemState.LEASED)
-FINAL_STATES = (ItemState.DONE, ItemState.DEAD, ItemState.CANCELLED)
+FINAL_STATES = (ItemState.DONE, ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED)
+RETRYABLE_STATES = (ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED)
 
 
 class NewItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,8 @@ class NewItem(msgspec.Struct, frozen=True, kw_only=True):
 
     `key` identifies duplicates within run and stage; the default is the URL's key. `priority`: smaller is first, 0 is
     normal. Items of a `lane` share a limit and a delay. `partition` is an affinity: workers prefer theirs. `delay`: not
-    before so many seconds from now.
+    before so many seconds from now. `request`: what is sent besides a plain GET. `depth`: how many items led to it;
+    None for one more than the item that yields it.
     """
 
     url: str | None = None
@@ -48,6 +53,8 @@ class NewItem(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     delay: float = 0.0
     max_attempts: int | None = None
+    request: ItemRequest | None = None
+    depth: int | None = None
 
 
 class PreparedItem(msgspec.Struct, frozen=True, gc=False):
@@ -63,6 +70,8 @@ class PreparedItem(msgspec.Struct, frozen=True, gc=False):
     priority: int
     delay: float
     max_attempts: int | None
+    request: str | None
+    depth: int
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -94,6 +103,8 @@ class ClaimedItem(msgspec.Struct, frozen=True, gc=False):
     rescues: int
     max_attempts: int
     paced: bool = False
+    request_json: str | None = None
+    depth: int = 0
 
     @property
     def lease(self) -> Lease:
@@ -116,13 +127,16 @@ def priority_from_higher_first(priority: int) -> int:
 
 def prepare(new: NewItem, default_stage: str) -> PreparedItem:
     """Check one item and compute its key. Raises InvalidItem; has no other effect."""
-    if new.key is not None:
-        check_text("key", new.key, MAX_KEY_BYTES)
+    own_key = new.key
+    if own_key is not None:
+        check_text("key", own_key, MAX_KEY_BYTES)
         if new.url is not None:
             url_key(new.url)
-        key = new.key
+        key = own_key
     elif new.url is not None:
         key = url_key(new.url)
+        if new.request is not None and (own_key := new.request.key(key)) is not None:
+            key = own_key
     else:
         raise InvalidItem("The item has neither a url nor a key.")
     if new.payload is not None and not isinstance(new.payload, Mapping):
@@ -134,7 +148,7 @@ def prepare(new: NewItem, default_stage: str) -> PreparedItem:
     return PreparedItem(
         new.stage or default_stage,
         key_hash(key),
-        new.key,
+        own_key,
         new.url,
         json_text(new.payload, "payload", PAYLOAD_BYTES, InvalidItem) if new.payload is not None else None,
         new.partition,
@@ -142,6 +156,8 @@ def prepare(new: NewItem, default_stage: str) -> PreparedItem:
         _check_int("priority", new.priority, *PRIORITY_RANGE),
         _check_delay(new.delay),
         None if new.max_attempts is None else _check_int("max_attempts", new.max_attempts, 1, 1000),
+        None if new.request is None else request_text(new.request),
+        0 if new.depth is None else _check_int("depth", new.depth, 0, MAX_DEPTH),
     )
 
 

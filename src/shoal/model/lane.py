@@ -21,6 +21,8 @@ _SECONDS = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600),
     **dict.fromkeys(("d", "day", "days"), 86_400),
 }
+# functions/20_intake.sql has the same rule.
+_LOOPBACK = re.compile(r"(127(\.[0-9]+){3}|([a-z0-9-]+\.)*localhost|\[::1\])(:[0-9]+)?", re.ASCII)
 _EXAMPLES = "Write starts per time, such as 2/s, 30/min, 1/10s or 500/day."
 
 
@@ -30,6 +32,7 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
     `limit`: items outside `waiting` at once. `delay_min`..`delay_max`: seconds between two starts, chosen at random
     each time (equal values: no jitter). `ordered`: a sequential group of one run: one at a time, in order; an item that
     waits for a retry keeps its slot. `shared`: the lane is used by all runs (a host), otherwise by one run.
+    `loopback_limit`: if given, lanes of hosts on this machine have this limit and no delay.
     """
 
     limit: int = 1
@@ -37,10 +40,12 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
     delay_max: float = 0.0
     ordered: bool = False
     shared: bool = True
+    loopback_limit: int | None = None
 
     def checked(self) -> LanePolicy:
-        if type(self.limit) is not int or not 1 <= self.limit <= MAX_LANE_LIMIT:
-            raise InvalidSetting(f"A lane's limit is {self.limit!r}; it must be from 1 to {MAX_LANE_LIMIT}.")
+        for limit in (self.limit,) if self.loopback_limit is None else (self.limit, self.loopback_limit):
+            if type(limit) is not int or not 1 <= limit <= MAX_LANE_LIMIT:
+                raise InvalidSetting(f"A lane's limit is {limit!r}; it must be from 1 to {MAX_LANE_LIMIT}.")
         for name in ("delay_min", "delay_max"):
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= MAX_LANE_DELAY):
@@ -52,6 +57,11 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.ordered and (self.limit != 1 or self.shared):
             raise InvalidSetting("An ordered lane must have limit=1 and shared=False.")
         return self
+
+
+def is_loopback_lane(key: str) -> bool:
+    """Whether a lane is that of a host on this machine: `localhost:8000`, `127.0.0.1`, `[::1]:80`, `a.localhost`."""
+    return _LOOPBACK.fullmatch(key) is not None
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):

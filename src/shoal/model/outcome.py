@@ -27,7 +27,9 @@ class OutcomeClass(StrEnum):
     TRANSIENT = "transient"
     THROTTLED = "throttled"
     BLOCKED = "blocked"
-    # These three are set by the ledger, never by a worker.
+    SKIPPED = "skipped"
+    # The rest is set by the ledger, never by a worker. DUPLICATE: a redirect leads to the page of another item.
+    DUPLICATE = "duplicate"
     CRASHED = "crashed"
     POISON = "poison"
     RELEASED = "released"
@@ -38,6 +40,7 @@ class DecisionKind(StrEnum):
 
     DONE = "done"
     DEAD = "dead"
+    SKIPPED = "skipped"
     RETRY = "retry"
     THROTTLED = "throttled"
     PUT_OFF = "put_off"
@@ -81,7 +84,7 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A finished attempt, as a worker commits it.
 
     `records` are JSON texts (see `record_text`); `record_keys` is empty or has the key of each of them. Follow-ups that
-    are prepared are not checked again.
+    are prepared are not checked again. Records and follow-ups are stored when the item is done or dead.
     """
 
     lease: Lease
@@ -91,6 +94,39 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     follow_ups: tuple[NewItem | PreparedItem, ...] = ()
     seconds: float = 0.0
     detail: Mapping[str, Any] | None = None
+
+
+class RedirectVisit(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that is about to request the target of a redirect.
+
+    `via`: the key hash of the target before, when that redirected in turn. `shown`: the target's URL for messages.
+    """
+
+    lease: Lease
+    target: PreparedItem
+    via: bytes | None = None
+    shown: str = ""
+    seconds: float = 0.0
+
+
+class VisitDecision(StrEnum):
+    """What the attempt does with the target of a redirect.
+
+    VISIT: request it. DUPLICATE: it is the page of another item; the ledger has ended this item as skipped. WAIT: an
+    item that runs now has the same target, so try again later. LOST: the lease is no longer valid.
+    """
+
+    VISIT = "visit"
+    DUPLICATE = "duplicate"
+    WAIT = "wait"
+    LOST = "lost"
+
+
+class RedirectReply(msgspec.Struct, frozen=True):
+    """`same_as`: the item whose page the target is, if it is another one."""
+
+    decision: VisitDecision
+    same_as: int | None = None
 
 
 DONE = AttemptDecision(DecisionKind.DONE, OutcomeClass.DONE)
@@ -119,6 +155,8 @@ def decide_attempt(
             return DONE
         case OutcomeClass.PERMANENT:
             return AttemptDecision(DecisionKind.DEAD, outcome, 0.0, error)
+        case OutcomeClass.SKIPPED:
+            return AttemptDecision(DecisionKind.SKIPPED, outcome, 0.0, error)
         case OutcomeClass.THROTTLED:
             wait = policy.delay(tries + 1, rng) if retry_after is None else max(0.0, retry_after)
             kind = DecisionKind.THROTTLED if own_lane else DecisionKind.PUT_OFF

@@ -33,6 +33,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     leased: int = 0
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     cancelled: int = 0
     results: int = 0
     duplicates: int = 0
@@ -63,7 +64,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        return self.remaining + self.done + self.dead + self.cancelled
+        return self.remaining + self.done + self.dead + self.skipped + self.cancelled
+
+    @property
+    def ended(self) -> int:
+        """Items that an attempt ended: done, dead or skipped."""
+        return self.done + self.dead + self.skipped
 
 
 def sum_counts(many: Iterable[Counts]) -> Counts:
@@ -126,6 +132,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     url: str | None
     payload: Mapping[str, Any] | None
+    request: Mapping[str, Any] | None
+    depth: int
     lane: str | None
     priority: int
     max_attempts: int
@@ -178,6 +186,7 @@ class ResultRow(msgspec.Struct, frozen=True, gc=False):
 
     `record_key`: the JSON text of the record's own key, if its stage has one; `change`: whether the run stored it as
     `new`, or whether it replaced one of an earlier run that was different (`changed`) or not (`unchanged`).
+    `record_scope`: where the key is unique, `run` or `scraper`.
     """
 
     item: int
@@ -188,6 +197,14 @@ class ResultRow(msgspec.Struct, frozen=True, gc=False):
     record: str
     record_key: str | None = None
     change: str | None = None
+    record_scope: str | None = None
+
+
+class SortedResult(msgspec.Struct, frozen=True, gc=False):
+    """A record in a list that is sorted by `place`: the same in all runs for what is the same record."""
+
+    place: tuple[bytes, int]
+    row: ResultRow
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +212,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     leased: int
     done: int
     dead: int
+    skipped: int
 
 
 class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +239,7 @@ class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
 
     done: int
     dead: int
+    skipped: int
     retried: int
     throttled: int
     results: int

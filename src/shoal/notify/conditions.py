@@ -16,7 +16,15 @@ from shoal.model.redaction import redacted
 from shoal.model.run import COLLECTION_KEY_PREFIX, COLLECTION_SCRAPER_PREFIX, DeadLimit, Run, RunState
 from shoal.model.views import Counts, FailedItem, ItemFilter, RecentActivity, WaitReason
 from shoal.observe.failures import FailureGroup, group_failures, read_failures
-from shoal.observe.formatting import format_duration, format_percent, format_rate, format_time, pluralize, printable
+from shoal.observe.formatting import (
+    format_duration,
+    format_ends,
+    format_percent,
+    format_rate,
+    format_time,
+    pluralize,
+    printable,
+)
 from shoal.observe.meter import recent_rate
 from shoal.observe.sinks import SinkStatus
 from shoal.observe.snapshot import Snapshot, find_bottleneck, take_snapshot
@@ -86,7 +94,7 @@ def end_condition(run: Run, counts: Counts, rules: AlertRules) -> AlertCondition
         kind = AlertKind.FAILURE
         text = f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}."
     else:
-        kind, text = AlertKind.FINISH, f"The run finished after {took}: {counts.done} done, {counts.dead} dead."
+        kind, text = AlertKind.FINISH, f"The run finished after {took}: {_ends(counts)}."
     if (run.idempotency_key or "").startswith(COLLECTION_KEY_PREFIX):
         return None  # the collection's own alert lists its members
     return AlertCondition(kind=kind, episode=_timestamp(run.finished_at), text=text)
@@ -108,7 +116,7 @@ def running_conditions(
         text = f"Nothing has ended for {format_duration(quiet)}, and {pluralize(counts.remaining, 'item')} remain."
         conditions.append(AlertCondition(kind=AlertKind.STALL, episode=_timestamp(recent.quiet_since), text=text))
     failed = recent.dead + recent.retried
-    attempts = recent.done + failed
+    attempts = recent.done + recent.skipped + failed
     if attempts >= MIN_ATTEMPTS and rules.error_share.exceeded(failed, attempts):
         text = (
             f"{format_percent(failed / attempts)} of {attempts} attempts in the last {RECENT_MINUTES} minutes failed."
@@ -186,10 +194,14 @@ def _status_line(snapshot: Snapshot, rate: float | None, now: dt.datetime) -> st
     run, counts = snapshot.run, snapshot.counts
     return (
         f"{format_time(now)}: run {run.id} of {run.scraper} is {run.state.value}, "
-        f"started {format_time(run.created_at)}: {counts.done} done, {counts.dead} dead, "
+        f"started {format_time(run.created_at)}: {_ends(counts)}, "
         f"{counts.remaining} left ({counts.leased} leased), "
         f"{counts.results} records, {format_rate(rate)}."
     )
+
+
+def _ends(counts: Counts) -> str:
+    return format_ends(counts.done, counts.dead, counts.skipped)
 
 
 def _bottleneck_lines(snapshot: Snapshot) -> list[str]:

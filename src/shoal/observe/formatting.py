@@ -33,6 +33,11 @@ def format_percent(share: float) -> str:
     return f"{math.floor(share * 100 + 1e-9)}%"
 
 
+def format_ends(done: int, dead: int, skipped: int) -> str:
+    """`12 done, 3 dead, 2 skipped`; skipped items are named only where there are some."""
+    return f"{done} done, {dead} dead" + (f", {skipped} skipped" if skipped else "")
+
+
 def pluralize(number: int | str, noun: str) -> str:
     """`1 item`, `2 items`, `10000 or more items`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

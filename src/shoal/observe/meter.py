@@ -39,6 +39,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     total: int
     dead: int
+    skipped: int
     share: float
     rate: float | None
     ok: float | None
@@ -76,9 +77,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
             return f"no items yet, waiting: {self.waiting_for}"
         ok = "-" if self.ok is None else format_percent(self.ok)
         done = format_percent(self.done / self.total if self.total else 0.0)
+        skipped = f"skipped {self.skipped} " if self.skipped else ""
         return (
             f"done {self.done}/{self.total} {done} {format_rate(self.rate)} ok {ok} "
-            f"waiting: {self.waiting_for} dead {self.dead} eta {self.eta_text}"
+            f"waiting: {self.waiting_for} dead {self.dead} {skipped}eta {self.eta_text}"
         )
 
 
@@ -101,7 +103,7 @@ class Meter:
 
     def read(self, snapshot: Snapshot, now: float) -> Reading:
         counts = snapshot.counts
-        self._add_sample(_Sample(now, counts.done + counts.dead, counts.total, snapshot.run.sealed))
+        self._add_sample(_Sample(now, counts.ended, counts.total, snapshot.run.sealed))
         rate = self._items_per_second(WINDOW_SECONDS)
         growing = self._is_growing(counts)
         finished = counts.done + counts.dead
@@ -111,6 +113,7 @@ class Meter:
             done=counts.done,
             total=counts.total,
             dead=counts.dead,
+            skipped=counts.skipped,
             share=(counts.total - counts.remaining) / counts.total if counts.total else 0.0,
             rate=None if rate is None else rate * 60,
             ok=counts.done / finished if finished else None,
@@ -190,20 +193,20 @@ async def recent_rate(ledger: Ledger, snapshot: Snapshot) -> float | None:
     """Items ended per minute: over the whole run when it has ended, otherwise over the last five minutes."""
     run, counts = snapshot.run, snapshot.counts
     if run.finished_at is not None:
-        return _rate(counts.done + counts.dead, (run.finished_at - run.created_at).total_seconds())
+        return _rate(counts.ended, (run.finished_at - run.created_at).total_seconds())
     clock = (await ledger.health.check()).clock
     workers = await ledger.reads.workers(run.id, minutes=RECENT_MINUTES)
     # The ledger counts per whole minute, and the current minute is not over: four full minutes and a part.
     covered = (RECENT_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
     seconds = min(covered, (clock - run.created_at).total_seconds())
-    return _rate(sum(worker.done + worker.dead for worker in workers), seconds)
+    return _rate(sum(worker.done + worker.dead + worker.skipped for worker in workers), seconds)
 
 
 def overall_rate(snapshot: Snapshot, until: dt.datetime) -> float | None:
     """Items ended per minute since the run began."""
     counts = snapshot.counts
     ended = snapshot.run.finished_at or until
-    return _rate(counts.done + counts.dead, (ended - snapshot.run.created_at).total_seconds())
+    return _rate(counts.ended, (ended - snapshot.run.created_at).total_seconds())
 
 
 def _rate(items: int, seconds: float) -> float | None:

@@ -35,6 +35,13 @@ class ProgressDisplay(Protocol):
         """Print one line, on a terminal above the bars. May be called from any thread."""
 
 
+class NotedDisplay(ProgressDisplay, Protocol):
+    """A display on stderr, which has room for a note."""
+
+    def show_note(self, text: str) -> None:
+        """Show this line with the readings from now on."""
+
+
 class LineDisplay:
     """Prints the first reading, then one every ten seconds, and the last one."""
 
@@ -43,6 +50,10 @@ class LineDisplay:
         self._every = every
         self._next_at = 0.0
         self._last = ""
+        self._note = ""
+
+    def show_note(self, text: str) -> None:
+        self._note = text
 
     def update(self, reading: Reading) -> None:
         now = time.monotonic()
@@ -50,6 +61,8 @@ class LineDisplay:
             return
         self._next_at, self._last = now + self._every, reading.line
         self._print_line(redacted(reading.line))
+        if self._note:
+            self._print_line(redacted(self._note))
 
     def print_line(self, text: str) -> None:
         self._print_line(text)
@@ -60,11 +73,13 @@ class NullDisplay:
 
     def update(self, reading: Reading) -> None: ...
 
+    def show_note(self, text: str) -> None: ...
+
     def print_line(self, text: str) -> None: ...
 
 
 @contextmanager
-def open_display(print_line: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[ProgressDisplay]:
+def open_display(print_line: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[NotedDisplay]:
     """Open the display that suits stderr. `print_line` prints a line there when it is not a terminal."""
     if quiet:
         yield NullDisplay()

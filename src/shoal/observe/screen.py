@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -29,6 +29,10 @@ class Screen:
         self._live = live
         self._title = title
         self._shown: list[str] = []
+        self._note = ""
+
+    def show_note(self, text: str) -> None:
+        self._note = text
 
     def update(self, reading: Reading) -> None:
         width = self._live.console.width
@@ -41,7 +45,12 @@ class Screen:
         for name, counts in self._busiest(reading.snapshot):
             states = Text(_states(counts), style="dim")
             _add_row(bars, Text(printable(name)), (counts.total - counts.remaining, counts.total), bar_width, states)
-        self._live.update(Group(bars, _bottleneck(reading)), refresh=True)
+        parts: list[RenderableType] = [bars, _bottleneck(reading)]
+        if self._note:
+            note = Text(printable(redacted(self._note)), style="dim")
+            note.truncate(width, overflow="ellipsis")
+            parts.append(note)
+        self._live.update(Group(*parts), refresh=True)
 
     def print_line(self, text: str) -> None:
         for line in redacted(text).splitlines():
@@ -83,6 +92,8 @@ def _status(reading: Reading) -> Text:
         text.append(f" ok {format_percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
     if reading.dead:
         text.append(f" dead {reading.dead}", style="red")
+    if reading.skipped:
+        text.append(f" skipped {reading.skipped}")
     text.append(f" eta {reading.eta_text}", style="cyan")
     return text
 
@@ -108,5 +119,5 @@ def _parts(snapshot: Snapshot) -> dict[str, Counts]:
 
 def _states(counts: Counts) -> str:
     """Counts of the states that have items, in the order in which an item passes them."""
-    named = ("ready", "waiting", "delayed", "leased", "dead")
+    named = ("ready", "waiting", "delayed", "leased", "dead", "skipped")
     return " ".join(f"{name} {count}" for name in named if (count := getattr(counts, name)))

@@ -265,9 +265,12 @@ def _without_lane(entry: Entry) -> Entry:
 
 
 @asynccontextmanager
-async def begin_lock(ledger: Ledger, settings: Settings, scraper: str) -> AsyncIterator[None]:
-    """Of several processes that begin a run of a scraper at the same time, one creates it and the others find it."""
-    if sqlite_path(settings.ledger) is not None:  # there one process owns the scraper
+async def begin_lock(ledger: Ledger, settings: Settings, scraper: str, *, owned: bool = True) -> AsyncIterator[None]:
+    """Of several processes that begin a run of a scraper at the same time, one creates it and the others find it.
+
+    `owned`: on SQLite one process owns the scraper, which needs no lock.
+    """
+    if owned and sqlite_path(settings.ledger) is not None:
         yield
         return
     lock, owner = f"begin:{scraper}", new_worker_id()

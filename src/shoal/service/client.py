@@ -21,8 +21,9 @@ from typing import Any, Self
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
 from shoal.errors import UsageError
-from shoal.export import ExportReport, Layout, export_run
+from shoal.export import ExportReport, IncrementReport, Layout, export_new, export_run
 from shoal.export.records import decode_record, result_pages
+from shoal.feeds.source import Source
 from shoal.ledger.protocols import ALL_ITEMS, Ledger
 from shoal.model.item import NewItem
 from shoal.model.lane import LaneView
@@ -33,8 +34,17 @@ from shoal.observe.snapshot import Snapshot, take_snapshot
 from shoal.service import inspect, steer
 from shoal.service.begin import RunChoice
 from shoal.service.events import Host, OnEvent, ignore
+from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
-from shoal.service.lookup import configure, find_run, ledger_named_in_errors, load_configured, operator, url_source
+from shoal.service.lookup import (
+    configure,
+    find_run,
+    find_selection,
+    ledger_named_in_errors,
+    load_configured,
+    operator,
+    url_source,
+)
 from shoal.service.run import EnqueueReport, enqueue_on, flag_text
 from shoal.service.steer import ReleasedLeases, RemovedRun, ReplayedItem, ResumedRun
 from shoal.wiring import open_ledger
@@ -104,10 +114,7 @@ class Fleet:
         does not finish yet. Raises UsageError when there is nothing valid to store.
         """
         choice = RunChoice.of(fresh=fresh, resume=resume)
-        if isinstance(scraper, str):
-            found, settings = load_configured(scraper, self.settings)
-        else:
-            found, settings = scraper.check(), configure(scraper, self.settings)
+        found, settings = self._configured(scraper)
         return await enqueue_on(
             *(self._open, found, settings, self._host),
             choice=choice,
@@ -116,6 +123,45 @@ class Fleet:
             seal=not keep_open,
             by=self._by,
         )
+
+    async def feed(  # noqa: PLR0913 - most by keyword
+        self,
+        scraper: str | Scraper,
+        source: str | Source,
+        *,
+        stage: str | None = None,
+        forever: bool = False,
+        idle: float | None = None,
+        backlog: int | None = None,
+        batch: int | None = None,
+        work: bool = False,
+        fresh: bool = False,
+        resume: bool = False,
+    ) -> FeedReport:
+        """Feed a run from a queue, a stream, a list, a folder or standard input, until it is empty.
+
+        `source`: an address as for `shoal feed`, with its password, or a source of your own. `forever`: the run stays
+        open, and this goes on until its task is cancelled, which returns unacknowledged messages. `idle`, `backlog`
+        and `batch` replace the settings `feed_idle`, `feed_backlog` and `feed_batch`. `work`: also work on the run.
+        """
+        found, settings = self._configured(scraper)
+        request = FeedRequest(
+            source=source,
+            stage=stage,
+            forever=forever,
+            idle=settings.feed_idle if idle is None else idle,
+            backlog=settings.feed_backlog if backlog is None else backlog,
+            batch=settings.feed_batch if batch is None else batch,
+            works=work,
+            choice=RunChoice.of(fresh=fresh, resume=resume),
+            by=self._by,
+        )
+        return await feed_on(self._open, found, settings, request, self._host)
+
+    def _configured(self, scraper: str | Scraper) -> tuple[Scraper, Settings]:
+        if isinstance(scraper, str):
+            return load_configured(scraper, self.settings)
+        return scraper.check(), configure(scraper, self.settings)
 
     # Reading
 
@@ -204,6 +250,25 @@ class Fleet:
         layout = Layout(columns=tuple(columns), meta=meta)
         return await export_run(self._open, found.id, path, stage=stage, layout=layout)
 
+    async def export_new(
+        self,
+        path: str,
+        name: str,
+        *,
+        consumer: str | None = None,
+        stage: str | None = None,
+        columns: Iterable[str] = (),
+        meta: bool = False,
+    ) -> IncrementReport:
+        """Write what a run, or any run of a scraper, has stored since the last such export; `{n}` becomes a number.
+
+        `consumer`: exports with another one have a cursor of their own.
+        """
+        with ledger_named_in_errors(self.settings):
+            which = await find_selection(self._open, name, stage=stage)
+        layout = Layout(columns=tuple(columns), meta=meta)
+        return await export_new(self._open, which, path, consumer=consumer, layout=layout)
+
     # Changing
 
     async def pause(self, run: str) -> Run:
@@ -237,7 +302,7 @@ class Fleet:
     async def replay(
         self, run: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ReplayedItem:
-        """Queue one dead or cancelled item again."""
+        """Queue one dead, skipped or cancelled item again."""
         return await steer.replay_item(self._open, run, id=id, key=key, stage=stage, by=self._by)
 
     async def release(self, *, older_than: float = 300.0, run: str | None = None) -> ReleasedLeases:

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from shoal.observe.progress import ProgressDisplay, open_display
-from shoal.service.events import Event, Host, RunEnded, RunProgress
+from shoal.observe.progress import NotedDisplay, open_display
+from shoal.service.events import Event, FeedProgress, Host, RunEnded, RunProgress
 
 _SHOW_CURSOR = "\x1b[?25h"  # a progress display hides it
 
@@ -32,7 +32,7 @@ class Console:
         self._quiet = quiet
         self._print_note = print_note or _print_to_stderr
         self._print_error = print_error or _print_to_stderr
-        self._display: ProgressDisplay | None = None
+        self._display: NotedDisplay | None = None
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -46,6 +46,9 @@ class Console:
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunProgress):
             self._open_display(event).update(event.reading)
+        elif isinstance(event, FeedProgress):
+            if self._display is not None:
+                self._display.show_note(event.line)
         elif isinstance(event, RunEnded):
             self._close_display()
         elif event.text:
@@ -74,7 +77,7 @@ class Console:
             end_process=self._end_process if ends_hung_process else None,
         )
 
-    def _open_display(self, event: RunProgress) -> ProgressDisplay:
+    def _open_display(self, event: RunProgress) -> NotedDisplay:
         if self._display is None:
             run = event.reading.snapshot.run
             display = open_display(self._print_note, quiet=self._quiet, title=f"{run.scraper} {run.id}")

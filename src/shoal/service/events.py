@@ -92,6 +92,33 @@ class RunProgress(Event, frozen=True, kw_only=True):
     reading: Reading
 
 
+class FeedProgress(Event, frozen=True, kw_only=True):
+    """How far a feed is; emitted about every second, and with `ended` at its end.
+
+    `backlog`: open items of the run, as last read. `waiting_for`: what the feed waits for, empty while it goes on.
+    """
+
+    run_id: str
+    source: str
+    messages: int
+    enqueued: int
+    duplicates: int
+    dead_letters: int
+    backlog: int
+    waiting_for: str = ""
+    ended: bool = False
+
+    @property
+    def line(self) -> str:
+        """The numbers in one line."""
+        waits = f"; waiting for {self.waiting_for}" if self.waiting_for else ""
+        return (
+            f"feed: {pluralize(self.messages, 'message')} in, {self.enqueued:,} new, "
+            f"{pluralize(self.duplicates, 'duplicate')}, {pluralize(self.dead_letters, 'dead letter')}; "
+            f"backlog {self.backlog:,}{waits}"
+        )
+
+
 class RunEnded(Event, frozen=True, kw_only=True):
     """No more progress of this run follows; it has ended or work on it has stopped here."""
 

@@ -14,10 +14,10 @@ import msgspec
 
 from shoal.errors import InvalidSetting, NotFound
 from shoal.ledger.protocols import ALL_ITEMS
-from shoal.model.item import ItemState
+from shoal.model.item import RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
-from shoal.service.lookup import LATEST, find_item, find_run, find_run_id
+from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of
 
 if TYPE_CHECKING:
     from shoal.export import Coverage
@@ -67,8 +67,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_retry(self) -> bool:
-        """Whether the item is dead, so that a retry would run it again."""
-        return self.item is not None and self.item.state is ItemState.DEAD
+        """Whether the item ended as dead, skipped or cancelled, so that a retry would run it again."""
+        return self.item is not None and self.item.state in RETRYABLE_STATES
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +134,7 @@ async def read_counts(ledger: Ledger, run: str, *, scraper: str | None = None, s
 
     With `scraper`, `latest` is its newest run, and a run of another scraper raises NotFound.
     """
-    found = await find_run(ledger, f"{LATEST}:{scraper}" if scraper is not None and run == LATEST else run)
+    found = await (find_run(ledger, run) if scraper is None else find_run_of(ledger, scraper, run))
     if scraper not in (None, found.scraper):
         raise NotFound(
             f"The run {found.id} is not one of {scraper}, but of {found.scraper}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,12 +14,14 @@ import msgspec
 from shoal.errors import InvalidItem, NotFound, UnknownStage, UsageError
 from shoal.model.item import NewItem
 from shoal.model.run import COLLECTION_KEY_PREFIX
+from shoal.project import find_project
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
     from shoal.ledger.protocols import Ledger
+    from shoal.model.changes import ChangeFilter
     from shoal.model.lane import LaneView
     from shoal.model.run import Run
     from shoal.model.views import ItemView
@@ -40,7 +43,8 @@ def load_configured(target: str, settings: Settings, *, name: str | None = None)
     from shoal.define.load import load_scraper
 
     registered = {name: table.target for name, table in settings.scrapers.items() if table.target}
-    scraper = load_scraper(target, registered, Path.cwd())
+    folder = Path.cwd() / settings.project if target in registered else Path.cwd()
+    scraper = load_scraper(target, registered, folder)
     if name is not None:
         scraper.rename(name)
     return scraper, configure(scraper, settings)
@@ -55,6 +59,9 @@ def configure(scraper: Scraper, settings: Settings) -> Settings:
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
         **settings.retry_options(scraper.name),
     )
+    from shoal.config.load import secret_finder
+
+    scraper.find_secret = secret_finder(environ=os.environ, folder=find_project(Path.cwd(), os.environ))
     return msgspec.structs.replace(settings, hidden=scraper.secrets)
 
 
@@ -126,6 +133,28 @@ def item_maker(scraper: Scraper, stage: str | None) -> Callable[..., NewItem]:
     return make
 
 
+async def find_selection(ledger: Ledger, name: str, *, stage: str | None = None) -> ChangeFilter:
+    """The records that a name means: those of a run, or of all runs of a scraper, later ones too. Raises NotFound."""
+    from shoal.model.changes import ChangeFilter
+
+    stages = () if stage is None else (stage,)
+    try:
+        run = await find_run(ledger, name)
+    except NotFound as unknown:
+        try:
+            run = await find_run(ledger, f"{LATEST}:{name}")
+        except NotFound:
+            raise NotFound(
+                f"There is no run and no scraper {name!r}.", remedy="`shoal db show` lists the runs and their scrapers."
+            ) from unknown
+        which = ChangeFilter(scrapers=(run.scraper,), stages=stages)
+    else:
+        which = ChangeFilter(run_id=run.id, stages=stages)
+    if stage is not None and stage not in run.stages:
+        raise UnknownStage(f"Run {run.id} has no stage {stage!r}; it has {', '.join(run.stages)}.")
+    return which
+
+
 async def find_run(ledger: Ledger, name: str) -> Run:
     """Return the run with this id, the newest run (`latest`), or the newest of a scraper (`latest:SCRAPER`).
 
@@ -148,6 +177,11 @@ async def find_run(ledger: Ledger, name: str) -> Run:
     except NotFound as error:
         ids = [run.id for run in (await ledger.runs.list(limit=MAX_RUNS_READ)).rows]
         raise NotFound(error.message, remedy=_run_remedy(name, ids)) from None
+
+
+async def find_run_of(ledger: Ledger, scraper: str, name: str) -> Run:
+    """As `find_run`, but `latest` is the newest run of this scraper."""
+    return await find_run(ledger, f"{LATEST}:{scraper}" if name == LATEST else name)
 
 
 async def find_run_id(ledger: Ledger, name: str | None) -> str | None:

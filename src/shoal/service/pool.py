@@ -48,6 +48,7 @@ from shoal.service.begin import (
     plan_run,
 )
 from shoal.service.events import CheckFinished, Host
+from shoal.service.lookup import find_run_of
 from shoal.service.run import fill_and_report, report_paused
 from shoal.service.work import free_local_ledger
 from shoal.wiring import ledger_context, sqlite_path
@@ -223,7 +224,7 @@ async def _check_alerts(settings: Settings, host: Host) -> None:
 async def _choose_run(ledger: Ledger, scraper: Scraper, request: PoolRequest) -> RunPlan:
     if request.run_id is None:
         return await plan_run(ledger, scraper, request.choice)
-    run = await ledger.runs.get(request.run_id)
+    run = await find_run_of(ledger, scraper.name, request.run_id)
     if run.scraper != scraper.name:
         raise UsageError(f"The run {run.id} belongs to {run.scraper}, not to {scraper.name}.")
     return RunPlan(run=run, remaining=(await ledger.reads.stats(run.id)).remaining)

@@ -50,6 +50,7 @@ class PoolWorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     worker: int
     done: int
     dead: int
+    skipped: int
     restarts: int
     end: str
 
@@ -183,7 +184,7 @@ async def _make_report(
     ledger = prepared.ledger
     work = WorkSummary(
         stop_reason=StopReason.STOPPED if pool.stopping else StopReason.ORDERED,
-        attempts=sum(each.done + each.dead for each in totals.values()),
+        attempts=sum(each.done + each.dead + each.skipped for each in totals.values()),
         seconds=seconds,
     )
     run = await ledger.runs.get(prepared.run.id)
@@ -207,4 +208,11 @@ def _worker_reports(slots: list[PoolSlot], totals: Mapping[int, WorkerTotals]) -
     for number, slot in last.items():
         total = totals.get(number, WorkerTotals())
         restarts = sum(each.restarts for each in slots if each.number == number)
-        yield PoolWorkerReport(worker=number, done=total.done, dead=total.dead, restarts=restarts, end=slot.state.value)
+        yield PoolWorkerReport(
+            worker=number,
+            done=total.done,
+            dead=total.dead,
+            skipped=total.skipped,
+            restarts=restarts,
+            end=slot.state.value,
+        )

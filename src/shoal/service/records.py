@@ -1,4 +1,8 @@
-"""JSON records of what the service returns. The command line (`--json`) and the REST API write the same ones."""
+"""JSON records of what the service returns. The command line (`--json`) and the REST API write the same ones.
+
+A thing has the same name in all of them (docs/commands.md lists the names): `run_id`, `item_id`, `worker`, `lane`, and
+counts of items by their states.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,18 @@ import msgspec
 from shoal.model.redaction import without_secret_settings
 
 if TYPE_CHECKING:
+    from shoal.model.lane import LaneView
     from shoal.model.run import Run
-    from shoal.model.views import Counts, WaitReason
+    from shoal.model.views import AuditEvent, Counts, ItemView, WaitReason
     from shoal.notify.watch import RaisedAlert
+    from shoal.observe.doctor import Check
+    from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
     from shoal.observe.sinks import SinkStatus
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.status import RunStatus, RunStatusDetail
 
-STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "cancelled")
+STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
 KEYED_COUNTS = ("new_records", "changed_records", "unchanged_records", "dropped_records")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
@@ -30,25 +37,31 @@ def state_counts(counts: Counts) -> dict[str, int]:
     return {state: getattr(counts, state) for state in STATES}
 
 
+def counts_fields(counts: Counts) -> Record:
+    """All items, those that have ended (done or not) and those that have not, then the items of each state, the
+    records, and of records with a key those that are new, changed, unchanged and dropped.
+    """
+    return {
+        "total": counts.total,
+        "ended": counts.total - counts.remaining,
+        "remaining": counts.remaining,
+        **state_counts(counts),
+        "records": counts.results,
+        "duplicates": counts.duplicates,
+        **{name: getattr(counts, name) for name in KEYED_COUNTS},
+    }
+
+
 def run_record(run: Run, counts: Counts) -> Record:
     return {
-        "run": run.id,
+        "run_id": run.id,
         "scraper": run.scraper,
         "state": run.state,
         "sealed": run.sealed,
         "created_at": run.created_at,
         "finished_at": run.finished_at,
-        "total": counts.total,
-        **state_counts(counts),
-        "results": counts.results,
-        "duplicates": counts.duplicates,
-        **keyed_counts(counts),
+        **counts_fields(counts),
     }
-
-
-def keyed_counts(counts: Counts) -> dict[str, int]:
-    """Records with a key: stored under a new one, replacing an older record, or dropped."""
-    return {name: getattr(counts, name) for name in KEYED_COUNTS}
 
 
 def run_detail_record(detail: RunDetail) -> Record:
@@ -61,8 +74,13 @@ def run_detail_record(detail: RunDetail) -> Record:
         "max_rescues": run.max_rescues,
         "code_version": run.code_version,
         "settings": without_secret_settings(run.settings),
-        "events": detail.events,
+        "events": [event_record(event) for event in detail.events],
     }
+
+
+def event_record(event: AuditEvent) -> Record:
+    fields = msgspec.to_builtins(event)
+    return {"event_id": fields.pop("id"), **fields}
 
 
 def counts_record(summary: RunSummary, stage: str | None = None) -> Record:
@@ -70,13 +88,10 @@ def counts_record(summary: RunSummary, stage: str | None = None) -> Record:
     counts = summary.counts
     return {
         "scraper": summary.run.scraper,
-        "run": summary.run.id,
+        "run_id": summary.run.id,
         "stage": stage,
         **{word: getattr(counts, word) for word in OLDER_STATES},
-        **state_counts(counts),
-        "results": counts.results,
-        "duplicates": counts.duplicates,
-        **keyed_counts(counts),
+        **counts_fields(counts),
     }
 
 
@@ -125,21 +140,30 @@ def status_detail_record(detail: RunStatusDetail) -> Record:
         **reading_record(detail.reading),
         "alerts": detail.conditions,
         "sinks": [sink_record(sink) for sink in detail.sinks],
-        "gates": snapshot.gates,
-        "partitions": snapshot.partitions,
+        "why": reason_records(snapshot.gates),
+        "partitions": [
+            {"stage": each.stage, "partition": each.partition, **counts_fields(each.counts)}
+            for each in snapshot.partitions
+        ],
         "workers": [
             {**msgspec.to_builtins(progress), "state": detail.worker_state(progress.worker)}
             for progress in detail.workers
         ],
-        "failures": detail.failures,
+        "failures": failure_records(detail.failures),
+        "failures_complete": detail.failures.complete,
         "versions": detail.skew.versions,
-        "codes": detail.skew.codes,
+        "code_versions": detail.skew.codes,
     }
+
+
+def item_record(item: ItemView, run_id: str) -> Record:
+    fields = msgspec.to_builtins(item)
+    return {"run_id": run_id, "item_id": fields.pop("id"), **fields}
 
 
 def item_detail_record(detail: ItemDetail) -> Record:
     return {
-        **msgspec.to_builtins(detail.item),
+        **item_record(detail.item, detail.run.id),
         "attempts": detail.attempts,
         "why": reason_records(detail.reasons),
     }
@@ -152,15 +176,40 @@ def reason_records(reasons: Iterable[WaitReason]) -> list[Record]:
     ]
 
 
+def failure_records(failures: Failures) -> list[Record]:
+    """Groups of dead items; `error` and `item_id` are those of one of them."""
+    return [
+        {
+            "outcome": group.outcome,
+            "message": group.message,
+            "items": group.items,
+            "error": group.sample,
+            "item_id": group.example,
+        }
+        for group in failures.groups
+    ]
+
+
 def worker_record(status: WorkerStatus) -> Record:
-    return {**msgspec.to_builtins(status.worker), "alive": status.worker.alive}
+    fields = msgspec.to_builtins(status.worker)
+    code_version = fields.pop("code")
+    return {"worker": fields.pop("id"), **fields, "code_version": code_version, "alive": status.worker.alive}
+
+
+def lane_record(lane: LaneView) -> Record:
+    fields = msgspec.to_builtins(lane)
+    return {"lane": fields.pop("key"), **fields}
+
+
+def check_record(check: Check) -> Record:
+    return {"check": check.name, "ok": check.ok, "text": check.text, "fix": check.fix}
 
 
 def figures_record(figures: RunFigures) -> Record:
     return {
         **run_record(figures.run, figures.counts),
         "minutes": figures.minutes,
-        "per_minute": figures.per_minute,
+        "rate_per_minute": figures.per_minute,
         "ok_percent": figures.ok_percent,
         "deaths": figures.deaths,
         "deaths_complete": figures.deaths_complete,
@@ -172,9 +221,9 @@ def alert_record(raised: RaisedAlert) -> Record:
     return {
         "at": raised.at,
         "kind": alert.kind,
-        "run": alert.run,
+        "run_id": alert.run,
         "scraper": alert.scraper,
         "title": alert.title,
         "body": alert.body,
-        "told": raised.delivery,
+        "delivery": raised.delivery,
     }

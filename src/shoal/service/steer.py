@@ -12,7 +12,7 @@ import msgspec
 
 from shoal.errors import NotFound, WorkerLost, WrongState
 from shoal.ledger.protocols import ALL_ITEMS
-from shoal.model.item import FINAL_STATES, OPEN_STATES, ItemState
+from shoal.model.item import FINAL_STATES, OPEN_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, ItemFilter, ItemView
 from shoal.service.lookup import find_item, find_run, find_run_id, suggest
@@ -62,6 +62,7 @@ class ReplayedItem(msgspec.Struct, frozen=True, kw_only=True):
 class ReleasedLeases(msgspec.Struct, frozen=True, kw_only=True):
     """`released`: leases older than the limit. `rescued`: items taken from `dead_workers`, whatever their age."""
 
+    run_id: str | None
     released: int
     rescued: int
     dead_workers: tuple[str, ...]
@@ -100,7 +101,7 @@ async def preview_retry(
     ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, key: str | None = None, limit: int | None = None
 ) -> ItemSelection:
     """Count what `retry_items` with the same arguments would change."""
-    return await _select(ledger, run, which, key, limit, RETRY_STATES)
+    return await _select(ledger, run, which, key, limit, RETRY_STATES, named=RETRYABLE_STATES)
 
 
 async def retry_items(
@@ -115,9 +116,10 @@ async def retry_items(
 ) -> int:
     """Queue dead items again as if new, at most `limit`. Returns how many.
 
-    Cancelled items are retried when `which.states` names them. One item may be named by its key or URL instead.
+    Skipped and cancelled items are retried when `which.states` names them, or when one item is named: by its id in
+    `which`, or by its key or URL.
     """
-    found, which = await _resolve(ledger, run, which, key, RETRY_STATES)
+    found, which = await _resolve(ledger, run, which, key, RETRY_STATES, named=RETRYABLE_STATES)
     return await ledger.steering.retry(found.id, which, limit=limit, by=by, on_progress=on_progress)
 
 
@@ -125,7 +127,7 @@ async def preview_cancel(
     ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, key: str | None = None, limit: int | None = None
 ) -> ItemSelection:
     """Count what `cancel_items` with the same arguments would change."""
-    return await _select(ledger, run, which, key, limit, tuple(OPEN_STATES))
+    return await _select(ledger, run, which, key, limit, OPEN_STATES)
 
 
 async def cancel_items(
@@ -139,7 +141,7 @@ async def cancel_items(
     on_progress: OnProgress = int,
 ) -> int:
     """End open items as cancelled, leased ones too, at most `limit`. Returns how many."""
-    found, which = await _resolve(ledger, run, which, key, tuple(OPEN_STATES))
+    found, which = await _resolve(ledger, run, which, key, OPEN_STATES)
     return await ledger.steering.cancel(found.id, which, limit=limit, by=by, on_progress=on_progress)
 
 
@@ -152,7 +154,7 @@ async def replay_item(
     stage: str | None = None,
     by: str = "",
 ) -> ReplayedItem:
-    """Queue one dead or cancelled item again. Raises WrongState for one that is done or has not ended."""
+    """Queue one dead, skipped or cancelled item again. Raises WrongState for one that is done or has not ended."""
     found = await find_run(ledger, run)
     item = await find_item(ledger, found, id=id, key=key, stage=stage)
     if item.state is ItemState.DONE:
@@ -180,7 +182,10 @@ async def release_leases(
     upkeep = await ledger.upkeep.run_once()
     released = await ledger.steering.release(older_than=older_than, run_id=run_id, by=by)
     return ReleasedLeases(
-        released=released, rescued=upkeep.rescued + upkeep.quarantined, dead_workers=upkeep.lost_workers
+        run_id=run_id,
+        released=released,
+        rescued=upkeep.rescued + upkeep.quarantined,
+        dead_workers=upkeep.lost_workers,
     )
 
 
@@ -226,21 +231,34 @@ async def drain_workers_of_run(ledger: Ledger, run: str, *, by: str = "") -> lis
 
 
 async def _resolve(
-    ledger: Ledger, run: str, which: ItemFilter, key: str | None, states: tuple[ItemState, ...]
+    ledger: Ledger,
+    run: str,
+    which: ItemFilter,
+    key: str | None,
+    states: tuple[ItemState, ...],
+    *,
+    named: tuple[ItemState, ...] = (),
 ) -> tuple[Run, ItemFilter]:
-    """The run, and the filter with default states; an item that is named alone must exist."""
+    """The run, and the filter with default states (`named` for an item that is named alone, which must exist)."""
     found = await find_run(ledger, run)
     if key is not None or len(which.ids) == 1:
         item = await find_item(ledger, found, id=which.ids[0] if which.ids else None, key=key, stage=which.stage)
-        which = msgspec.structs.replace(which, ids=(item.id,))
+        which, states = msgspec.structs.replace(which, ids=(item.id,)), named or states
     return found, msgspec.structs.replace(which, states=which.states or states)
 
 
 async def _select(
-    ledger: Ledger, run: str, which: ItemFilter, key: str | None, limit: int | None, states: tuple[ItemState, ...]
+    ledger: Ledger,
+    run: str,
+    which: ItemFilter,
+    key: str | None,
+    limit: int | None,
+    states: tuple[ItemState, ...],
+    *,
+    named: tuple[ItemState, ...] = (),
 ) -> ItemSelection:
     """Count from the ledger's counters where they suffice, otherwise by reading pages of items."""
-    found, which = await _resolve(ledger, run, which, key, states)
+    found, which = await _resolve(ledger, run, which, key, states, named=named)
     if not (which.ids or which.partition or which.outcome or which.error):
         counts = await ledger.reads.stats(found.id, stage=which.stage)
         matching = sum(getattr(counts, state.value) for state in which.states)

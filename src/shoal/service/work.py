@@ -31,6 +31,7 @@ from shoal.observe.meter import Reading
 from shoal.observe.progress import follow_run
 from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
+from shoal.service.lookup import find_run_of
 from shoal.service.sinks import deliver_beside, finish_deliveries
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
@@ -65,8 +66,8 @@ async def work(
     """
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger:
-        for run_id in scope.run_ids:
-            await ledger.runs.get(run_id)
+        found = [await find_run_of(ledger, scraper.name, name) for name in scope.run_ids]
+        scope = msgspec.structs.replace(scope, run_ids=tuple(run.id for run in found))
         if sqlite_path(settings.ledger) is not None:
             await mark_local_dead_workers(ledger)
         fetcher = build_fetcher(settings)

@@ -11,6 +11,7 @@ import importlib
 import os
 import socket
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -133,14 +134,23 @@ def _s3_profile(environment: Environment, profile: str) -> dict[str, str]:
     return found
 
 
+@cache
 def _boto3_credentials(profile: str) -> Any:
+    """A provider that boto3 keeps fresh; asked for once, because a profile may start a process or ask a server."""
     try:
         session = importlib.import_module("boto3").Session(profile_name=profile)
-        return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
+        provider = importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider
     except ImportError:
         raise UsageError(
             f"The AWS profile {profile!r} gets its keys by SSO, a role or a process, which needs the package boto3.",
             remedy="Install it with `pip install boto3`, or run `aws configure export-credentials --format env`.",
+        ) from None
+    try:
+        return provider(session)
+    except Exception as problem:  # of many kinds, and with texts that may contain secrets
+        raise UsageError(
+            f"The AWS profile {profile!r} gives no credentials ({type(problem).__name__}).",
+            remedy=f"Check it with `aws sts get-caller-identity --profile {profile}`.",
         ) from None
 
 

@@ -155,6 +155,12 @@ def dead(claimed: ClaimedItem, error: str = "404 Not Found") -> FinishedAttempt:
     )
 
 
+def skipped(claimed: ClaimedItem, error: str = "robots.txt forbids it") -> FinishedAttempt:
+    return FinishedAttempt(
+        lease=claimed.lease, decision=AttemptDecision(DecisionKind.SKIPPED, OutcomeClass.SKIPPED, 0.0, error)
+    )
+
+
 class InjectedFault(LedgerUnreachable):
     """An injected error."""
 

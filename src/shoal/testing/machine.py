@@ -19,13 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shoal.errors import WorkerLost, WrongState
 from shoal.model.changes import LOG_BEGIN, ChangePosition
-from shoal.model.item import ClaimedItem, ItemState, NewItem
+from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import FinishedAttempt
+from shoal.model.outcome import FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import Run, RunSpec, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -47,6 +47,10 @@ class ModelItem(msgspec.Struct):
     state: str = "open"
     epochs: int = 0
     follow_up: bool = False
+    # A duplicate: the item whose page it is. An alias was never anything else; it may redirect further.
+    same_as: tuple[str, str] | None = None
+    alias: bool = False
+    redirects: bool = False
 
 
 class ModelLease(msgspec.Struct):
@@ -57,6 +61,7 @@ class ModelLease(msgspec.Struct):
     valid: bool = True
     started: bool = False
     committed: FinishedAttempt | None = None
+    via: str | None = None
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -214,7 +219,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ends = []
         for held in chosen:
             kind = data.draw(
-                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead"])
+                st.sampled_from(["done", "done", "keyed", "upsert", "follow", "retry", "throttled", "dead", "skipped"])
             )
             if kind in ("keyed", "upsert"):
                 keys = data.draw(st.lists(st.sampled_from(RECORD_KEYS), min_size=1, max_size=3))
@@ -246,6 +251,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return throttled(item, delay=40)
             case "dead":
                 return dead(item)
+            case "skipped":
+                return skipped(item)
             case "follow":
                 new = NewItem(key=f"{item.name}+", stage="page", lane=self.lane_name("page", "host-a"))
                 return done(item, f'{{"epoch": {item.epoch}}}', follow_ups=[new])
@@ -269,8 +276,51 @@ class LedgerMachine(RuleBasedStateMachine):
             for new in end.follow_ups:
                 assert new.key is not None
                 self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
-        elif kind == "dead":
-            known.state = "dead"
+        elif kind in ("dead", "skipped"):
+            known.state = kind
+
+    @precondition(lambda self: any(not h.committed for h in self.held))
+    @rule(data=st.data(), to=st.sampled_from([*KEYS[:6], "r0", "r1", "r2"]))
+    def redirect(self, data: st.DataObject, to: str) -> None:
+        """The page of an item redirects to another one."""
+        held = data.draw(st.sampled_from([h for h in self.held if not h.committed]))
+        stage, own = held.claimed.stage, (held.claimed.stage, held.claimed.name)
+        visit = RedirectVisit(
+            lease=held.claimed.lease,
+            target=prepare(NewItem(key=to, stage=stage), stage),
+            via=None if held.via is None else prepare(NewItem(key=held.via), stage).key_hash,
+            shown=to,
+        )
+        before = self.now()
+        reply = self.run_sync(self.ledger.commits.visit_redirect(held.worker, visit))
+        if not held.valid:
+            assert reply.decision is VisitDecision.LOST
+            return
+        passed = None if held.via is None else self.items[stage, held.via]
+        if passed is not None and passed.alias and passed.same_as == own:
+            passed.redirects = True
+        known = self.items.get((stage, to))
+        page = self.page_of((stage, to))
+        if known is None:
+            self.items[stage, to] = ModelItem(stage, None, "skipped", same_as=own, alias=True)
+        elif not (known.redirects or page == own):
+            owner = known.same_as if known.alias else None
+            runs = any(h.valid and (h.claimed.stage, h.claimed.name) == owner for h in self.held)
+            assert reply.decision is (VisitDecision.WAIT if runs else VisitDecision.DUPLICATE), (known, reply)
+            if not runs:
+                if not held.started:
+                    self.record_start(held.claimed.lane, before - self.now())
+                held.valid, held.committed = False, skipped(held.claimed)
+                self.items[own].state, self.items[own].same_as = "skipped", page
+            return
+        assert reply.decision is VisitDecision.VISIT, (known, reply)
+        held.via = to
+
+    def page_of(self, name: tuple[str, str]) -> tuple[str, str]:
+        """The item whose page this one is."""
+        while (known := self.items.get(name)) is not None and known.same_as is not None:
+            name = known.same_as
+        return name
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -461,12 +511,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 if held.claimed.item == view.id:
                     held.valid = False
 
-    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.CANCELLED]))
+    @rule(state=st.sampled_from([ItemState.DEAD, ItemState.SKIPPED, ItemState.CANCELLED]))
     def retry_ended(self, state: ItemState) -> None:
         expected = [known for known in self.items.values() if known.state == state.value]
         assert self.run_sync(self.ledger.steering.retry(self.run.id, ItemFilter(states=(state,)))) == len(expected)
         for known in expected:
-            known.state = "open"
+            known.state, known.same_as, known.alias, known.redirects = "open", None, False, False
 
     @rule(limit=st.integers(1, 4))
     def read_changes(self, limit: int) -> None:
@@ -504,9 +554,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         counts = self.run_sync(self.ledger.reads.stats(self.run.id))
         by_state = {
-            state: sum(k.state == state for k in self.items.values()) for state in ("done", "dead", "cancelled")
+            state: sum(k.state == state for k in self.items.values())
+            for state in ("done", "dead", "skipped", "cancelled")
         }
-        assert (counts.done, counts.dead, counts.cancelled) == tuple(by_state.values())
+        assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
         assert counts.results == self.expected_results + len(self.owners)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
-from shoal.define.context import Http, Item
-from shoal.define.follow import Follow
-from shoal.define.providers import FunctionKind
+from shoal.define.context import Failure, Http, Item, outgoing_request
+from shoal.define.follow import Follow, StageLinks
+from shoal.define.hooks import PreparedHook, type_text
+from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
+from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.threads import ThreadRunner
+from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.politeness import Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
+from shoal.worker.redirects import RedirectGate
+from shoal.worker.registration import Registration
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -31,10 +36,12 @@ class AttemptResources:
     """What all attempts of a process share.
 
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
-    whose handlers have parsed a page.
+    whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
     """
 
     __slots__ = (
+        "_hook_records",
+        "downloads",
         "fetcher",
         "in_lanes",
         "log",
@@ -42,6 +49,7 @@ class AttemptResources:
         "parsing_stages",
         "politeness",
         "providers",
+        "registration",
         "scraper",
         "threads",
     )
@@ -55,18 +63,32 @@ class AttemptResources:
         log: Log,
         in_lanes: bool = True,
         memory: MemoryBudget | None = None,
+        registration: Registration | None = None,
+        downloads: Downloads | None = None,
     ) -> None:
+        self.downloads = downloads
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
         self.log = log
         self.in_lanes = in_lanes
+        self.registration = registration
         self.memory = memory or MemoryBudget()
         self.threads = ThreadRunner("shoal-handler")
         self.providers = WorkerProviders(scraper, self.threads, log)
         self.parsing_stages: set[str] = set()
+        self._hook_records: dict[PreparedHook, tuple[int, int]] = {}
+
+    def count_records(self, hook: PreparedHook, matching: int, seen: int) -> None:
+        """Count the records that a hook had the type for, so that one which is never called is reported."""
+        before = self._hook_records.get(hook, (0, 0))
+        self._hook_records[hook] = before[0] + matching, before[1] + seen
 
     async def close(self) -> None:
+        for hook, (matching, seen) in self._hook_records.items():
+            if seen and not matching:
+                wanted = type_text(hook.record_type)
+                self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
         await self.providers.close()
         self.threads.close()
         await self.politeness.close()
@@ -82,15 +104,18 @@ class Attempt:
         "_closing",
         "_deadline",
         "_gate",
+        "_hooks",
         "_http",
         "_providers",
         "_resources",
         "_stage",
-        "_step",
         "began",
         "claimed",
+        "download",
+        "failure",
         "item",
         "page",
+        "step",
     )
 
     def __init__(self, resources: AttemptResources, stage: AnyStage, claimed: ClaimedItem, claimed_at: float) -> None:
@@ -102,20 +127,37 @@ class Attempt:
         )
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
-        self._step = "its page was fetched"
+        self.step = "its page was fetched"
         self._closing = False
         self.claimed = claimed
         self.item = Item.from_claimed(claimed)
         self.began = time.monotonic()
         self.page: Page | None = None
+        self.download: Download | None = None
+        self.failure: Failure | None = None
+        self._hooks = None if stage.hooks is None else AttemptHooks(stage.hooks, self, resources)
 
     @property
     def http(self) -> Http:
         """One for the attempt, so that its requests go one after another."""
         if self._http is None:
-            headers = {**self._resources.scraper.headers, **self._stage.headers}
-            self._http = Http(self._resources.fetcher, gate=self._gate, jar=self._jar(), headers=headers)
+            self._http = self.make_http()
         return self._http
+
+    def make_http(self, *, with_hooks: bool = True) -> Http:
+        scraper = self._resources.scraper
+        http = Http(
+            self._resources.fetcher,
+            gate=self._gate,
+            jar=self._jar(),
+            headers={**scraper.headers, **self._stage.headers},
+            reveal=scraper.reveal_secret,
+            downloads=self._resources.downloads,
+            deadline=self._deadline,
+            hooks=self._hooks if with_hooks else None,
+        )
+        http.link_source = StageLinks(self._stage, self.item)
+        return http
 
     @property
     def log(self) -> Log:
@@ -126,11 +168,11 @@ class Attempt:
         return self._resources.scraper.settings
 
     def ends_at(self) -> float | None:
-        """When its timeout expires, on the loop's clock; None once only its providers are torn down."""
+        """When its timeout expires, on the loop's clock; None once its handler has ended."""
         return None if self._closing else self._deadline.when()
 
     def timeout_error(self) -> Transient:
-        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self._step}")
+        return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self.step}")
 
     async def run(self) -> Output:
         share = self._resources.memory.open_share(self._deadline)
@@ -146,23 +188,36 @@ class Attempt:
             if self._providers is not None:
                 self._closing = True
                 await self._providers.close()
+            # They refer to this attempt: without the cycle its page is freed at once, not by the garbage collector.
+            self._hooks = self._http = None
 
     async def _run_steps(self) -> Output:
         stage, claimed, resources = self._stage, self.claimed, self._resources
         output = Output(
-            *(stage.name, resources.scraper.stages, stage.record),
+            stage.name,
+            resources.scraper.stages,
+            stage.record,
             keys=stage.record_keys,
+            depth=claimed.depth,
             in_lanes=resources.in_lanes,
+            hold=self._hooks is not None and self._hooks.of_records,
         )
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
+        elif stage.save is not None:
+            self.download = await self._save_file(stage.save)
         elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
-        arguments = await self._arguments()
-        self._step = "its handler ran"
+        self.step = "its providers were set up"
+        arguments = await self.arguments(stage.signature, self)
+        self.step = "its handler ran"
         await self._call(output, arguments)
+        if stage.yields_download:
+            output.add(self.download)
+        if self._hooks is not None:
+            await self._hooks.on_records(output)
         if self.page is not None:
             if self.page.parsed:
                 resources.parsing_stages.add(stage.name)
@@ -170,13 +225,18 @@ class Attempt:
                 await self._follow(self.page, stage.follow, output)
         return output
 
-    async def _arguments(self) -> dict[str, Any]:
-        signature, resources = self._stage.signature, self._resources
+    async def arguments(self, signature: Signature, values: object) -> dict[str, Any]:
+        """The arguments of a function; built-in providers read from `values`. Raises ProviderFailed."""
         if signature.readers is not None:
-            return {name: read(self) for name, read in signature.readers}
-        self._step = "its providers were set up"
-        self._providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
-        return await self._providers.arguments(signature, self)
+            return {name: read(values) for name, read in signature.readers}
+        if self._providers is None:
+            shared = self._resources
+            self._providers = AttemptProviders(shared.scraper, shared.providers, shared.threads, shared.log)
+        return await self._providers.arguments(signature, values)
+
+    async def on_throttled(self, ended: Throttled) -> None:
+        if self._gate is not None:
+            await self._gate.on_throttled(ended)
 
     async def _follow(self, page: Page, follow: Follow, output: Output) -> None:
         def find() -> list[NewItem]:
@@ -186,19 +246,48 @@ class Attempt:
         for new in await self._resources.threads.run(find) if large else find():
             output.add(new)
 
-    async def _fetch_page(self) -> Page:
-        stage, claimed = self._stage, self.claimed
+    def _own_request(self) -> Request:
+        stage, claimed, scraper = self._stage, self.claimed, self._resources.scraper
         if claimed.url is None:
-            raise Permanent(f"the stage {stage.name} asks for a Page, but the item {claimed.name!r} has no URL")
-        scraper = self._resources.scraper
+            what = "asks for a Page" if stage.save is None else "saves a file"
+            raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
         headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        page = await self._resources.fetcher.fetch(
-            Request(url=claimed.url, headers=headers), gate=self._gate, jar=self._jar()
+        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+
+    async def _save_file(self, name: str) -> Download:
+        request, resources = self._own_request(), self._resources
+        if self._hooks is not None:
+            request = await self._hooks.before_request(request)
+        if resources.downloads is None:
+            raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
+        self.step = "its file was downloaded"
+        return await resources.downloads.save(
+            resources.fetcher,
+            request,
+            gate=self._gate,
+            jar=self._jar(),
+            name=name,
+            max_bytes=self._stage.max_bytes,
+            deadline=self._deadline,
         )
-        self.page = page
-        if (ended := classify_page(page)) is not None:
-            if isinstance(ended, Throttled) and self._gate is not None:
-                await self._gate.on_throttled(ended)
+
+    async def _fetch_page(self) -> Page:
+        stage = self._stage
+        request = self._own_request()
+        if self._hooks is not None:
+            request = await self._hooks.before_request(request)
+        redirects = self._redirect_gate()
+        gate = self._gate if redirects is None else redirects
+        self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
+        page.link_source = StageLinks(stage, self.item)
+        if redirects is not None:
+            await redirects.check(page)
+        if self._hooks is not None:
+            self.page = page = await self._hooks.after_response(request, page)
+        ended = classify_page(page)
+        if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
+            if isinstance(ended, Throttled):
+                await self.on_throttled(ended)
             raise ended
         if stage.blocked is not None and (reason := stage.blocked(page)):
             raise Blocked(
@@ -206,9 +295,38 @@ class Attempt:
             )
         return page
 
+    def _redirect_gate(self) -> RedirectGate | None:
+        """The gate of a crawl, in which each page is visited once; None for other stages."""
+        stage, resources = self._stage, self._resources
+        if not stage.dedupe_redirects or resources.registration is None:
+            return None
+        return RedirectGate(
+            self._gate, resources.registration, stage, self.claimed, self.item, in_lanes=resources.in_lanes
+        )
+
     async def _call(self, output: Output, arguments: dict[str, Any]) -> None:
-        function = self._stage.function
-        match self._stage.signature.kind:
+        await self._collect(output, self._stage.function, self._stage.signature.kind, arguments)
+
+    async def call_error_function(self, failure: Failure) -> Output:
+        """What the stage's `on_error` function yields for the item, which died. Raises what the function raises."""
+        stage, resources = self._stage, self._resources
+        assert stage.error_function is not None
+        self.failure = failure
+        self._closing = True
+        output = Output(stage.name, resources.scraper.stages, depth=self.claimed.depth, in_lanes=resources.in_lanes)
+        providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
+        try:
+            async with asyncio.timeout(stage.policy.timeout):
+                arguments = await providers.arguments(stage.error_signature, self)
+                await self._collect(output, stage.error_function, stage.error_signature.kind, arguments)
+        finally:
+            await providers.close()
+        return output
+
+    async def _collect(
+        self, output: Output, function: Callable[..., Any], kind: FunctionKind, arguments: dict[str, Any]
+    ) -> None:
+        match kind:
             case FunctionKind.ASYNC_GENERATOR:
                 values: AsyncGenerator[Any, None] = function(**arguments)
                 try:

@@ -8,22 +8,40 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.define.author_code import error_summary
+import msgspec
+
+from shoal.define.author_code import error_summary, is_programming_error
+from shoal.define.context import Failure
 from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
-from shoal.errors import AttemptEnded, Blocked, InvalidRecord, LedgerError, Permanent, StoreFailed, Throttled, Transient
+from shoal.errors import (
+    AttemptEnded,
+    Blocked,
+    Dropped,
+    InvalidRecord,
+    LedgerError,
+    Permanent,
+    SecretMissing,
+    Skipped,
+    StoreFailed,
+    Throttled,
+    Transient,
+)
 from shoal.fetch.page import Page
 from shoal.model.item import ClaimedItem, Lease
-from shoal.model.outcome import DONE, FinishedAttempt, OutcomeClass, decide_attempt
+from shoal.model.lane import is_loopback_lane
+from shoal.model.outcome import DONE, DecisionKind, FinishedAttempt, OutcomeClass, decide_attempt
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
 from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
+from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
 
 _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
+    Skipped: OutcomeClass.SKIPPED,
     Transient: OutcomeClass.TRANSIENT,
     Throttled: OutcomeClass.THROTTLED,
     Blocked: OutcomeClass.BLOCKED,
@@ -40,6 +58,9 @@ class AttemptRunner:
         self._resources = resources
         self._scraper = resources.scraper
         self._rng = random.Random()
+        # None when the author set a pace, and once the default one was announced.
+        host_lane = resources.scraper.host_lane
+        self._default_pace = host_lane if host_lane.loopback_limit is not None else None
         self._current: dict[Lease, Attempt] = {}
         self.failure_log = failure_log
 
@@ -49,35 +70,32 @@ class AttemptRunner:
     async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """Run one attempt. Returns its result and about how many bytes that holds.
 
-        Raises ReleaseItem when the lease should be returned; StoreFailed or LedgerError when no item can be processed.
+        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing or LedgerError when no item can
+        be processed.
         """
         began = time.monotonic()
         stage = self._scraper.stages.get(claimed.stage)
         if stage is None:
             return self._finish_failed(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
+        if claimed.paced and self._default_pace is not None:
+            self._announce_default_pace(claimed.lane or "")
         lease = claimed.lease
         attempt = self._current[lease] = Attempt(self._resources, stage, claimed, claimed_at)
         try:
             output = await attempt.run()
-        except (ReleaseItem, StoreFailed, LedgerError):
+        except (ReleaseItem, StoreFailed, SecretMissing, LedgerError):
             raise
-        except AttemptEnded as ended:
-            return self._finish_failed(claimed, ended, attempt.page, began), 0
-        except InvalidRecord as error:
-            return self._finish_failed(claimed, Permanent(str(error)), attempt.page, began), 0
-        except ProviderFailed as failed:
-            self.failure_log.log_provider_error(claimed, failed)
-            return self._finish_failed(claimed, Transient(str(failed)), attempt.page, began), 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
                 raise
-            self.failure_log.log_handler_error(claimed, error)
-            return self._finish_failed(claimed, Transient(error_summary(error)), attempt.page, began), 0
+            return await self._finish_error(attempt, error)
         finally:
             self._current.pop(lease, None)
         self.failure_log.record_success()
         if output.dropped:
             self.failure_log.log_dropped_items(claimed, output.dropped)
+        if output.dropped_records:
+            self.failure_log.log_dropped_records(claimed, output.dropped_records)
         finished = FinishedAttempt(
             lease=lease,
             decision=DONE,
@@ -88,6 +106,64 @@ class AttemptRunner:
             detail=_detail(attempt.page, output),
         )
         return finished, output.size
+
+    def _announce_default_pace(self, lane: str) -> None:
+        pace = self._default_pace
+        if pace is not None and not is_loopback_lane(lane):
+            self._default_pace = None
+            self._resources.log.info(
+                "no pace is set: the default is gentle",
+                host=lane,
+                at_once=pace.limit,
+                seconds_between=pace.delay_min,
+                change_with="rate=, delay= or concurrency= of a stage",
+            )
+
+    async def _finish_error(self, attempt: Attempt, error: BaseException) -> tuple[FinishedAttempt, int]:
+        """The result of an attempt that raised an error, with what the stage's `on_error` function yields."""
+        claimed = attempt.claimed
+        finished = self._finish_failed(claimed, self._ended_by(claimed, error), attempt.page, attempt.began)
+        stage = self._scraper.stages[claimed.stage]
+        if stage.error_function is None or finished.decision.kind is not DecisionKind.DEAD:
+            return finished, 0
+        failure = Failure(
+            message=finished.decision.error or "",
+            outcome=finished.decision.outcome.value,
+            attempts=claimed.tries + 1,
+            page=attempt.page,
+        )
+        try:
+            output = await attempt.call_error_function(failure)
+        except (StoreFailed, SecretMissing, LedgerError):
+            raise
+        except BaseException as problem:
+            if isinstance(problem, KeyboardInterrupt) or is_cancellation(problem):
+                raise
+            # The item ends as it would have without the function.
+            self.failure_log.log_error_function(claimed, problem)
+            return finished, 0
+        if output.dropped:
+            self.failure_log.log_dropped_items(claimed, output.dropped)
+        finished = msgspec.structs.replace(finished, records=tuple(output.records), follow_ups=tuple(output.follow_ups))
+        return finished, output.size
+
+    def _ended_by(self, claimed: ClaimedItem, error: BaseException) -> AttemptEnded:
+        """How an error ends its attempt."""
+        if isinstance(error, AttemptEnded):
+            return error
+        if isinstance(error, InvalidRecord):
+            return Permanent(str(error))
+        if isinstance(error, ProviderFailed):
+            self.failure_log.log_provider_error(claimed, error)
+            return Transient(str(error))
+        if isinstance(error, HookFailed):
+            self.failure_log.log_hook_error(claimed, error)
+            return (Permanent if error.is_permanent else Transient)(str(error))
+        if isinstance(error, Dropped):
+            return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
+        self.failure_log.log_handler_error(claimed, error)
+        # The code will not be different in the next attempt, so the page is not fetched again for it.
+        return (Permanent if is_programming_error(error) else Transient)(error_summary(error))
 
     def running_attempts(self) -> list[tuple[Lease, float]]:
         """The running attempts and when each began, by the monotonic clock. Safe to call from another thread."""
@@ -165,6 +241,13 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
     if output.dropped:
         detail["dropped"] = len(output.dropped)
         detail["first_dropped"] = redacted(output.dropped[0][:500])
+    if output.dropped_records:
+        detail["dropped_records"] = {
+            hook: {"count": dropped.count, "first": redacted(dropped.first[:500])}
+            for hook, dropped in output.dropped_records.items()
+        }
+    if output.too_deep:
+        detail["too_deep"] = output.too_deep
     return detail or None
 
 

@@ -155,6 +155,8 @@ class Committer:
                 summary.records += len(finished.records)
             case DecisionKind.DEAD:
                 summary.dead += 1
+            case DecisionKind.SKIPPED:
+                summary.skipped += 1
             case DecisionKind.RETRY:
                 summary.retried += 1
             case DecisionKind.THROTTLED | DecisionKind.PUT_OFF:

@@ -6,15 +6,18 @@ A run of a million pages must not log the same failure a million times.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 
 import msgspec
 
 from shoal.define.author_code import error_summary, is_library_code
+from shoal.define.records import DroppedRecords
 from shoal.model.item import ClaimedItem
 from shoal.model.log import Log
 from shoal.model.outcome import AttemptDecision, DecisionKind
 from shoal.observe.failures import normalize_message
+from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.providers import ProviderFailed
 
 MAX_KINDS = 1_000
@@ -34,17 +37,20 @@ class RepeatedFailure(msgspec.Struct):
 class FailureLog:
     """Logs the first failure of a kind as a warning, and how many followed every half minute and at the end.
 
-    Every failure is logged at debug level; the ledger has them all. `dropped`: invalid items that handlers yielded.
+    Every failure is logged at debug level; the ledger has them all. `dropped`: invalid items that handlers yielded;
+    `dropped_records`: records that hooks dropped, by hook.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._logged: dict[str, RepeatedFailure] = {}
         self._traced: set[str] = set()
+        self._skipped: set[str] = set()
         self._bugs: dict[str, int] = {}
         self._succeeded = False
         self.dropped = 0
         self.first_dropped = ""
+        self.dropped_records: dict[str, DroppedRecords] = {}
 
     def record_success(self) -> None:
         self._succeeded = True
@@ -57,6 +63,14 @@ class FailureLog:
         """Log that a provider could not be set up; the first time with the traceback."""
         self._log_author_error("a provider failed", claimed, failed.error, str(failed))
 
+    def log_error_function(self, claimed: ClaimedItem, error: BaseException) -> None:
+        """Log an error of a stage's `on_error` function; its first occurrence with the traceback."""
+        self._log_author_error("on_error function failed", claimed, error, error_summary(error))
+
+    def log_hook_error(self, claimed: ClaimedItem, failed: HookFailed) -> None:
+        """Log an error of a hook; its first occurrence with the traceback."""
+        self._log_author_error("a hook failed", claimed, failed.error, str(failed))
+
     def _log_author_error(self, event: str, claimed: ClaimedItem, error: BaseException, summary: str) -> None:
         if len(self._bugs) < MAX_KINDS or summary in self._bugs:
             self._bugs[summary] = self._bugs.get(summary, 0) + 1
@@ -66,13 +80,16 @@ class FailureLog:
             self._log.error(event, stage=claimed.stage, item=claimed.name, error=summary, exc_info=cause)
 
     def log_failed_attempt(self, claimed: ClaimedItem, decision: AttemptDecision) -> None:
-        """Log an attempt that did not succeed."""
+        """Log an attempt that did not succeed. A skipped item is no failure: only the first of a kind is logged."""
         fields: dict[str, object] = {
             "stage": claimed.stage,
             "item": claimed.name,
             "outcome": decision.outcome.value,
             "error": decision.error,
         }
+        if decision.kind is DecisionKind.SKIPPED:
+            self._log_skipped(claimed, fields)
+            return
         if decision.kind is not DecisionKind.DEAD:
             fields["retry_in"] = round(decision.delay, 1)
         kind = (
@@ -80,6 +97,14 @@ class FailureLog:
         )
         emit = self._log.warning if self._is_new(kind, "more attempts failed", fields) else self._log.debug
         emit("attempt failed", **fields)
+
+    def _log_skipped(self, claimed: ClaimedItem, fields: dict[str, object]) -> None:
+        kind = f"{claimed.stage} skipped {normalize_message(str(fields['error']))}"
+        is_new = kind not in self._skipped and len(self._skipped) < MAX_KINDS
+        if is_new:
+            self._skipped.add(kind)
+        emit = self._log.info if is_new else self._log.debug
+        emit("item skipped", **fields)
 
     def log_dropped_items(self, claimed: ClaimedItem, reasons: list[str]) -> None:
         """Log invalid items that a handler yielded."""
@@ -89,6 +114,16 @@ class FailureLog:
         is_new = self._is_new(f"refused {claimed.stage}", "more items were dropped", fields, len(reasons))
         emit = self._log.warning if is_new else self._log.debug
         emit("items were dropped", count=len(reasons), **fields)
+
+    def log_dropped_records(self, claimed: ClaimedItem, dropped: Mapping[str, DroppedRecords]) -> None:
+        """Log records that hooks dropped: on purpose, so this is no warning."""
+        for hook, found in dropped.items():
+            total = self.dropped_records.setdefault(hook, DroppedRecords(found.first))
+            if not total.count:
+                self._log.info(
+                    "records are dropped", hook=hook, stage=claimed.stage, item=claimed.name, why=found.first
+                )
+            total.count += found.count
 
     async def run(self) -> None:
         """Log how many failures of each kind followed, until cancelled."""

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 
-from shoal.errors import NotFound, Permanent, Throttled
+from shoal.errors import NotFound, Skipped, Throttled
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import ClaimedItem
@@ -186,6 +186,9 @@ class AttemptGate:
             self.request_done(hop)
             raise
 
+    async def on_redirect(self, url: str, method: str) -> None:
+        """Each request is limited by itself."""
+
     async def before_send(self, hop: int) -> None:
         if self._start is not None:
             await self._start.before_send()
@@ -229,7 +232,7 @@ class AttemptGate:
         finally:
             self._reading_robots = False
         if not rules.allowed(url):
-            raise Permanent(f"robots.txt of {url_host(url)} forbids it")
+            raise Skipped(f"robots.txt of {url_host(url)} forbids it")
         if rules.crawl_delay and not self._is_free():
             await self._apply_crawl_delay(rules.crawl_delay, self._other_host(url))
 

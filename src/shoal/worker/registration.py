@@ -15,7 +15,16 @@ from shoal.errors import LedgerError, LedgerFull, NotFound, UsageError, WorkerLo
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
-from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass, clean_error
+from shoal.model.outcome import (
+    AttemptDecision,
+    DecisionKind,
+    FinishedAttempt,
+    OutcomeClass,
+    RedirectReply,
+    RedirectVisit,
+    VisitDecision,
+    clean_error,
+)
 from shoal.model.views import CommitReport, UpkeepReport
 from shoal.model.worker import WorkerSpec, new_worker_id
 from shoal.worker.state import WorkerIdentity, WorkerOptions
@@ -160,6 +169,17 @@ class Registration:
             if isinstance(refused, NotFound) or batch[0].decision.kind is DecisionKind.DEAD:
                 return _all_lost(batch), batch  # its run was removed, and its lease with it
             return await self.commit([_dead(batch[0], refused)])
+
+    async def visit_redirect(self, visit: RedirectVisit) -> RedirectReply:
+        """Ask whether an attempt may visit the target of a redirect."""
+        worker = self.identity.id
+        try:
+            return await self._retry_when_full.call(lambda: self._ledger.commits.visit_redirect(worker, visit))
+        except WorkerLost:
+            self.identity.mark_lost(worker)
+        except NotFound:  # its run was removed, and its lease with it
+            pass
+        return RedirectReply(VisitDecision.LOST)
 
     async def run_maintenance(self) -> None:
         """Run one round of the ledger's maintenance now."""

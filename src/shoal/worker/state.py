@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from shoal.autoscale.rules import LoadLimits
+from shoal.define.records import DroppedRecords
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 
@@ -58,13 +59,17 @@ class StopReason(StrEnum):
 
 
 class WorkSummary(msgspec.Struct, kw_only=True):
-    """What one worker did. The counts are of committed attempts; `dropped` items were invalid."""
+    """What one worker did. The counts are of committed attempts; `dropped` items were invalid.
+
+    `dropped_records`: by hook, how many records it dropped, and why the first.
+    """
 
     stop_reason: StopReason = StopReason.NOTHING_LEFT
     worker: str = ""
     attempts: int = 0
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     retried: int = 0
     throttled: int = 0
     records: int = 0
@@ -72,6 +77,7 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     given_back: int = 0
     dropped: int = 0
     first_dropped: str = ""
+    dropped_records: dict[str, DroppedRecords] = {}
     seconds: float = 0.0
 
 

@@ -203,4 +203,5 @@ class Worker:
         summary.worker = self.id
         summary.dropped = failure_log.dropped
         summary.first_dropped = failure_log.first_dropped
+        summary.dropped_records = failure_log.dropped_records
         summary.stop_reason = self._events.stop_reason or StopReason.NOTHING_LEFT

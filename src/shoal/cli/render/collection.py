@@ -11,7 +11,7 @@ from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.fleet.collection.member_runner import MemberStatus, member_command
 from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.fleet.collection.scraper import NOT_RUN, GroupReport, MemberReport, Summary
-from shoal.observe.formatting import format_duration, format_time, pluralize, printable
+from shoal.observe.formatting import format_duration, format_ends, format_time, pluralize, printable
 from shoal.service.collection import CollectionPlanned, CollectionReport
 
 ICONS = {MemberStatus.SUCCESS.value: "+", MemberStatus.WARNING.value: "!", MemberStatus.FAILED.value: "x", NOT_RUN: "-"}
@@ -88,7 +88,7 @@ def _command(member: Member) -> str:
 def _text(member: MemberReport) -> str:
     facts = [member.status]
     if member.run_id is not None:
-        facts.append(f"{member.done} done, {member.dead} dead, {pluralize(member.records, 'record')}")
+        facts.append(f"{format_ends(member.done, member.dead, member.skipped)}, {pluralize(member.records, 'record')}")
     if member.seconds is not None:
         facts.append(format_duration(member.seconds))
     if member.run_id is not None:

@@ -12,10 +12,12 @@ import typer
 
 from shoal.cli.render.session import Session
 from shoal.errors import NotFound, UsageError
+from shoal.service.lookup import LATEST
 
 Text = str | None
 
 RUN_HELP = "A run's id, `latest`, or `latest:SCRAPER`."
+LATEST_HELP = "A run's id, `latest` (the default), or `latest:SCRAPER`."
 MAX_ID_DIGITS = 18  # more than any ledger counts to
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
@@ -30,10 +32,18 @@ def _item_id(text: str) -> int:
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
 OptionalRunName = Annotated[Text, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+LatestRunName = Annotated[str, typer.Argument(metavar="RUN", help=LATEST_HELP, show_default=False)]
 ItemId = Annotated[
     int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=_item_id)
 ]
 ItemKey = Annotated[Text, typer.Option("--key", help="The item by its key or URL instead.")]
+
+
+def run_and_item(run: str, item: int | None) -> tuple[str, int | None]:
+    """A single argument that is a number is an item of the newest run: no run has such an id."""
+    if item is None and run.isascii() and run.isdigit():
+        return LATEST, _item_id(run)
+    return run, item
 
 
 def _refuse_password(given: Text) -> Text:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+import msgspec
+
 from shoal.autoscale.rules import Bounds
 from shoal.cli.render.run import exit_code
 from shoal.cli.render.session import RED, Session
@@ -16,6 +18,7 @@ from shoal.service.console import Console
 from shoal.service.events import CheckFinished, Event
 from shoal.service.pool import PoolPlan
 from shoal.service.pool_run import PoolReport, PoolWorkerReport
+from shoal.service.records import check_record
 
 MAX_NAMED = 8
 
@@ -45,11 +48,18 @@ def print_plan(session: Session, plan: PoolPlan) -> None:
     workers = plan.workers
     if session.json:
         for worker in workers:
-            session.record(worker)
+            session.record(
+                {
+                    "number": worker.number,
+                    "partitions": worker.partitions,
+                    "remaining": worker.waiting,
+                    "eta_seconds": worker.eta,
+                }
+            )
         return
     session.data("")
     session.table(
-        ["WORKER", "PARTITIONS", "WAITING", "ETA", "OWN"],
+        ["WORKER", "PARTITIONS", "REMAINING", "ETA", "OWN"],
         [(w.number, len(w.partitions), w.waiting, _format_eta(w.eta), _format_names(w.partitions)) for w in workers],
     )
     left = sum(worker.waiting for worker in workers)
@@ -72,11 +82,12 @@ def print_workers(session: Session, workers: Sequence[PoolWorkerReport]) -> None
     """A line per worker."""
     if session.json:
         for worker in workers:
-            session.record(worker)
+            fields = msgspec.structs.asdict(worker)
+            session.record({"number": fields.pop("worker"), **fields})
     else:
         session.table(
-            ["WORKER", "DONE", "DEAD", "RESTARTS", "END"],
-            [(w.worker, w.done, w.dead, w.restarts, w.end) for w in workers],
+            ["WORKER", "DONE", "DEAD", "SKIPPED", "RESTARTS", "END"],
+            [(w.worker, w.done, w.dead, w.skipped, w.restarts, w.end) for w in workers],
         )
 
 
@@ -112,7 +123,7 @@ def _too_many_dead(report: PoolReport) -> bool:
 
 def _print_check(session: Session, check: Check) -> None:
     if session.json:
-        session.record({"check": check.name, "ok": check.ok, "text": check.text, "fix": check.fix})
+        session.record(check_record(check))
         return
     mark = "ok    " if check.ok else session.styled("failed", RED)
     session.data(f"{mark}  {check.name:<10}  {check.text}")

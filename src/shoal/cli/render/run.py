@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line, ledger_flag
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from shoal.model.run import RunState
-from shoal.observe.formatting import keyed_records_text, pluralize, printable
+from shoal.observe.formatting import format_ends, keyed_records_text, pluralize, printable
 from shoal.observe.sinks import undelivered_lines
-from shoal.service.records import sink_record
+from shoal.service.records import failure_records, run_record, sink_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -38,22 +36,40 @@ def print_plan(
 ) -> None:
     """Say which run it would be, on which ledger, with how many items to start from. Writes nothing."""
     plan, seeds = session.wait(_look(scraper, settings, choice, urls))
+    run, remaining = (plan.run, plan.remaining) if plan is not None else (None, 0)
+    obeys_robots = scraper.obeys_robots(settings.robots)
+    if session.json:
+        session.record(
+            {
+                "run_id": None if run is None else run.id,
+                "scraper": scraper.name,
+                "mode": settings.mode,
+                "ledger": settings.shown()["ledger"],
+                "remaining": remaining,
+                "start_items": seeds,
+                "start_items_complete": seeds < COUNTED,
+                "concurrency": settings.concurrency,
+                "min_concurrency": least,
+                "user_agent": settings.agent,
+                "robots": obeys_robots,
+                "store": settings.store or None,
+                "stages": [
+                    {name.replace(" ", "_"): value for name, value in stage.items()} for stage in _stages(scraper)
+                ],
+            }
+        )
+        return
     facts = {
         "scraper": scraper.name,
         "mode": settings.mode,
         "ledger": settings.shown()["ledger"],
-        "run": f"{plan.run.id} ({plan.remaining} items left)"
-        if plan is not None and plan.run is not None
-        else "a new one",
-        "starts from": f"{seeds} items" if seeds < COUNTED else f"{COUNTED} items and more",
+        "run": "a new one" if run is None else f"{run.id} ({pluralize(remaining, 'item')} left)",
+        "starts from": pluralize(seeds, "item") if seeds < COUNTED else f"{COUNTED} items and more",
         "at once": settings.concurrency if least is None else f"{least} to {settings.concurrency}",
         "user agent": settings.agent,
-        "robots.txt": "obeyed" if scraper.obeys_robots(settings.robots) else "ignored",
+        "robots.txt": "obeyed" if obeys_robots else "ignored",
         "store": settings.store or "none",
     }
-    if session.json:
-        session.record({**facts, "stages": _stages(scraper)})
-        return
     width = max(map(len, facts))
     for name, value in facts.items():
         session.data(f"{name.ljust(width)}  {value}")
@@ -144,12 +160,11 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
     if session.json:
         session.record(
             {
-                "run_id": run.id,
-                "scraper": run.scraper,
-                "state": run.state.value,
+                **run_record(run, counts),
                 "mode": report.settings.mode,
-                "counts": {**msgspec.structs.asdict(counts), "remaining": counts.remaining, "total": counts.total},
-                "worker": report.work,
+                "work": report.work,
+                "failures": failure_records(report.failures),
+                "failures_complete": report.failures.complete,
                 "sinks": [sink_record(sink) for sink in report.sinks],
             }
         )
@@ -171,7 +186,8 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     per_second = work.attempts / work.seconds if work.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
     session.data(
-        f"  {counts.done} done, {counts.dead} dead, {counts.remaining} left; {pluralize(counts.results, 'record')}; "
+        f"  {format_ends(counts.done, counts.dead, counts.skipped)}, {counts.remaining} left; "
+        f"{pluralize(counts.results, 'record')}; "
         f"{pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)"
     )
     if keyed := keyed_records_text(counts):
@@ -179,6 +195,9 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
+    for hook, dropped in work.dropped_records.items():
+        left_out = f"{pluralize(dropped.count, 'record')} {'was' if dropped.count == 1 else 'were'} dropped"
+        session.data(f"  {left_out} by {hook}, the first: {printable(dropped.first)}")
     for group in report.failures.groups[:MAX_FAILURES]:
         session.data(f"  {group.items} dead: {group.outcome}, {group.display_text}")
 
@@ -196,6 +215,8 @@ def _print_next(session: Session, report: RunReport, resume_arguments: str, *, e
         commands.append(f"results sample {run.id}")
     if counts.dead:
         commands += [f"items ls {run.id} --state dead", f"items retry {run.id}"]
+    if counts.skipped:
+        commands.append(f"items ls {run.id} --state skipped")
     if commands:
         session.note("Next:")
     for command in commands:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from shoal.cli.render.streams import takes_unicode
 from shoal.errors import OutputFailed
+from shoal.project import find_project
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -216,9 +217,10 @@ def _may_configure_log_format(arguments: Sequence[str]) -> bool:
     """Whether reading the settings is worth its time: most projects do not configure logs."""
     if any("log" in text for text in arguments) or "SHOAL_LOG_FORMAT" in os.environ:
         return True
+    folder = find_project(Path(), os.environ)
     for name in (".env", "shoal.toml", "pyproject.toml"):
         with suppress(OSError):
-            if b"log_format" in Path(name).read_bytes().lower():
+            if b"log_format" in (folder / name).read_bytes().lower():
                 return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shoal.service.records import STATES, run_record, state_counts
+from shoal.service.records import STATES, item_record, run_record, state_counts
 
 if TYPE_CHECKING:
     from shoal.cli.render.session import Session
@@ -23,7 +23,7 @@ def print_runs(session: Session, runs: Sequence[RunSummary]) -> None:
             session.record(run_record(summary.run, summary.counts))
     elif runs:
         session.table(
-            ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RESULTS"],
+            ["RUN", "SCRAPER", "STATE", *map(str.upper, STATES), "RECORDS"],
             [
                 (run.id, run.scraper, run.state, *state_counts(counts).values(), counts.results)
                 for run, counts in ((each.run, each.counts) for each in runs)
@@ -31,11 +31,11 @@ def print_runs(session: Session, runs: Sequence[RunSummary]) -> None:
         )
 
 
-def print_items(session: Session, items: Sequence[ItemView]) -> None:
-    """Items: JSON records, or a table."""
+def print_items(session: Session, items: Sequence[ItemView], *, run_id: str) -> None:
+    """Items of a run: JSON records, or a table."""
     if session.json:
         for item in items:
-            session.record(item)
+            session.record(item_record(item, run_id))
     elif items:
         session.table(
             ["ITEM", "STAGE", "PARTITION", "STATE", "TRIES", "LANE", "NAME", "ERROR"],

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.demo.shop.catalogue import assign_faults, make_catalogue
+from shoal.demo.shop.search import ShopSearch
 from shoal.demo.shop.site import Routes, ShopFacts, ShopResponse, gather_facts, not_found, outlet_routes, shop_routes
 from shoal.errors import InvalidSetting
 
@@ -86,8 +87,10 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 class RequestHandler:
     """Answers requests and records which paths were visited."""
 
-    def __init__(self, *, shop: Routes, outlet: Routes, outlet_host: str, latency: tuple[float, float]) -> None:
-        self._shop, self._outlet = shop, outlet
+    def __init__(
+        self, *, shop: Routes, outlet: Routes, search: ShopSearch, outlet_host: str, latency: tuple[float, float]
+    ) -> None:
+        self._shop, self._outlet, self._search = shop, outlet, search
         self._outlet_host = outlet_host
         self._fastest, self._spread = latency[0], latency[1] - latency[0]
         self._visited: set[str] = set()
@@ -112,10 +115,16 @@ class RequestHandler:
         return response
 
     async def _answer(self, request: web.BaseRequest, host: str, path: str) -> tuple[int, web.StreamResponse]:
+        latency = self._fastest + self._spread * (zlib.crc32(path.encode()) % 1000) / 1000
+        if host != self._outlet_host:
+            place, _, query = path.partition("?")
+            found = self._search.answer(request.method, place, query, request.headers, await request.read())
+            if found is not None:
+                await asyncio.sleep(latency)
+                return found.status, _response(request, found)
         if request.method not in ("GET", "HEAD"):
             return 405, _response(request, ShopResponse(status=405, headers={"Allow": "GET, HEAD"}))
         route = (self._outlet if host == self._outlet_host else self._shop).get(path)
-        latency = self._fastest + self._spread * (zlib.crc32(path.encode()) % 1000) / 1000
         answer, extra = self._not_found, 0.0
         if route is not None:
             answer, extra = route.answer, route.extra_seconds
@@ -191,6 +200,7 @@ class Shop:
         handler = RequestHandler(
             shop=shop_routes(catalogue, fault_plan, url, outlet_url),
             outlet=outlet_routes(catalogue.outlet, outlet_url, url),
+            search=ShopSearch(catalogue),
             outlet_host=outlet_host,
             latency=self._latency,
         )

@@ -55,7 +55,7 @@ class MemberOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def member_outcome(ledger: Ledger, run: Run, max_dead: DeadLimit) -> MemberOutcome:
-    """Success: all items done, with records. Warning: dead items within `max_dead`, or no records."""
+    """Success: all items done or skipped, with records. Warning: dead items within `max_dead`, or no records."""
     counts = await ledger.reads.stats(run.id)
     if run.state is RunState.CANCELLED:
         return MemberOutcome(status=MemberStatus.FAILED, reason="its run was cancelled", counts=counts)
@@ -286,6 +286,7 @@ def _record(member: Member, outcome: MemberOutcome, run: Run | None, log: str, s
         "run_id": None if run is None else run.id,
         "done": outcome.counts.done,
         "dead": outcome.counts.dead,
+        "skipped": outcome.counts.skipped,
         "records": outcome.counts.results,
         "seconds": round(seconds, 1),
         "log": log,

@@ -79,6 +79,7 @@ class MemberReport(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     done: int = 0
     dead: int = 0
+    skipped: int = 0
     records: int = 0
     seconds: float | None = None
     log: str | None = None
@@ -175,6 +176,7 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
         run_id=None if own is None else own.id,
         done=counts.done,
         dead=counts.dead,
+        skipped=counts.skipped,
         records=counts.results,
         seconds=None if seconds is None else round(seconds, 1),
         log=detail.get("log"),

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
+from shoal.ledger.intake import QueuedItems
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import as_columns, none_if_empty
-from shoal.model.outcome import DONE, FinishedAttempt
+from shoal.model.outcome import DONE, FinishedAttempt, RedirectReply, RedirectVisit, VisitDecision
 from shoal.model.views import CommitReport
 
 
@@ -48,10 +49,31 @@ class PostgresCommits(BaseCommits):
             dropped_records=row["dropped_records"],
         )
 
+    async def _visit_redirect(self, worker_no: int, visit: RedirectVisit, queued: QueuedItems) -> RedirectReply:
+        target, lease = visit.target, visit.lease
+        row = await self._db.row(
+            self._sql["visit_redirect"],
+            worker_no,
+            lease.run_no,
+            lease.item,
+            lease.epoch,
+            queued.queues[queued.stage_ids[0], target.partition],
+            target.key_hash,
+            target.key,
+            target.url,
+            target.request,
+            target.depth,
+            target.lane,
+            visit.via,
+            visit.shown,
+            visit.seconds,
+        )
+        return RedirectReply(VisitDecision(row["decision"]), row["same_as"])
+
     async def _follow_ups(self, finished: Sequence[FinishedAttempt]) -> tuple[object, ...]:
         queued = await prepare_follow_ups(self._catalog, finished)
         if queued is None:
-            return (None,) * 12
+            return (None,) * 14
         columns, lanes = as_columns(queued)
         return (queued.parents, *columns, *lanes)
 

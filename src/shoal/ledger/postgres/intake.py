@@ -22,6 +22,8 @@ ItemColumns = tuple[
     list[int] | None,  # priorities
     list[float] | None,  # delays
     list[int | None] | None,  # max_tries
+    list[str | None] | None,  # requests
+    list[int] | None,  # depths
 ]
 LaneColumns = tuple[list[str] | None, list[int] | None]
 
@@ -47,6 +49,8 @@ def as_columns(queued: QueuedItems) -> tuple[ItemColumns, LaneColumns]:
         [item.priority for item in items] if any(item.priority for item in items) else None,
         [item.delay for item in items] if any(item.delay for item in items) else None,
         none_if_empty([item.max_attempts for item in items]),
+        none_if_empty([item.request for item in items]),
+        [item.depth for item in items] if any(item.depth for item in items) else None,
     )
     if not lanes:
         return columns, (None, None)

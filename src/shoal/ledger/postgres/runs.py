@@ -75,6 +75,7 @@ class PostgresRuns(BaseRuns):
             [lane.delay_max for lane in lanes],
             [lane.ordered for lane in lanes],
             [lane.shared for lane in lanes],
+            [lane.loopback_limit for lane in lanes],
         )
         return await self.get(run_id)
 

@@ -18,6 +18,12 @@ update shoal.result_cursor
 set last_error = $2, failing_since = coalesce(failing_since, shoal.clock())
 where name = $1 returning name
 
+-- name: keep_cursor_state
+-- Of several that want to, one succeeds.
+update shoal.result_cursor set state = $6
+where name = $1 and position = $2 and item = $3 and n = $4 and coalesce(state, '') = $5
+returning name
+
 -- name: reset_cursor
 update shoal.result_cursor
 set position = $2, item = 0, n = 0, moved_at = shoal.clock(), failing_since = null, last_error = null

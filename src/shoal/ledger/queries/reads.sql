@@ -2,6 +2,7 @@
 select cast(coalesce(sum(q.ready), 0) as bigint) as ready, cast(coalesce(sum(q.waiting), 0) as bigint) as waiting,
        cast(coalesce(sum(q.delayed), 0) as bigint) as delayed, cast(coalesce(sum(q.leased), 0) as bigint) as leased,
        cast(coalesce(sum(q.done), 0) as bigint) as done, cast(coalesce(sum(q.dead), 0) as bigint) as dead,
+       cast(coalesce(sum(q.skipped), 0) as bigint) as skipped,
        cast(coalesce(sum(q.cancelled), 0) as bigint) as cancelled,
        cast(coalesce(sum(q.results), 0) as bigint) as results,
        cast(coalesce(sum(q.duplicates), 0) as bigint) as duplicates,
@@ -12,8 +13,8 @@ select cast(coalesce(sum(q.ready), 0) as bigint) as ready, cast(coalesce(sum(q.w
 from shoal.queue_depth q where q.run_id = $1 and (cast($2 as text) is null or q.stage = $2)
 
 -- name: partitions
-select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.cancelled, q.results,
-       q.duplicates, q.new_records, q.changed_records, q.unchanged_records, q.dropped_records
+select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.dead, q.skipped, q.cancelled,
+       q.results, q.duplicates, q.new_records, q.changed_records, q.unchanged_records, q.dropped_records
 from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
 
 -- name: item_by_key
@@ -23,6 +24,19 @@ select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
 -- The last row of a full window; no row when the window reaches the end.
 select r.item, r.n from shoal.result r
 where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit 1 offset cast($4 as int) - 1
+
+-- name: results_by_record_key
+-- The records whose key is unique in this run, by its hash.
+select r.key_hash, r.item, r.n, g.name as stage, i.key, i.url, r.record, r.record_key
+from shoal.result r
+join shoal.item i on i.run = r.run and i.id = r.item
+join shoal.stage g on g.id = i.stage
+where r.key_space = $1 and r.key_hash > $2 and r.key_hash is not null order by r.key_hash limit $3
+
+-- name: item_key_window_end
+-- The last item of a full window; no row when the window reaches the end.
+select i.key_hash from shoal.item i
+where i.stage = $1 and i.key_hash >= $2 order by i.key_hash limit 1 offset cast($3 as int) - 1
 
 -- name: run_holders
 -- fresh: claimed after the worker's last report, so the report does not mention them.

@@ -8,11 +8,21 @@ import msgspec
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
-from shoal.ledger.sqlite.connection import Transaction, json_text, micros
+from shoal.ledger.intake import QueuedItems
+from shoal.ledger.sqlite.connection import Transaction, decoded, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
-from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_items
+from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_alias, store_items
 from shoal.ledger.sqlite.moves import admit
-from shoal.model.outcome import DONE, FinishedAttempt
+from shoal.model.outcome import (
+    DONE,
+    AttemptDecision,
+    DecisionKind,
+    FinishedAttempt,
+    OutcomeClass,
+    RedirectReply,
+    RedirectVisit,
+    VisitDecision,
+)
 from shoal.model.views import CommitReport
 
 
@@ -22,10 +32,10 @@ class _CommitBatch(msgspec.Struct, frozen=True):
     count: int
     attempts: str
     all_done: bool
-    results: str | None
-    result_counts: str
-    keyed: KeyedRecords | None
-    follow_ups: ItemBatch | None
+    results: str | None = None
+    result_counts: str = "{}"
+    keyed: KeyedRecords | None = None
+    follow_ups: ItemBatch | None = None
 
 
 class KeyedRecords(msgspec.Struct, frozen=True):
@@ -39,7 +49,7 @@ class _LeaseSummary(msgspec.Struct, frozen=True):
     """What commit_summary returns about the valid leases."""
 
     count: int
-    done: int
+    ended: int
     laned: int
     queue: int | None
     seconds: float
@@ -70,21 +80,25 @@ class SqliteCommits(BaseCommits):
         )
         return await self._db.write(lambda tx: _commit(tx, worker_no, ends, finished))
 
+    async def _visit_redirect(self, worker_no: int, visit: RedirectVisit, queued: QueuedItems) -> RedirectReply:
+        batch = as_batch(queued)
+        return await self._db.write(lambda tx: _visit_redirect(tx, worker_no, visit, batch, queued.stage_ids[0]))
+
 
 def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence[FinishedAttempt]) -> CommitReport:
     """Only items with a valid lease change. The others are `repeated` (this commit was made before) or `lost`."""
     lane_ids = make_lanes(tx, ends.follow_ups) if ends.follow_ups is not None else []
     tx.run("commit_take_done" if ends.all_done else "commit_take", ends.attempts)
     summary = _LeaseSummary(*tx.json("commit_summary"))
-    count, done, laned = summary.count, summary.done, summary.laned
+    count, ended, laned = summary.count, summary.ended, summary.laned
     enqueued = duplicates = dropped = 0
     if count:
         tx.run("commit_leave")
         _move(tx, worker, ends, summary)
-        if ends.keyed is not None and done:
+        if ends.keyed is not None and ended:
             dropped = store_keyed(tx, worker, ends.keyed)
-        if ends.follow_ups is not None and done:
-            accepted = set(tx.json("commit_done_items"))
+        if ends.follow_ups is not None and ended:
+            accepted = set(tx.json("commit_ended_items"))
             enqueued, duplicates = store_items(tx, ends.follow_ups, lane_ids, accepted)
         tx.should_notify = enqueued > 0
     if laned or lane_ids:
@@ -99,6 +113,39 @@ def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence
         duplicates=duplicates,
         dropped_records=dropped,
     )
+
+
+def _visit_redirect(tx: Transaction, worker: int, visit: RedirectVisit, batch: ItemBatch, stage: int) -> RedirectReply:
+    """As shoal.visit_redirect in functions/46_redirects.sql."""
+    item = visit.lease.item
+    ended_as = tx.value("redirect_lease", item, visit.lease.epoch)
+    if ended_as is None:
+        return RedirectReply(VisitDecision.LOST)
+    if ended_as:
+        return RedirectReply(VisitDecision.DUPLICATE, ended_as)
+    if visit.via is not None:
+        tx.run("redirect_passed", stage, visit.via, item)
+    found = tx.value("redirect_target", stage, visit.target.key_hash)
+    if found is None:
+        store_alias(tx, batch, item)
+        return RedirectReply(VisitDecision.VISIT)
+    target, _, redirects, runs = decoded(found)
+    if redirects:
+        return RedirectReply(VisitDecision.VISIT)
+    same_as: int = tx.value("redirect_same_as", target)
+    if same_as == item:
+        return RedirectReply(VisitDecision.VISIT, item)
+    if runs:
+        return RedirectReply(VisitDecision.WAIT, same_as)
+    error = f"redirects to {visit.shown}, the same page as item {same_as}"
+    end = FinishedAttempt(
+        lease=visit.lease,
+        decision=AttemptDecision(DecisionKind.SKIPPED, OutcomeClass.DUPLICATE, 0.0, error),
+        seconds=visit.seconds,
+        detail={"same_as": same_as},
+    )
+    _commit(tx, worker, _CommitBatch(1, _any_text([end]), False), [end])
+    return RedirectReply(VisitDecision.DUPLICATE, same_as)
 
 
 def store_keyed(tx: Transaction, worker: int, keyed: KeyedRecords) -> int:

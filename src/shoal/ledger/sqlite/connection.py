@@ -21,6 +21,7 @@ import msgspec
 from shoal.errors import LedgerCorrupt, LedgerUnreachable
 from shoal.ledger.sqlite.errors import APPLICATION_ID
 from shoal.ledger.sqlite.integrity import find_damage
+from shoal.model.lane import is_loopback_lane
 from shoal.threads import ThreadRunner
 
 MICRO = 1_000_000
@@ -182,6 +183,7 @@ class SqliteConnection:
         connection.row_factory = sqlite3.Row
         connection.create_function("clock", 0, self._clock.now)
         connection.create_function("seconds", 1, micros)
+        connection.create_function("is_loopback_lane", 1, is_loopback_lane, deterministic=True)
         connection.set_progress_handler(self._should_interrupt, PROGRESS_STEPS)
 
     def close(self) -> None:

@@ -16,7 +16,8 @@ from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit, ensure_lanes
 from shoal.model.item import PreparedItem
 
-# What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent.
+# What store_items takes: queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent, request,
+# depth.
 # Until it is stored, `lane` is an index into the lanes of the batch.
 ItemRow = list[Any]
 _QUEUE, _LANE, _PARENT = 0, 5, 9
@@ -53,6 +54,8 @@ def as_batch(queued: QueuedItems) -> ItemBatch:
             micros(item.delay),
             item.max_attempts,
             None if parents is None else parents[n],
+            item.request,
+            item.depth,
         ]
         for n, (item, stage) in enumerate(zip(items, stage_ids, strict=True))
     ]
@@ -97,6 +100,19 @@ def store_items(
     return new, len(rows) - new
 
 
+def store_alias(tx: Transaction, batch: ItemBatch, of_item: int) -> None:
+    """Store the only item of the batch, which is new, as an alias of another one: it has ended as skipped."""
+    lane_ids = make_lanes(tx, batch)
+    tx.run("touch_end")  # an alias takes no slot
+    row = batch.rows[0]
+    if lane_ids:
+        row = [*row[:_LANE], lane_ids[0], *row[_LANE + 1 :]]
+    first, _ = _reserve(tx, 1)
+    tx.run("store_items", first, tx.now, batch.hashes[0], json_text([row]))
+    tx.run("redirect_alias", of_item, first, tx.now)
+    tx.run("redirect_count", row[_QUEUE])
+
+
 def _reserve(tx: Transaction, count: int) -> tuple[int, int]:
     """Reserve ids for so many items. Those of duplicates stay unused."""
     last: int = tx.value("reserve_items", count)
@@ -132,6 +148,8 @@ def _is_plain(item: PreparedItem) -> bool:
         and not item.priority
         and not item.delay
         and item.max_attempts is None
+        and item.request is None
+        and not item.depth
     )
 
 

@@ -27,7 +27,7 @@ _TIMES = {"since", "at", "blocked_until", "not_before"}
 _JSON = {
     "run": ("settings",),
     "run_note": ("value",),
-    "item": ("payload",),
+    "item": ("payload", "request"),
     "outcome": ("detail",),
     "attempt": ("detail",),
     "result": ("record",),

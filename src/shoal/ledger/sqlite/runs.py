@@ -264,6 +264,7 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
             float(stage.lane.delay_max),
             stage.lane.ordered,
             stage.lane.shared,
+            stage.lane.loopback_limit,
         )
         for stage in spec.stages
     ]

@@ -14,12 +14,14 @@ from shoal.ledger.steering import BaseSteering
 
 
 def retry_items(tx: Transaction, no: int, items: str) -> int:
-    """Retry dead or cancelled items. A finished or cancelled run becomes active."""
+    """Retry dead, skipped or cancelled items. A finished or cancelled run becomes active."""
     if tx.value("run_state", no) in (None, "removed"):
         return 0
     retried = tx.run("retry_pick", no, items)
     if retried:
         tx.run("retry_leave")
+        tx.run("retry_result_counts", no)
+        tx.run("retry_results", no)
         tx.run("retry_history", no)
         tx.run("retry_ready", tx.now)
         tx.run("retry_waiting", no, tx.now)

@@ -14,6 +14,7 @@ from shoal.testing.conformance.lane_delays import LaneDelayConformance
 from shoal.testing.conformance.lanes import LanesConformance
 from shoal.testing.conformance.reads import ReadsConformance
 from shoal.testing.conformance.record_keys import RecordKeysConformance
+from shoal.testing.conformance.redirects import RedirectsConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
 
@@ -25,6 +26,7 @@ class LedgerConformance(
     CommitsConformance,
     ChangesConformance,
     RecordKeysConformance,
+    RedirectsConformance,
     WorkersConformance,
     LanesConformance,
     LaneDelayConformance,

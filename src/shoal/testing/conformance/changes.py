@@ -195,6 +195,48 @@ class ChangesConformance:
         assert await changes.cursor(CURSOR) is None
         assert not await changes.reset(CURSOR)
 
+    async def test_a_cursor_keeps_a_text_for_one_of_two(self, harness: LedgerHarness) -> None:
+        changes = harness.ledger.changes
+        assert (await changes.open_cursor(CURSOR)).state == ""
+        other = await harness.open_again()
+        texts = ["plan of one", "plan of the other"]
+        kept = await asyncio.gather(
+            *(
+                ledger.changes.keep_state(CURSOR, LOG_BEGIN, "", text)
+                for ledger, text in zip((harness.ledger, other), texts, strict=True)
+            )
+        )
+        assert sorted(kept) == [False, True]
+        assert (await changes.open_cursor(CURSOR)).state == texts[kept.index(True)]
+        assert not await changes.keep_state(CURSOR, ChangePosition(1), texts[kept.index(True)], "at another position")
+        assert await changes.move(CURSOR, LOG_BEGIN, ChangePosition(1))
+        assert (await changes.open_cursor(CURSOR)).state == texts[kept.index(True)]
+        assert await changes.keep_state(CURSOR, ChangePosition(1), texts[kept.index(True)], "next")
+        assert not await changes.keep_state("nobody", LOG_BEGIN, "", "x")
+        await other.close()
+
+    async def test_a_read_ends_where_it_is_told_to(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, *(f"k{n}" for n in range(6)))
+        worker = await harness.worker()
+        claimed = await harness.claim(worker)
+        changes = harness.ledger.changes
+        ends = []
+        for item in claimed:
+            await finish(harness, worker, [item], '{"v":1}', '{"v":2}')
+            ends.append(await changes.end())
+        for number, until in enumerate(ends, start=1):
+            for limit in (1, 3, 1_000):
+                found: list[str] = []
+                at, more = LOG_BEGIN, True
+                while more:
+                    page = await changes.read(at, until=until, limit=limit)
+                    found += [record.id for record in page.records]
+                    at, more = page.end, page.more
+                assert found == (await stored_ids(harness.ledger, run))[: 2 * number]
+                assert at == until
+        assert (await changes.read(ends[-1], until=ends[0])).records == ()
+
     async def test_a_cursor_tells_why_it_does_not_move(self, harness: LedgerHarness) -> None:
         changes = harness.ledger.changes
         await changes.open_cursor(CURSOR)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import InvalidItem, InvalidRecord, UnknownStage, UsageError
-from shoal.model.item import Lease, NewItem
+from shoal.model.item import ItemState, Lease, NewItem
+from shoal.model.lane import LanePolicy
 from shoal.model.outcome import DONE, FinishedAttempt
-from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
+from shoal.model.views import ItemFilter
+from shoal.testing.harness import LedgerHarness, dead, done, retry, skipped, throttled
 
 
 class CommitsConformance:
@@ -62,6 +64,45 @@ class CommitsConformance:
         counts = await harness.ledger.reads.stats(run.id)
         assert (counts.done, counts.dead, counts.delayed, counts.ready, counts.results) == (1, 1, 2, 1, 1)
         await harness.check()
+
+    async def test_a_skipped_item_ends_without_being_a_failure(self, harness: LedgerHarness) -> None:
+        run = await harness.run(lane=LanePolicy(limit=1))
+        await harness.put(run, "private", "next", lane="host")
+        await harness.put(run, "gone")
+        worker = await harness.worker()
+        private, gone = sorted(await harness.claim(worker), key=lambda item: item.name, reverse=True)
+        end = skipped(private, "robots.txt forbids it")
+        report = await harness.commit(worker, end, dead(gone))
+        assert (report.committed, report.lost, report.repeated) == (2, (), ())
+        again = await harness.commit(worker, end)
+        assert (again.committed, again.lost, again.repeated) == (0, (), (private.item,))
+        reads = harness.ledger.reads
+        counts = await reads.stats(run.id)
+        assert (counts.skipped, counts.dead, counts.ready, counts.remaining, counts.total) == (1, 1, 1, 1, 3)
+        assert (counts.failed, counts.completed) == (1, 0), "the words of older systems"
+        assert [row.error_message for row in (await reads.failed(run.id)).rows] == ["404 Not Found"]
+        listed = await reads.items(run.id, ItemFilter(states=(ItemState.SKIPPED,)))
+        assert [(row.key, row.outcome, row.error) for row in listed.rows] == [
+            ("private", "skipped", "robots.txt forbids it")
+        ]
+        (why,) = await reads.why_item(run.id, private.item)
+        assert (why.code, why.text) == ("skipped", "It is skipped: robots.txt forbids it.")
+        assert [attempt.outcome for attempt in await reads.attempts(run.id, private.item)] == ["skipped"]
+        (progress,) = await reads.workers(run.id)
+        assert (progress.done, progress.dead, progress.skipped) == (0, 1, 1)
+        assert (await reads.recent(run.id)).skipped == 1
+        assert await harness.claim_keys(worker) == ["next"], "its slot in the lane is free"
+        await harness.check()
+
+    async def test_a_run_of_skipped_items_finishes(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, "a")
+        worker = await harness.worker()
+        await harness.commit(worker, *(skipped(item) for item in await harness.claim(worker)))
+        await harness.ledger.runs.seal(run.id)
+        assert (await harness.ledger.upkeep.run_once()).finished == (run.id,)
+        counts = await harness.ledger.reads.stats(run.id)
+        assert (counts.skipped, counts.remaining) == (1, 0)
 
     async def test_a_lost_lease_stores_nothing(self, harness: LedgerHarness) -> None:
         run = await harness.run()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from shoal.errors import UnknownStage
 from shoal.model.item import NewItem, priority_from_higher_first
+from shoal.model.request import decode_request, make_request, secret
 from shoal.model.run import RunSpec, StageSpec
+from shoal.model.views import ItemFilter
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness
+from shoal.testing.harness import LedgerHarness, done
 
 
 class IntakeConformance:
@@ -61,6 +64,23 @@ class IntakeConformance:
             "host",
         )
         assert (claimed.max_attempts, claimed.tries, claimed.run_id) == (7, 0, run.id)
+
+    async def test_an_item_keeps_its_request_and_its_depth(self, harness: LedgerHarness) -> None:
+        run = await harness.run("list", "page")
+        request, _ = make_request(json={"q": "Łódź\u0000", "page": 2}, headers={"Authorization": secret("API_KEY")})
+        url = "https://example.com/search"
+        await harness.ledger.intake.enqueue(run.id, [NewItem(url=url, request=request, depth=4), url])
+        worker = await harness.worker()
+        claimed = {item.depth: item for item in await harness.claim(worker)}
+        assert {depth: item.key is None for depth, item in claimed.items()} == {4: False, 0: True}
+        assert decode_request(claimed[4].request_json or "") == request
+        follow_up = NewItem(url=f"{url}/1", request=request, depth=5, stage="page")
+        await harness.commit(worker, done(claimed[4], follow_ups=(follow_up,)))
+        (next_one,) = await harness.claim(worker)
+        assert (next_one.depth, decode_request(next_one.request_json or "")) == (5, request)
+        (view,) = (await harness.ledger.reads.items(run.id, ItemFilter(ids=(next_one.item,)))).rows
+        assert (view.depth, view.request) == (5, msgspec.json.decode(next_one.request_json or ""))
+        assert (await harness.ledger.intake.enqueue(run.id, [NewItem(url=url, request=request)])).duplicates == 1
 
     async def test_entries_may_come_from_an_async_source(self, harness: LedgerHarness) -> None:
         async def urls() -> AsyncIterator[str]:

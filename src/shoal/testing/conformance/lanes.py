@@ -48,6 +48,24 @@ class LanesConformance:
         await harness.ledger.upkeep.run_once()
         assert await harness.state(run, "a") == "ready"
 
+    async def test_a_policy_may_exempt_hosts_on_this_machine(self, harness: LedgerHarness) -> None:
+        policy = LanePolicy(limit=1, delay_min=2, delay_max=3, loopback_limit=8)
+        run = await harness.run(lane=policy)
+        worker = await harness.worker()
+        hosts = ("127.0.0.1:8080", "127.8.9.10", "localhost", "a.localhost:80", "[::1]:8080")
+        for number, host in enumerate(hosts):
+            await harness.put(run, str(number), lane=host)
+            await harness.ledger.lanes.request_slot(
+                worker, f"api.{number}.localhost", number, run_id=run.id, stage="page"
+            )
+            for lane in (host, f"api.{number}.localhost"):
+                found = (await harness.ledger.lanes.get(lane)).policy
+                assert (found.limit, found.delay_min, found.delay_max) == (8, 0, 0)
+        for number, host in enumerate(("example.com", "127.0.0.1.example.com", "localhost.example.com", "10.0.0.1")):
+            await harness.put(run, f"far {number}", lane=host)
+            found = (await harness.ledger.lanes.get(host)).policy
+            assert (found.limit, found.delay_min, found.delay_max) == (1, 2, 3)
+
     async def test_the_stricter_policy_of_two_active_runs_applies(self, harness: LedgerHarness) -> None:
         """The last run to start must not weaken the policy of another active run for the same host."""
         slow = await harness.run(scraper="slow", lane=LanePolicy(limit=1, delay_min=5, delay_max=7))

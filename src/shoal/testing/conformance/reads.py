@@ -15,7 +15,7 @@ from shoal.model.lane import LanePolicy
 from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.model.worker import Scope, WorkerReport, WorkerState
-from shoal.testing.harness import LedgerHarness, dead, done, retry, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, retry, skipped, throttled
 
 
 class ReadsConformance:
@@ -114,6 +114,9 @@ class ReadsConformance:
             ends = [retry(mine[0], 500.0), dead(mine[1], "410 Gone"), done(mine[2])] if len(mine) > 2 else []
             await harness.commit(worker, *ends)
         await harness.ledger.steering.cancel(run.id, ItemFilter(states=(ItemState.DELAYED,), partition=""), limit=2)
+        await harness.put(run, "x0", "x1", stage="list", partition="p1", priority=-9)
+        unwanted = await harness.claim(worker, 2, Scope(run_ids=(run.id,)))
+        await harness.commit(worker, *(skipped(item, "Gone elsewhere") for item in unwanted))
         await harness.put(run, "y0", "y1", "y2", stage="list", partition="p1", priority=9)
         everything = [
             await harness.ledger.reads.item(run.id, id=view.id) for view in await self.listed(harness, run.id)

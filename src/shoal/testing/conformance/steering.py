@@ -12,7 +12,7 @@ from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
-from shoal.testing.harness import LedgerHarness, dead, done, retry
+from shoal.testing.harness import LedgerHarness, dead, done, retry, skipped
 
 LONG = 60.0
 
@@ -63,6 +63,22 @@ class SteeringConformance:
         assert sorted(rest) == ["a", "c", "d"]
         history = await harness.ledger.reads.attempts(run.id, again.item)
         assert [attempt.error for attempt in history] == ["timed out after 30 s"]
+        await harness.check()
+
+    async def test_skipped_items_are_retried_on_request(self, harness: LedgerHarness) -> None:
+        run = await harness.run(lane=LanePolicy(limit=2))
+        await harness.put(run, "a", "b", lane="host")
+        await harness.put(run, "c")
+        worker = await harness.worker()
+        ends = {item.name: item for item in await harness.claim(worker)}
+        await harness.commit(worker, skipped(ends["a"]), dead(ends["b"]), skipped(ends["c"]))
+        assert await harness.ledger.steering.retry(run.id, ItemFilter()) == 1, "the dead one"
+        assert await harness.ledger.steering.retry(run.id, ItemFilter(states=(ItemState.SKIPPED,))) == 2
+        counts = await harness.ledger.reads.stats(run.id)
+        assert (counts.skipped, counts.dead, counts.pending, counts.total) == (0, 0, 3, 3)
+        assert sorted(await harness.claim_keys(worker)) == ["a", "b", "c"]
+        history = await harness.ledger.reads.attempts(run.id, ends["a"].item)
+        assert [(attempt.outcome, attempt.error) for attempt in history] == [("skipped", "robots.txt forbids it")]
         await harness.check()
 
     async def test_only_what_ended_badly_can_be_retried(self, harness: LedgerHarness) -> None:

@@ -4,8 +4,8 @@
 -- arrival, whatever the order of storing. Rows whose parent is not in `accepted` are left out (null: all are stored).
 create or replace function shoal.intake(
     t timestamptz, queues int[], hashes bytea[], keys text[], urls text[], payloads json[], lane_ix int[],
-    priorities int[], delays double precision[], max_tries int[], parents bigint[], accepted bigint[],
-    lane_ids bigint[],
+    priorities int[], delays double precision[], max_tries int[], requests json[], depths smallint[], parents bigint[],
+    accepted bigint[], lane_ids bigint[],
     out enqueued int, out duplicates int)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -13,17 +13,19 @@ as $$
 begin
     with input as materialized (
         select u.*, k.run, k.stage, nextval('shoal.item_id') as id
-        from unnest(queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, parents)
-            with ordinality
-            as u(queue, key_hash, key, url, payload, lane_ix, priority, delay, max_attempts, parent, ord)
+        from unnest(queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, requests, depths,
+                    parents) with ordinality
+            as u(queue, key_hash, key, url, payload, lane_ix, priority, delay, max_attempts, request, depth, parent,
+                 ord)
         join shoal.queue k on k.id = u.queue
         where accepted is null or u.parent in (select a.item from unnest(accepted) as a(item))
     ),
     fresh as (
         insert into shoal.item (id, lane, parent, created_at, not_before, run, stage, queue, priority, max_attempts,
-                                key_hash, key, url, payload)
+                                key_hash, key, url, payload, request, depth)
         select i.id, lane_ids[i.lane_ix], i.parent, t, case when i.delay > 0 then t + shoal.seconds(i.delay) end,
-               i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload
+               i.run, i.stage, i.queue, coalesce(i.priority, 0), i.max_attempts, i.key_hash, i.key, i.url, i.payload,
+               i.request, coalesce(i.depth, 0)
         from input i
         -- In the order of the index: cheaper, and two transactions that store the same keys cannot deadlock.
         order by i.stage, i.key_hash, i.ord
@@ -80,6 +82,20 @@ language sql stable as $$
         where o.id = by_stage and n.id = new_stage and o.run <> n.run)
 $$;
 
+-- Whether a lane is that of a host on this machine; model/lane.py has the same rule.
+create or replace function shoal.is_loopback_lane(key text) returns boolean
+language sql immutable as
+$$ select key ~ '^(127(\.[0-9]+){3}|([a-z0-9-]+\.)*localhost|\[::1\])(:[0-9]+)?$' $$;
+
+-- The policy that a stage declares for a lane.
+create or replace function shoal.declared_pace(
+    s shoal.stage, key text, out max_active int, out delay_min real, out delay_max real)
+language sql immutable as $$
+    select case when x.free then s.lane_loopback_limit else s.lane_limit end,
+           case when x.free then 0 else s.lane_delay_min end, case when x.free then 0 else s.lane_delay_max end
+    from (select s.lane_loopback_limit is not null and shoal.is_loopback_lane(key) as free) x
+$$;
+
 -- The ids of these lanes, created if needed, in the given order. A lane has the policy of the newest stage that named it,
 -- until an operator changes it, so that two runs with different policies do not overwrite each other.
 create or replace function shoal.ensure_lanes(names text[], stages int[]) returns bigint[]
@@ -87,13 +103,13 @@ language plpgsql as $$
 begin
     insert into shoal.lane as l
         (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
-    select d.run, d.name, d.lane_limit, d.lane_delay_min, d.lane_delay_max, d.lane_delay_min, d.lane_delay_max,
-           d.lane_ordered, d.stage
+    select d.run, d.name, d.max_active, d.delay_min, d.delay_max, d.delay_min, d.delay_max, d.lane_ordered, d.stage
     from (
         select distinct on (1, 2) case when s.lane_shared then 0 else s.run end as run, n.name,
-               s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered, s.id as stage
+               p.max_active, p.delay_min, p.delay_max, s.lane_ordered, s.id as stage
         from unnest(names, stages) as n(name, stage)
         join shoal.stage s on s.id = n.stage
+        cross join lateral shoal.declared_pace(s, n.name) p
         order by 1, 2, s.id desc
     ) d
     where not exists (select 1 from shoal.lane x where x.run = d.run and x.key = d.name
@@ -120,7 +136,7 @@ end $$;
 -- Enqueue one chunk. The receipt makes it safe to repeat the call after a broken connection.
 create or replace function shoal.enqueue(
     receipt_id uuid, run_no int, queues int[], hashes bytea[], keys text[], urls text[], payloads json[],
-    lane_ix int[], priorities int[], delays double precision[], max_tries int[],
+    lane_ix int[], priorities int[], delays double precision[], max_tries int[], requests json[], depths smallint[],
     lane_names text[], lane_stages int[],
     out enqueued int, out duplicates int)
 language plpgsql as $$
@@ -147,8 +163,8 @@ begin
     end if;
     t := shoal.clock();
     select i.enqueued, i.duplicates into enqueued, duplicates
-    from shoal.intake(t, queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, null, null,
-                      lane_ids) i;
+    from shoal.intake(t, queues, hashes, keys, urls, payloads, lane_ix, priorities, delays, max_tries, requests,
+                      depths, null, null, lane_ids) i;
     perform shoal.admit(lane_ids, t);
     if enqueued > 0 then
         perform shoal.wake();

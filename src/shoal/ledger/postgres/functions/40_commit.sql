@@ -2,7 +2,7 @@
 -- items whose lease (item, epoch) is still valid change; the others are returned as `repeated` (this same commit was
 -- made before) or `lost` (the lease is no longer valid). The call may be repeated.
 --
--- kinds: done, dead, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
+-- kinds: done, dead, skipped, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
 -- not blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a
 -- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
 -- r_hashes: null, or the hash of each record that has a key (45_record_keys.sql).
@@ -11,7 +11,8 @@ create or replace function shoal.commit(
     delays double precision[], errors text[], took real[], details json[],
     r_items bigint[], r_ns int[], r_records json[],
     f_parents bigint[], f_queues int[], f_hashes bytea[], f_keys text[], f_urls text[], f_payloads json[],
-    f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[],
+    f_lane_ix int[], f_priorities int[], f_delays double precision[], f_max_tries int[], f_requests json[],
+    f_depths smallint[],
     lane_names text[], lane_stages int[],
     r_keys text[] default null, r_hashes bytea[] default null, r_spaces int[] default null,
     r_replaces boolean[] default null,
@@ -27,9 +28,9 @@ declare
     held_items bigint[];
     held_lanes bigint[];
     held_unstarted boolean[];
-    done_items bigint[];
-    done_runs int[];
-    done_queues int[];
+    ended_items bigint[];
+    ended_runs int[];
+    ended_queues int[];
 begin
     enqueued := 0;
     duplicates := 0;
@@ -64,8 +65,8 @@ begin
         )
         select count(*), array_agg(h.item), array_agg(h.lane), array_agg(h.started_at is null),
                array_agg(h.run), array_agg(h.queue)
-        into committed, held_items, held_lanes, held_unstarted, done_runs, done_queues from held h;
-        done_items := held_items;
+        into committed, held_items, held_lanes, held_unstarted, ended_runs, ended_queues from held h;
+        ended_items := held_items;
         if lanes is not null then
             update shoal.lane l
             set taken = l.taken - n.left_lane, unstarted = l.unstarted - n.unstarted,
@@ -99,7 +100,7 @@ begin
                                        state, outcome, error, detail)
             select j.item, j.claimed_at, t, j.run, j.queue, j.epoch, worker_no, j.seconds, j.tries + 1, j.rescues,
                    j.kind, j.outcome, j.error, j.detail
-            from classified j where j.kind in ('done', 'dead')
+            from classified j where j.kind in ('done', 'dead', 'skipped')
         ),
         tried as (
             insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
@@ -149,9 +150,10 @@ begin
         ),
         delta as (
             insert into shoal.count_delta
-                (at, queue, worker, leased, done, dead, delayed, waiting, retried, throttled, seconds)
+                (at, queue, worker, leased, done, dead, skipped, delayed, waiting, retried, throttled, seconds)
             select t, j.queue, worker_no, -count(*),
                    count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
+                   count(*) filter (where j.kind = 'skipped'),
                    count(*) filter (where j.kind in ('retry', 'put_off')
                                       or (j.kind = 'throttled' and (j.lane is null or j.holds))),
                    count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
@@ -159,28 +161,29 @@ begin
                    sum(j.seconds)
             from classified j group by j.queue
         )
-        select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind = 'done'),
-               array_agg(j.run) filter (where j.kind = 'done'), array_agg(j.queue) filter (where j.kind = 'done')
-        into committed, held_items, done_items, done_runs, done_queues from classified j;
+        select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind in ('done', 'dead')),
+               array_agg(j.run) filter (where j.kind in ('done', 'dead')),
+               array_agg(j.queue) filter (where j.kind in ('done', 'dead'))
+        into committed, held_items, ended_items, ended_runs, ended_queues from classified j;
     end if;
-    if r_hashes is not null and done_items is not null then
+    if r_hashes is not null and ended_items is not null then
         dropped_records := shoal.store_keyed_records(t, worker_no, r_items, r_ns, r_records, r_keys, r_hashes, r_spaces,
-                                                     r_replaces, done_items, done_runs, done_queues);
+                                                     r_replaces, ended_items, ended_runs, ended_queues);
     end if;
-    if r_items is not null and done_items is not null then
-        with done as materialized (
-            select d.* from unnest(done_items, done_runs, done_queues) as d(item, run, queue)
+    if r_items is not null and ended_items is not null then
+        with ended as materialized (
+            select d.* from unnest(ended_items, ended_runs, ended_queues) as d(item, run, queue)
         ),
         stored as (
             insert into shoal.result (item, run, n, record)
             select r.item, d.run, r.n, r.record
-            from unnest(r_items, r_ns, r_records, r_hashes) as r(item, n, record, hash) join done d on d.item = r.item
+            from unnest(r_items, r_ns, r_records, r_hashes) as r(item, n, record, hash) join ended d on d.item = r.item
             where r.hash is null
             returning item
         ),
         per_queue as materialized (
             select d.run, d.queue, count(*) as records, array_agg(distinct s.item order by s.item) as items
-            from stored s join done d on d.item = s.item group by d.run, d.queue
+            from stored s join ended d on d.item = s.item group by d.run, d.queue
         ),
         delta as (
             insert into shoal.count_delta (at, queue, worker, results)
@@ -190,10 +193,10 @@ begin
         select t, p.run, k.stage, p.records, p.items from per_queue p join shoal.queue k on k.id = p.queue;
     end if;
 
-    if f_parents is not null and done_items is not null then
+    if f_parents is not null and ended_items is not null then
         select i.enqueued, i.duplicates into enqueued, duplicates
         from shoal.intake(t, f_queues, f_hashes, f_keys, f_urls, f_payloads, f_lane_ix, f_priorities, f_delays,
-                          f_max_tries, f_parents, done_items, new_lanes) i;
+                          f_max_tries, f_requests, f_depths, f_parents, ended_items, new_lanes) i;
     end if;
     perform shoal.admit(lanes, t);
     if enqueued > 0 then
@@ -206,7 +209,7 @@ begin
         from (
             select u.item,
                    exists (select 1 from shoal.outcome o where o.run = u.run and o.item = u.item
-                             and o.epoch = u.epoch and o.worker = worker_no and o.state in ('done', 'dead')
+                             and o.epoch = u.epoch and o.worker = worker_no and o.state in ('done', 'dead', 'skipped')
                              and o.outcome <> 'poison')
                    or exists (select 1 from shoal.attempt a where a.run = u.run and a.item = u.item
                                 and a.epoch = u.epoch and a.worker = worker_no

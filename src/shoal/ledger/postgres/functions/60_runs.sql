@@ -106,7 +106,7 @@ begin
     return n;
 end $$;
 
--- Retry dead or cancelled items: their outcome becomes an ordinary attempt, tries and rescues start at 0, the epoch
+-- Retry dead, skipped or cancelled items: their outcome becomes an ordinary attempt, tries and rescues start at 0, the epoch
 -- continues. A finished or cancelled run becomes active.
 create or replace function shoal.retry_items(run_no int, items bigint[]) returns int
 language plpgsql
@@ -126,7 +126,7 @@ begin
     ended := array(
         select o.ctid from (select distinct u.id from unnest(items) as u(id)) u
         cross join lateral (select o.ctid from shoal.outcome o
-                            where o.run = run_no and o.item = u.id and o.state in ('dead', 'cancelled') limit 1) o);
+                            where o.run = run_no and o.item = u.id and o.state in ('dead', 'skipped', 'cancelled') limit 1) o);
     if ended = '{}' then
         return 0;
     end if;
@@ -144,8 +144,16 @@ begin
         cross join lateral (select i.lane, i.priority from shoal.item i
                             where i.run = v.run and i.id = v.item limit 1) i
     ),
+    discarded as (
+        -- Records that were stored when the item died.
+        delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue
+    ),
+    fewer_results as (
+        insert into shoal.count_delta (at, queue, results)
+        select t, d.queue, -count(*) from discarded d group by d.queue
+    ),
     history as (
-        -- An item cancelled before its first claim has no attempt to keep.
+        -- An item that ended before its first claim has no attempt to keep.
         insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
         select p.item, p.claimed_at, p.ended_at, run_no, p.epoch, p.worker, p.seconds, p.outcome, p.error, p.detail
         from placed p where p.epoch > 0
@@ -165,8 +173,9 @@ begin
         where l.id = n.lane
     ),
     delta as (
-        insert into shoal.count_delta (at, queue, dead, cancelled, ready, waiting)
-        select t, p.queue, -count(*) filter (where p.state = 'dead'), -count(*) filter (where p.state = 'cancelled'),
+        insert into shoal.count_delta (at, queue, dead, skipped, cancelled, ready, waiting)
+        select t, p.queue, -count(*) filter (where p.state = 'dead'), -count(*) filter (where p.state = 'skipped'),
+               -count(*) filter (where p.state = 'cancelled'),
                count(*) filter (where p.lane is null), count(*) filter (where p.lane is not null)
         from placed p group by p.queue
     )
@@ -471,8 +480,8 @@ begin
     ),
     per_queue as materialized (
         select d.queue, sum(d.ready) as ready, sum(d.waiting) as waiting, sum(d.delayed) as delayed,
-               sum(d.leased) as leased, sum(d.done) as done, sum(d.dead) as dead, sum(d.cancelled) as cancelled,
-               sum(d.results) as results, sum(d.duplicates) as duplicates,
+               sum(d.leased) as leased, sum(d.done) as done, sum(d.dead) as dead, sum(d.skipped) as skipped,
+               sum(d.cancelled) as cancelled, sum(d.results) as results, sum(d.duplicates) as duplicates,
                max(d.at) filter (where d.worker is not null) as moved_at,
                sum(d.new_records) as new_records, sum(d.changed_records) as changed_records,
                sum(d.unchanged_records) as unchanged_records, sum(d.dropped_records) as dropped_records
@@ -480,14 +489,15 @@ begin
     ),
     totals as (
         insert into shoal.queue_count as c
-        select p.queue, p.ready, p.waiting, p.delayed, p.leased, p.done, p.dead, p.cancelled, p.results, p.duplicates,
-               p.moved_at, p.new_records, p.changed_records, p.unchanged_records, p.dropped_records
+        select p.queue, p.ready, p.waiting, p.delayed, p.leased, p.done, p.dead, p.skipped, p.cancelled, p.results,
+               p.duplicates, p.moved_at, p.new_records, p.changed_records, p.unchanged_records, p.dropped_records
         from per_queue p
         on conflict (queue) do update
         set ready = c.ready + excluded.ready, waiting = c.waiting + excluded.waiting,
             delayed = c.delayed + excluded.delayed, leased = c.leased + excluded.leased,
             done = c.done + excluded.done, dead = c.dead + excluded.dead,
-            cancelled = c.cancelled + excluded.cancelled, results = c.results + excluded.results,
+            skipped = c.skipped + excluded.skipped, cancelled = c.cancelled + excluded.cancelled,
+            results = c.results + excluded.results,
             duplicates = c.duplicates + excluded.duplicates, moved_at = greatest(c.moved_at, excluded.moved_at),
             new_records = c.new_records + excluded.new_records,
             changed_records = c.changed_records + excluded.changed_records,
@@ -496,13 +506,13 @@ begin
     ),
     minutes as (
         insert into shoal.minute_count as m
-        select date_trunc('minute', d.at), d.queue, d.worker, sum(d.done), sum(d.dead), sum(d.retried),
-               sum(d.throttled), sum(d.results), sum(d.seconds)
+        select date_trunc('minute', d.at), d.queue, d.worker, sum(d.done), sum(d.dead), sum(d.skipped),
+               sum(d.retried), sum(d.throttled), sum(d.results), sum(d.seconds)
         from d where d.worker is not null
         group by 1, 2, 3 order by 1, 2, 3
         on conflict (minute, queue, worker) do update
-        set done = m.done + excluded.done, dead = m.dead + excluded.dead, retried = m.retried + excluded.retried,
-            throttled = m.throttled + excluded.throttled, results = m.results + excluded.results,
+        set done = m.done + excluded.done, dead = m.dead + excluded.dead, skipped = m.skipped + excluded.skipped,
+            retried = m.retried + excluded.retried, throttled = m.throttled + excluded.throttled, results = m.results + excluded.results,
             seconds = m.seconds + excluded.seconds
     )
     select count(*) into n from d;
@@ -636,7 +646,8 @@ end $$;
 create or replace function shoal.create_run(
     receipt_id uuid, scraper text, settings json, wanted_key text, code_version text, key_version int,
     max_attempts int, max_rescues int, stage_names text[], stage_attempts int[], lane_limits int[],
-    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[]) returns text
+    lane_delay_mins real[], lane_delay_maxs real[], lane_ordered boolean[], lane_shared boolean[],
+    lane_loopback_limits int[]) returns text
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
@@ -667,9 +678,9 @@ begin
         exit when run_no is not null;
     end loop;
     insert into shoal.stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_delay_max, lane_ordered,
-                             lane_shared)
+                             lane_shared, lane_loopback_limit)
     select run_no, u.* from unnest(stage_names, stage_attempts, lane_limits, lane_delay_mins, lane_delay_maxs,
-                                   lane_ordered, lane_shared) as u;
+                                   lane_ordered, lane_shared, lane_loopback_limits) as u;
     insert into shoal.receipt (id, at, answer) values (receipt_id, t, json_build_object('run_id', chosen));
     insert into shoal.event (at, run, actor, action, subject, detail)
     values (t, run_no, '', 'run.created', chosen, json_build_object('scraper', scraper));

@@ -213,8 +213,8 @@ begin
     end if;
     insert into shoal.lane as l
         (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
-    select 0, lane_key, s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_delay_min, s.lane_delay_max, false, s.id
-    from shoal.stage s where s.id = stage_id
+    select 0, lane_key, p.max_active, p.delay_min, p.delay_max, p.delay_min, p.delay_max, false, s.id
+    from shoal.stage s cross join lateral shoal.declared_pace(s, lane_key) p where s.id = stage_id
     on conflict (run, key) do update
         set (max_active, own_delay_min, own_delay_max, delay_min, delay_max, declared_by) = (
             select least(excluded.max_active, o.max_active), greatest(excluded.own_delay_min, o.delay_min),

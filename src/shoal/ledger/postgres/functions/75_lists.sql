@@ -102,7 +102,7 @@ begin
     end if;
 end $$;
 
--- Dead or cancelled items of a run; of these queues, with this outcome, with this text in their error (null: any).
+-- Dead, skipped or cancelled items of a run; of these queues, with this outcome, with this text in their error (null: any).
 create or replace function shoal.find_ended(
     run_no int, queues int[], after_item bigint, most int, most_seen int, ended_as text, with_outcome text,
     with_error text, out ids bigint[], out seen_to bigint)
@@ -159,8 +159,8 @@ end $$;
 -- These items in full. The state is the table that holds the row; one statement has one snapshot, so it is unique.
 create or replace function shoal.item_views(run_no int, ids bigint[])
 returns table (
-    id bigint, stage text, partition text, key text, url text, payload json, lane text, priority int, parent bigint,
-    max_attempts int, state text, since timestamptz, due_at timestamptz, worker text, tries smallint, rescues smallint,
+    id bigint, stage text, partition text, key text, url text, payload json, request json, depth smallint,
+    lane text, priority int, parent bigint, max_attempts int, state text, since timestamptz, due_at timestamptz, worker text, tries smallint, rescues smallint,
     epoch int, outcome text, error text, reason text)
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -168,7 +168,7 @@ set jit = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query
-    select i.id, g.name, k.partition, i.key, i.url, i.payload, l.key, i.priority, i.parent,
+    select i.id, g.name, k.partition, i.key, i.url, i.payload, i.request, i.depth, l.key, i.priority, i.parent,
            coalesce(i.max_attempts, g.max_attempts, n.max_attempts),
            case when o.item is not null then o.state when s.item is not null then 'leased'
                 when y.item is not null then 'ready' when d.item is not null then 'delayed'

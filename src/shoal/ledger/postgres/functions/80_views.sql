@@ -29,7 +29,7 @@ create or replace view shoal.queue_depth as
 select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue,
        sum(c.ready)::bigint as ready, sum(c.waiting)::bigint as waiting, sum(c.delayed)::bigint as delayed,
        sum(c.leased)::bigint as leased, sum(c.done)::bigint as done, sum(c.dead)::bigint as dead,
-       sum(c.cancelled)::bigint as cancelled, sum(c.results)::bigint as results,
+       sum(c.skipped)::bigint as skipped, sum(c.cancelled)::bigint as cancelled, sum(c.results)::bigint as results,
        sum(c.duplicates)::bigint as duplicates, sum(c.new_records)::bigint as new_records,
        sum(c.changed_records)::bigint as changed_records, sum(c.unchanged_records)::bigint as unchanged_records,
        sum(c.dropped_records)::bigint as dropped_records
@@ -37,10 +37,10 @@ from shoal.run r
 join shoal.queue k on k.run = r.no
 join shoal.stage g on g.id = k.stage
 join (
-    select queue, ready, waiting, delayed, leased, done, dead, cancelled, results, duplicates, new_records,
+    select queue, ready, waiting, delayed, leased, done, dead, skipped, cancelled, results, duplicates, new_records,
            changed_records, unchanged_records, dropped_records from shoal.queue_count
     union all
-    select queue, ready, waiting, delayed, leased, done, dead, cancelled, results, duplicates, new_records,
+    select queue, ready, waiting, delayed, leased, done, dead, skipped, cancelled, results, duplicates, new_records,
            changed_records, unchanged_records, dropped_records from shoal.count_delta
 ) c on c.queue = k.id
 where r.state <> 'removed'
@@ -51,7 +51,8 @@ create or replace view shoal.status_counts as
 select q.run_id, q.scraper, q.stage, s.status, sum(s.items)::bigint as items
 from shoal.queue_depth q
 cross join lateral (values ('ready', q.ready), ('waiting', q.waiting), ('delayed', q.delayed), ('leased', q.leased),
-                           ('done', q.done), ('dead', q.dead), ('cancelled', q.cancelled)) as s(status, items)
+                           ('done', q.done), ('dead', q.dead), ('skipped', q.skipped),
+                           ('cancelled', q.cancelled)) as s(status, items)
 group by q.run_id, q.scraper, q.stage, s.status
 having sum(s.items) <> 0;
 
@@ -59,7 +60,7 @@ having sum(s.items) <> 0;
 -- which an index can use.
 create or replace view shoal.completed_by_worker as
 select w.id as completed_by, r.id as run_id, r.scraper, g.name as stage, count(*) filter (where o.state = 'done') as done,
-       count(*) filter (where o.state = 'dead') as dead
+       count(*) filter (where o.state = 'dead') as dead, count(*) filter (where o.state = 'skipped') as skipped
 from shoal.outcome o
 join shoal.worker w on w.no = o.worker
 join shoal.run r on r.no = o.run

@@ -1,4 +1,4 @@
--- functions: 9939c70613aea44f
+-- functions: a978a99b693c6bee
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -41,6 +41,8 @@ create table shoal.stage (
     lane_delay_max real not null,
     lane_ordered boolean not null,
     lane_shared  boolean not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit int,
     unique (run, name)
 );
 
@@ -83,6 +85,10 @@ create table shoal.item (
     key          text,
     url          text,
     payload      json,
+    -- What is sent besides a plain GET; secrets by name.
+    request      json,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        smallint not null default 0,
     primary key (run, id)
 );
 create unique index item_key on shoal.item (stage, key_hash);
@@ -169,7 +175,7 @@ create table shoal.outcome (
     seconds    real not null,
     tries      smallint not null,
     rescues    smallint not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     json,
@@ -238,7 +244,8 @@ create table shoal.result_cursor (
     created_at    timestamptz not null,
     moved_at      timestamptz,
     failing_since timestamptz,
-    last_error    text
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
 );
 
 -- Records that a sink refused one by one, while it took others.
@@ -341,6 +348,7 @@ create table shoal.count_delta (
     leased     int not null default 0,
     done       int not null default 0,
     dead       int not null default 0,
+    skipped    int not null default 0,
     cancelled  int not null default 0,
     results    int not null default 0,
     duplicates int not null default 0,
@@ -361,6 +369,7 @@ create table shoal.queue_count (
     leased     bigint not null default 0,
     done       bigint not null default 0,
     dead       bigint not null default 0,
+    skipped    bigint not null default 0,
     cancelled  bigint not null default 0,
     results    bigint not null default 0,
     duplicates bigint not null default 0,
@@ -380,6 +389,7 @@ create table shoal.minute_count (
     worker    int not null,
     done      int not null,
     dead      int not null,
+    skipped   int not null,
     retried   int not null,
     throttled int not null,
     results   int not null,

@@ -31,8 +31,8 @@ with actual as (
 stored as (
     select q.queue, v.state, v.n from shoal.queue_depth q
     cross join lateral (values ('ready', q.ready), ('waiting', q.waiting), ('delayed', q.delayed),
-        ('leased', q.leased), ('done', q.done), ('dead', q.dead), ('cancelled', q.cancelled),
-        ('results', q.results)) v(state, n)
+        ('leased', q.leased), ('done', q.done), ('dead', q.dead), ('skipped', q.skipped),
+        ('cancelled', q.cancelled), ('results', q.results)) v(state, n)
 )
 select 'queue ' || coalesce(a.queue, t.queue) || ' ' || coalesce(a.state, t.state) || ': counted '
        || coalesce(t.n, 0) || ', there are ' || coalesce(a.n, 0) as detail

@@ -20,4 +20,4 @@ join shoal.queue k on k.stage = u.stage and k.partition = u.partition
 
 -- name: enqueue
 select * from shoal.enqueue($1::uuid, $2::int, $3::int[], $4::bytea[], $5::text[], $6::text[], $7::json[], $8::int[],
-    $9::int[], $10::float8[], $11::int[], $12::text[], $13::int[])
+    $9::int[], $10::float8[], $11::int[], $12::json[], $13::int2[], $14::text[], $15::int[])

@@ -4,19 +4,21 @@
 
 -- name: worker_progress
 with finished as (
-    select m.worker, m.done, m.dead from shoal.minute_count m join shoal.queue k on k.id = m.queue
+    select m.worker, m.done, m.dead, m.skipped from shoal.minute_count m join shoal.queue k on k.id = m.queue
     where k.run = $1 and m.minute > shoal.clock() - make_interval(mins => $2)
     union all
-    select d.worker, d.done, d.dead from shoal.count_delta d join shoal.queue k on k.id = d.queue
+    select d.worker, d.done, d.dead, d.skipped from shoal.count_delta d join shoal.queue k on k.id = d.queue
     where k.run = $1 and d.worker is not null
 ),
 totals as (
-    select f.worker, sum(f.done)::bigint as done, sum(f.dead)::bigint as dead, 0::bigint as leased
+    select f.worker, sum(f.done)::bigint as done, sum(f.dead)::bigint as dead,
+           sum(f.skipped)::bigint as skipped, 0::bigint as leased
     from finished f group by f.worker
     union all
-    select s.worker, 0, 0, count(*) from shoal.lease s where s.run = $1 group by s.worker
+    select s.worker, 0, 0, 0, count(*) from shoal.lease s where s.run = $1 group by s.worker
 )
-select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as done, sum(t.dead)::bigint as dead
+select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as done, sum(t.dead)::bigint as dead,
+       sum(t.skipped)::bigint as skipped
 from totals t join shoal.worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
@@ -27,12 +29,13 @@ unfolded as materialized (
     select d.* from shoal.count_delta d where d.worker is not null and d.queue in (select k.id from run_queue k)
 ),
 ends as (
-    select m.done, m.dead, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
+    select m.done, m.dead, m.skipped, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
     where m.minute > shoal.clock() - make_interval(mins => $2) and m.queue in (select k.id from run_queue k)
     union all
-    select u.done, u.dead, u.retried, u.throttled, u.results, u.seconds from unfolded u
+    select u.done, u.dead, u.skipped, u.retried, u.throttled, u.results, u.seconds from unfolded u
 )
 select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigint as dead,
+       coalesce(sum(e.skipped), 0)::bigint as skipped,
        coalesce(sum(e.retried), 0)::bigint as retried, coalesce(sum(e.throttled), 0)::bigint as throttled,
        coalesce(sum(e.results), 0)::bigint as results, coalesce(sum(e.seconds), 0)::float8 as seconds,
        greatest((select r.changed_at from shoal.run r where r.no = $1), (select max(u.at) from unfolded u),
@@ -89,15 +92,30 @@ order by s.claimed_at limit $2
 -- A window of the run's records, and at most $6 of it, of one stage or of all.
 select w.item, w.n, g.name as stage, i.key, i.url, w.record, w.record_key,
        case when w.record_key is null then null when w.first_run = $1 then 'new'
-            when w.changed_run = $1 then 'changed' else 'unchanged' end as change
+            when w.changed_run = $1 then 'changed' else 'unchanged' end as change,
+       case w.key_space when 0 then 'scraper' when $1 then 'run' end as record_scope
 from (
-    select r.item, r.n, r.record, r.record_key, r.first_run, r.changed_run from shoal.result r
+    select r.item, r.n, r.record, r.record_key, r.key_space, r.first_run, r.changed_run
+    from shoal.result r
     where r.run = $1 and (r.item, r.n) > ($2, $3) order by r.item, r.n limit $4
 ) w
 join shoal.item i on i.run = $1 and i.id = w.item
 join shoal.stage g on g.id = i.stage
 where $5::int is null or i.stage = $5
 order by w.item, w.n limit $6
+
+-- name: results_by_item_key
+-- Records without a key, by the keys of their items: of a window of $5 items of a stage, at most $6.
+select w.key_hash, r.n, w.id as item, w.key, w.url, r.record
+from (
+    select i.id, i.key_hash, i.key, i.url from shoal.item i
+    where i.stage = $2 and i.key_hash >= $3 order by i.key_hash limit $5
+) w
+cross join lateral (
+    select r.n, r.record from shoal.result r
+    where r.run = $1 and r.item = w.id and r.record_key is null and (w.key_hash > $3 or r.n > $4) order by r.n limit $6
+) r
+order by w.key_hash, r.n limit $6
 
 -- name: result_span
 -- Comparisons of whole keys, so that the planner reads the first and the last row of the index; SQLite does so for min

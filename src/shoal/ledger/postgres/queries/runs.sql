@@ -2,7 +2,7 @@
 
 -- name: create_run
 select shoal.create_run($1::uuid, $2, $3::json, $4, $5, $6::int, $7::int, $8::int, $9::text[], $10::int[], $11::int[],
-    $12::real[], $13::real[], $14::boolean[], $15::boolean[])
+    $12::real[], $13::real[], $14::boolean[], $15::boolean[], $16::int[])
 
 -- name: get_run
 select r.*, array(select s.name from shoal.stage s where s.run = r.no order by s.id) as stages

@@ -43,6 +43,8 @@ create table stage (
     lane_delay_max real not null,
     lane_ordered   integer not null,
     lane_shared    integer not null,
+    -- If given, lanes of hosts on this machine have this limit and no delay.
+    lane_loopback_limit integer,
     unique (run, name)
 ) strict;
 
@@ -84,7 +86,11 @@ create table item (
     key_hash     blob not null,
     key          text,
     url          text,
-    payload      text
+    payload      text,
+    -- What is sent besides a plain GET; secrets by name.
+    request      text,
+    -- How many items led to it: 0 for those that a run starts with.
+    depth        integer not null default 0
 ) strict;
 create unique index item_key on item (stage, key_hash);
 -- A run's items are those of its queues: for lists, and for removing it.
@@ -176,7 +182,7 @@ create table outcome (
     seconds    real not null,
     tries      integer not null,
     rescues    integer not null,
-    state      text not null check (state in ('done', 'dead', 'cancelled')),
+    state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
     detail     text
@@ -240,7 +246,8 @@ create table result_cursor (
     created_at    integer not null,
     moved_at      integer,
     failing_since integer,
-    last_error    text
+    last_error    text,
+    state         text  -- what the owner of the cursor keeps with it
 ) strict, without rowid;
 
 -- Records that a sink refused one by one, while it took others.
@@ -343,6 +350,7 @@ create table queue_count (
     leased     integer not null default 0,
     done       integer not null default 0,
     dead       integer not null default 0,
+    skipped    integer not null default 0,
     cancelled  integer not null default 0,
     results    integer not null default 0,
     duplicates integer not null default 0,
@@ -362,6 +370,7 @@ create table minute_count (
     worker    integer not null,
     done      integer not null default 0,
     dead      integer not null default 0,
+    skipped   integer not null default 0,
     retried   integer not null default 0,
     throttled integer not null default 0,
     results   integer not null default 0,
@@ -446,8 +455,8 @@ order by s.claimed_at;
 -- Counts per queue.
 create view queue_depth as
 select r.id as run_id, r.scraper, g.name as stage, k.partition, k.id as queue, c.ready, c.waiting, c.delayed,
-       c.leased, c.done, c.dead, c.cancelled, c.results, c.duplicates, c.new_records, c.changed_records,
-       c.unchanged_records, c.dropped_records
+       c.leased, c.done, c.dead, c.skipped, c.cancelled, c.results, c.duplicates, c.new_records,
+       c.changed_records, c.unchanged_records, c.dropped_records
 from run r
 join queue k on k.run = r.no
 join stage g on g.id = k.stage
@@ -459,17 +468,17 @@ create view status_counts as
 select q.run_id, q.scraper, q.stage, s.status,
        sum(case s.status when 'ready' then q.ready when 'waiting' then q.waiting when 'delayed' then q.delayed
                          when 'leased' then q.leased when 'done' then q.done when 'dead' then q.dead
-                         else q.cancelled end) as items
+                         when 'skipped' then q.skipped else q.cancelled end) as items
 from queue_depth q
 cross join (select 'ready' as status union all select 'waiting' union all select 'delayed' union all select 'leased'
-            union all select 'done' union all select 'dead' union all select 'cancelled') s
+            union all select 'done' union all select 'dead' union all select 'skipped' union all select 'cancelled') s
 group by q.run_id, q.scraper, q.stage, s.status
 having items <> 0;
 
 -- S0.17: what each worker completed in the last hour, of which run and stage, most first.
 create view completed_by_worker as
 select w.id as completed_by, r.id as run_id, r.scraper, g.name as stage, sum(o.state = 'done') as done,
-       sum(o.state = 'dead') as dead
+       sum(o.state = 'dead') as dead, sum(o.state = 'skipped') as skipped
 from outcome o
 join worker w on w.no = o.worker
 join run r on r.no = o.run

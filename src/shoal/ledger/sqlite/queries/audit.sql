@@ -35,6 +35,7 @@ stored as (
     union all select queue, 'delayed', delayed from queue_depth
     union all select queue, 'leased', leased from queue_depth
     union all select queue, 'done', done from queue_depth union all select queue, 'dead', dead from queue_depth
+    union all select queue, 'skipped', skipped from queue_depth
     union all select queue, 'cancelled', cancelled from queue_depth
     union all select queue, 'results', results from queue_depth
 )

@@ -217,20 +217,30 @@ select json_group_array(json_array(x.priority, x.item, x.lane)) from (
     where y.queue = ?1 and (y.priority, y.item) > (?2, ?3) order by y.priority, y.item limit ?4) x
 
 -- name: retry_pick
--- Dead or cancelled items to retry: tries and rescues start at 0, the epoch continues.
+-- Dead, skipped or cancelled items to retry: tries and rescues start at 0, the epoch continues.
 insert into temp.retried (item, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
                           error, detail)
 select o.item, i.lane, o.queue, i.priority, o.epoch, o.state, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome,
        o.error, o.detail
 from json_each(?2) j
-cross join outcome o on o.item = j.value and o.run = ?1 and o.state in ('dead', 'cancelled')
+cross join outcome o on o.item = j.value and o.run = ?1 and o.state in ('dead', 'skipped', 'cancelled')
 cross join item i on i.id = o.item
 
 -- name: retry_leave
 delete from outcome where item in (select v.item from temp.retried v)
 
+-- name: retry_result_counts
+update queue_count as c set results = c.results - n.n
+from (select v.queue, count(*) as n from temp.retried v cross join result x on x.run = ?1 and x.item = v.item
+      group by v.queue) n
+where c.queue = n.queue
+
+-- name: retry_results
+-- Records that were stored when the item died.
+delete from result where run = ?1 and item in (select v.item from temp.retried v)
+
 -- name: retry_history
--- Their outcome becomes an ordinary attempt. An item cancelled before its first claim has none to keep.
+-- Their outcome becomes an ordinary attempt. An item that ended before its first claim has none to keep.
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
 select v.item, v.epoch, v.claimed_at, v.ended_at, ?1, v.worker, v.seconds, v.outcome, v.error, v.detail
 from temp.retried v where v.epoch > 0
@@ -254,9 +264,10 @@ insert or ignore into temp.touched (lane) select v.lane from temp.retried v wher
 
 -- name: retry_counts
 update queue_count as c
-set dead = c.dead - n.dead, cancelled = c.cancelled - n.n + n.dead, ready = c.ready + n.n - n.laned,
-    waiting = c.waiting + n.laned
-from (select v.queue, count(*) as n, sum(v.state = 'dead') as dead, count(v.lane) as laned
+set dead = c.dead - n.dead, skipped = c.skipped - n.skipped, cancelled = c.cancelled - n.n + n.dead + n.skipped,
+    ready = c.ready + n.n - n.laned, waiting = c.waiting + n.laned
+from (select v.queue, count(*) as n, sum(v.state = 'dead') as dead, sum(v.state = 'skipped') as skipped,
+             count(v.lane) as laned
       from temp.retried v group by v.queue) n
 where c.queue = n.queue
 

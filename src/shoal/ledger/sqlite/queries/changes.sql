@@ -35,7 +35,7 @@ from (
 
 -- name: get_cursors
 select c.name, c.position, c.item, c.n, c.delivered, c.created_at as "created_at [moment]",
-       c.moved_at as "moved_at [moment]", c.failing_since as "failing_since [moment]", c.last_error,
+       c.moved_at as "moved_at [moment]", c.failing_since as "failing_since [moment]", c.last_error, c.state,
        (select count(*) from (select 1 from dead_letter d where d.cursor = c.name limit 1000)) as dead_letters
 from result_cursor c where c.name >= ?1 and c.name < ?1 || char(1114111) order by c.name limit ?2
 

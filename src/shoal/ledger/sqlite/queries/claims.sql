@@ -35,6 +35,7 @@ update worker set heartbeat_at = ?2 where no = ?1 and state in ('live', 'drainin
 -- or too many became ready before the lane had a delay) and paced (the lane has a delay).
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
+    i.request, i.depth,
     case when l.paused or l.blocked_until > ?3 then 1
          when l.delay_max > 0 then (select o.due > ?3 or l.unstarted > o.ahead from lane_room o where o.id = l.id)
          else 0 end,

@@ -30,7 +30,7 @@ insert into outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seco
                      error, detail)
 select e.item, e.claimed_at, ?1, e.run, e.queue, e.epoch, ?2, e.seconds, e.tries + 1, e.rescues, e.kind, e.outcome,
        e.error, e.detail
-from temp.ended e where e.kind in ('done', 'dead')
+from temp.ended e where e.kind in ('done', 'dead', 'skipped')
 
 -- name: commit_attempts
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
@@ -53,23 +53,23 @@ select e.lane, e.run, e.priority, e.item, ?1, e.queue, e.epoch, e.tries, e.rescu
 from temp.ended e where e.kind = 'throttled' and e.lane is not null and not e.holds
 
 -- name: commit_results
--- {"item:n": record}. Only records of done items with a valid lease are stored.
+-- {"item:n": record}. Only records of ended items with a valid lease are stored; dead ones may have records, too.
 insert into result (run, item, n, record)
 select e.run, e.item, cast(substr(j.key, instr(j.key, ':') + 1) as integer), j.value
 from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
-where e.kind = 'done'
+where e.kind in ('done', 'dead')
 
 -- name: commit_result_counts
 -- {"item": number of records}: the records themselves are parsed once only.
 update queue_count as c set results = c.results + n.n
 from (select e.queue, sum(j.value) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
-      where e.kind = 'done' group by e.queue) n
+      where e.kind in ('done', 'dead') group by e.queue) n
 where c.queue = n.queue
 
 -- name: commit_result_minutes
 update minute_count as m set results = m.results + n.n
 from (select e.queue, sum(j.value) as n from json_each(?1) j cross join temp.ended e on e.item = cast(j.key as integer)
-      where e.kind = 'done' group by e.queue) n
+      where e.kind in ('done', 'dead') group by e.queue) n
 where m.minute = ?2 - ?2 % 60000000 and m.queue = n.queue and m.worker = ?3
 
 -- name: commit_changes
@@ -81,7 +81,7 @@ from (
     from json_each(?1) j
     cross join temp.ended e on e.item = cast(j.key as integer)
     cross join queue k on k.id = e.queue
-    where e.kind = 'done' order by e.run, k.stage, e.item
+    where e.kind in ('done', 'dead') order by e.run, k.stage, e.item
 ) o
 group by o.run, o.stage
 
@@ -194,27 +194,28 @@ where l.id = n.lane
 
 -- name: commit_counts
 update queue_count as c
-set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, delayed = c.delayed + n.put_off,
-    waiting = c.waiting + n.n - n.done - n.dead - n.put_off, moved_at = ?1
+set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, skipped = c.skipped + n.skipped,
+    delayed = c.delayed + n.put_off, waiting = c.waiting + n.n - n.done - n.dead - n.skipped - n.put_off, moved_at = ?1
 from (
     select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
+           sum(e.kind = 'skipped') as skipped,
            sum(e.kind in ('retry', 'put_off') or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
     from temp.ended e group by e.queue
 ) n
 where c.queue = n.queue
 
 -- name: commit_minutes
-insert into minute_count (minute, queue, worker, done, dead, retried, throttled, seconds)
-select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'retry'),
-       sum(e.kind in ('throttled', 'put_off')), sum(e.seconds)
+insert into minute_count (minute, queue, worker, done, dead, skipped, retried, throttled, seconds)
+select ?1 - ?1 % 60000000, e.queue, ?2, sum(e.kind = 'done'), sum(e.kind = 'dead'), sum(e.kind = 'skipped'),
+       sum(e.kind = 'retry'), sum(e.kind in ('throttled', 'put_off')), sum(e.seconds)
 from temp.ended e where true group by e.queue
 on conflict (minute, queue, worker) do update
-set done = done + excluded.done, dead = dead + excluded.dead, retried = retried + excluded.retried,
-    throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
+set done = done + excluded.done, dead = dead + excluded.dead, skipped = skipped + excluded.skipped,
+    retried = retried + excluded.retried, throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
 
 -- name: commit_summary
--- [number of items, of done ones, of those in lanes, the queue if there is only one, total seconds].
-select json_array(count(*), coalesce(sum(e.kind = 'done'), 0), count(e.lane),
+-- [number of items, of ended ones, of those in lanes, the queue if there is only one, total seconds].
+select json_array(count(*), coalesce(sum(e.kind in ('done', 'dead')), 0), count(e.lane),
                   case when min(e.queue) = max(e.queue) then min(e.queue) end, total(e.seconds))
 from temp.ended e
 
@@ -227,15 +228,15 @@ insert into minute_count (minute, queue, worker, done, dead, retried, throttled,
 values (?1 - ?1 % 60000000, ?2, ?3, ?4, 0, 0, 0, ?5)
 on conflict (minute, queue, worker) do update set done = done + excluded.done, seconds = seconds + excluded.seconds
 
--- name: commit_done_items
-select json_group_array(e.item) from temp.ended e where e.kind = 'done'
+-- name: commit_ended_items
+select json_group_array(e.item) from temp.ended e where e.kind in ('done', 'dead')
 
 -- name: commit_not_held
 -- Those of [item, epoch] without a valid lease, with 1 when this same commit was made before.
 select json_group_array(json_array(
     j.value ->> 0,
     exists (select 1 from outcome o where o.item = j.value ->> 0 and o.epoch = j.value ->> 1 and o.worker = ?2
-              and o.state in ('done', 'dead') and o.outcome <> 'poison')
+              and o.state in ('done', 'dead', 'skipped') and o.outcome <> 'poison')
     or exists (select 1 from attempt a where a.item = j.value ->> 0 and a.epoch = j.value ->> 1 and a.worker = ?2
                  and a.outcome not in ('crashed', 'released', 'poison', 'cancelled'))))
 from json_each(?1) j
@@ -243,3 +244,43 @@ where not exists (select 1 from temp.ended e where e.item = j.value ->> 0)
 
 -- name: commit_end
 delete from temp.ended
+
+-- name: redirect_lease
+-- The item that this one ended as a duplicate of, when this call was made before; 0: it has its lease.
+select coalesce((select 0 from lease s where s.item = ?1 and s.epoch = ?2),
+                (select o.detail ->> 'same_as' from outcome o
+                 where o.item = ?1 and o.epoch = ?2 and o.outcome = 'duplicate'))
+
+-- name: redirect_passed
+-- The alias ?2 (a hash) of the item ?3 redirects further.
+update outcome set detail = json_object('same_as', ?3, 'redirects', json('true'))
+where item = (select i.id from item i where i.stage = ?1 and i.key_hash = ?2) and epoch = 0
+  and outcome = 'duplicate' and detail ->> 'same_as' = ?3
+
+-- name: redirect_target
+-- [item, the item whose alias it is, whether it redirects further, whether that item runs now].
+select json_array(i.id, o.detail ->> 'same_as', o.detail ->> 'redirects' is not null,
+                  exists (select 1 from lease s where s.item = o.detail ->> 'same_as'))
+from item i left join outcome o on o.item = i.id and o.epoch = 0 and o.outcome = 'duplicate'
+where i.stage = ?1 and i.key_hash = ?2
+
+-- name: redirect_same_as
+-- The item whose page an item is, through all that are duplicates of others.
+with recursive same (item, step) as (
+    select ?1, 0
+    union all
+    select o.detail ->> 'same_as', s.step + 1 from same s
+    cross join outcome o on o.item = s.item and o.state = 'skipped' and o.outcome = 'duplicate'
+    where s.step < 1000
+)
+select s.item from same s order by s.step desc limit 1
+
+-- name: redirect_alias
+-- An alias ends at once. ?1: the item whose alias it is; ?2: its own id.
+insert into outcome (item, claimed_at, ended_at, run, queue, epoch, seconds, tries, rescues, state, outcome, error, detail)
+select i.id, ?3, ?3, i.run, i.queue, 0, 0, 0, 0, 'skipped', 'duplicate',
+       'the same page as item ' || ?1 || ', which redirects to it', json_object('same_as', ?1)
+from item i where i.id = ?2
+
+-- name: redirect_count
+insert into queue_count (queue, skipped) values (?1, 1) on conflict (queue) do update set skipped = skipped + 1

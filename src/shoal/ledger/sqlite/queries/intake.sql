@@ -29,12 +29,13 @@ from json_each(?7) j where true
 on conflict (stage, key_hash) do nothing
 
 -- name: store_items
--- Any items, as [queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent].
+-- Any items, as [queue, stage, url, key, payload, lane, priority, delay, max_attempts, parent, request,
+-- depth].
 insert into item (id, run, stage, queue, priority, created_at, lane, parent, not_before, max_attempts, key_hash, key,
-                  url, payload)
+                  url, payload, request, depth)
 select ?1 + j.key, k.run, j.value ->> 1, k.id, j.value ->> 6, ?2, j.value ->> 5, j.value ->> 9,
        case when j.value ->> 7 > 0 then ?2 + (j.value ->> 7) end, j.value ->> 8, substr(?3, 1 + 32 * j.key, 32),
-       j.value ->> 3, j.value ->> 2, j.value ->> 4
+       j.value ->> 3, j.value ->> 2, j.value ->> 4, j.value ->> 10, j.value ->> 11
 from json_each(?4) j cross join queue k on k.id = j.value ->> 0 where true
 on conflict (stage, key_hash) do nothing
 

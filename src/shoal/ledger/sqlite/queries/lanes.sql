@@ -64,8 +64,10 @@ where id = ?1
 -- The lane of a host that a stage's requests go to. It is created with the stage's policy; an existing lane gets the
 -- policy of the newest stage that named it, or the stricter one while the run of the older stage is active.
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
-select 0, ?2, s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_delay_min, s.lane_delay_max, 0, s.id
-from stage s
+select 0, ?2, iif(s.free, s.lane_loopback_limit, s.lane_limit), iif(s.free, 0.0, s.lane_delay_min),
+       iif(s.free, 0.0, s.lane_delay_max), iif(s.free, 0.0, s.lane_delay_min), iif(s.free, 0.0, s.lane_delay_max),
+       0, s.id
+from (select g.*, g.lane_loopback_limit is not null and is_loopback_lane(?2) as free from stage g where g.id = ?1) s
 where s.id = ?1
   and not exists (select 1 from lane l where l.run = 0 and l.key = ?2 and (l.by_operator or l.declared_by >= ?1))
 on conflict (run, key) do update

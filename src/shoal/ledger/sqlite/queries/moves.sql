@@ -97,13 +97,15 @@ select json_array(max(x.id), count(*), json_group_array(x.id) filter (where x.ha
 -- different policies do not overwrite each other. While the run of the older stage is active, the stricter policy
 -- applies, because both runs send requests.
 insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered, declared_by)
-select x.run, x.key, x.lane_limit, x.lane_delay_min, x.lane_delay_max, x.lane_delay_min, x.lane_delay_max,
+select x.run, x.key, iif(x.free, x.lane_loopback_limit, x.lane_limit), iif(x.free, 0.0, x.lane_delay_min),
+       iif(x.free, 0.0, x.lane_delay_max), iif(x.free, 0.0, x.lane_delay_min), iif(x.free, 0.0, x.lane_delay_max),
        x.lane_ordered, x.stage
 from (
     select n.*, row_number() over (partition by n.run, n.key order by n.stage desc) as pick
     from (
         select case when s.lane_shared then 0 else s.run end as run, j.value ->> 0 as key, s.id as stage,
-               s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered
+               s.lane_limit, s.lane_delay_min, s.lane_delay_max, s.lane_ordered, s.lane_loopback_limit,
+               s.lane_loopback_limit is not null and is_loopback_lane(j.value ->> 0) as free
         from json_each(?1) j cross join stage s on s.id = j.value ->> 1
     ) n
 ) x

@@ -4,16 +4,17 @@
 
 -- name: worker_progress
 with finished as (
-    select m.worker, m.done, m.dead from minute_count m join queue k on k.id = m.queue
+    select m.worker, m.done, m.dead, m.skipped from minute_count m join queue k on k.id = m.queue
     where k.run = ?1 and m.minute > clock() - 60000000 * ?2
 ),
 totals as (
-    select f.worker, sum(f.done) as done, sum(f.dead) as dead, 0 as leased
+    select f.worker, sum(f.done) as done, sum(f.dead) as dead, sum(f.skipped) as skipped, 0 as leased
     from finished f group by f.worker
     union all
-    select s.worker, 0, 0, count(*) from lease s where s.run = ?1 group by s.worker
+    select s.worker, 0, 0, 0, count(*) from lease s where s.run = ?1 group by s.worker
 )
-select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead) as dead
+select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead) as dead,
+       sum(t.skipped) as skipped
 from totals t join worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
@@ -21,7 +22,8 @@ group by w.id order by done desc, w.id
 -- Attempts that ended in the last minutes, and when one last ended or the run last changed its state.
 with run_queue as (select k.id from queue k where k.run = ?1),
 moved as (select max(c.moved_at) as at from run_queue k join queue_count c on c.queue = k.id)
-select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead, coalesce(sum(m.retried), 0) as retried,
+select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead,
+       coalesce(sum(m.skipped), 0) as skipped, coalesce(sum(m.retried), 0) as retried,
        coalesce(sum(m.throttled), 0) as throttled, coalesce(sum(m.results), 0) as results,
        coalesce(sum(m.seconds), 0.0) as seconds,
        max((select r.changed_at from run r where r.no = ?1), coalesce((select v.at from moved v), 0))
@@ -31,7 +33,8 @@ where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from run_qu
 
 -- name: item_views
 -- The state is the table that holds the row; one statement has one snapshot, so it is unique.
-select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, l.key as lane, i.priority, i.parent,
+select i.id, g.name as stage, k.partition, i.key, i.url, i.payload, i.request, i.depth, l.key as lane,
+       i.priority, i.parent,
        coalesce(i.max_attempts, g.max_attempts, n.max_attempts) as max_attempts,
        case when o.item is not null then o.state when s.item is not null then 'leased'
             when y.item is not null then 'ready' when d.item is not null then 'delayed'
@@ -113,7 +116,7 @@ select (select json_group_array(f.id) from (
 from seen w
 
 -- name: find_ended
--- Dead or cancelled items (?6); of the queues ?2, with the outcome ?7, with the text ?8 in their error.
+-- Dead, skipped or cancelled items (?6); of the queues ?2, with the outcome ?7, with the text ?8 in their error.
 with seen as materialized (
     select o.item, (?2 is null or o.queue in (select value from json_each(?2))) and (?7 is null or o.outcome = ?7)
                    and (?8 is null or instr(o.error, ?8) > 0) as matches
@@ -177,7 +180,8 @@ order by s.claimed_at limit ?2
 -- only the selected records from the table.
 select r.item, r.n, g.name as stage, i.key, i.url, r.record, r.record_key,
        case when r.record_key is null then null when r.first_run = ?1 then 'new'
-            when r.changed_run = ?1 then 'changed' else 'unchanged' end as change
+            when r.changed_run = ?1 then 'changed' else 'unchanged' end as change,
+       case r.key_space when 0 then 'scraper' when ?1 then 'run' end as record_scope
 from (
     select x.rowid as place from result x
     where x.run = ?1 and (x.item, x.n) > (?2, ?3) order by x.item, x.n limit ?4
@@ -187,6 +191,17 @@ cross join item i on i.id = r.item
 cross join stage g on g.id = i.stage
 where ?5 is null or i.stage = ?5
 order by r.item, r.n limit ?6
+
+-- name: results_by_item_key
+-- Records without a key, by the keys of their items: of a window of ?5 items of a stage, at most ?6.
+select w.key_hash, r.n, w.id as item, w.key, w.url, r.record
+from (
+    select i.id, i.key_hash, i.key, i.url from item i
+    where i.stage = ?2 and i.key_hash >= ?3 order by i.key_hash limit ?5
+) w
+cross join result r on r.run = ?1 and r.item = w.id
+where r.record_key is null and (w.key_hash > ?3 or r.n > ?4)
+order by w.key_hash, r.n limit ?6
 
 -- name: result_span
 select (select min(r.item) from result r where r.run = ?1) as first,

@@ -9,9 +9,11 @@ on conflict (id) do nothing
 returning no
 
 -- name: insert_stages
--- [name, max_attempts, limit, delay_min, delay_max, ordered, shared], in the order they were declared.
-insert into stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_delay_max, lane_ordered, lane_shared)
-select ?1, j.value ->> 0, j.value ->> 1, j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5, j.value ->> 6
+-- [name, max_attempts, limit, delay_min, delay_max, ordered, shared, loopback_limit], in the order they were declared.
+insert into stage (run, name, max_attempts, lane_limit, lane_delay_min, lane_delay_max, lane_ordered, lane_shared,
+                   lane_loopback_limit)
+select ?1, j.value ->> 0, j.value ->> 1, j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5, j.value ->> 6,
+       j.value ->> 7
 from json_each(?2) j
 
 -- name: run_state

@@ -1,11 +1,8 @@
-"""Saved pages, served here, are read with `shoal try` as the real ones would be."""
+"""Saved pages, served on this machine, are read with `shoal try` as the real ones would be."""
 
 import json
 import subprocess
 import sys
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,12 +12,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def site():
-    pages = partial(SimpleHTTPRequestHandler, directory=HERE / "pages")
-    with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def site(shoal_site):
+    shoal_site.pages(HERE / "pages")
+    return shoal_site.url
 
 
 def tried(target, url):

@@ -1,22 +1,10 @@
-"""A stage is a plain function: give it a saved page and look at what it yields."""
+"""A stage with a saved page: `shoal try pages.py URL --save tests/pages` saves one, and prints such a test."""
 
-import asyncio
-from pathlib import Path
-
-from shoal import Page
+from shoal.testing import yielded_by
 
 from pages import title
 
-PAGES = Path(__file__).parent / "pages"
 
-
-def test_a_page_is_one_record():
-    about = Page.of("http://shop.example/about", (PAGES / "about.html").read_text())
-    assert yielded_by(title(about)) == [{"url": "http://shop.example/about", "title": "About | Shop", "links": 2}]
-
-
-def yielded_by(stage):
-    async def collect():
-        return [value async for value in stage]
-
-    return asyncio.run(collect())
+def test_a_page_is_one_record(shoal_page):
+    about = shoal_page("about")  # tests/pages/about.http
+    assert yielded_by(title, about) == [{"url": "http://shop.example/about", "title": "About | Shop", "links": 2}]

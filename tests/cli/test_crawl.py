@@ -1,0 +1,51 @@
+"""A crawl: pages that are not wanted, and pages that several links lead to, each visited once."""
+
+import json
+
+from shoal.model.item import ItemState
+from tests.support.project import Project
+from tests.support.site import Site
+
+UNWANTED = """
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def page(page: Page):
+        yield {"url": page.url}
+        if page.url.endswith("/3"):
+            raise Skipped("not in English")
+"""
+
+
+def test_skipped_items_are_counted_and_listed_and_are_no_failures(either: Project) -> None:
+    either.write(UNWANTED)
+    with Site(robots="User-agent: *\nDisallow: /page/2\n") as site:
+        urls = either.urls(f"{site.url}/page/{n}" for n in (1, 2, 3))
+        summary = either.shoal("run", "shop.py", "--urls-file", urls, "--max-dead", "0").stdout
+        visited = [visit.path for visit in site.visits()]
+    assert "1 done, 0 dead, 2 skipped, 0 left; 1 record" in summary
+    assert sorted(visited) == ["/page/1", "/page/3", "/robots.txt"]
+    skipped = {item.id: item.error for item in either.items() if item.state is ItemState.SKIPPED}
+    assert sorted(error or "" for error in skipped.values()) == [
+        "not in English",
+        f"robots.txt of 127.0.0.1:{site.port} forbids it",
+    ]
+    listed = either.shoal("items", "ls", "latest", "--state", "skipped", "--json").stdout.splitlines()
+    assert {json.loads(line)["id"] for line in listed} == set(skipped)
+    (number, why), *_ = skipped.items()
+    assert f"It is skipped: {why}." in either.shoal("items", "why", "latest", str(number)).stdout
+    stats = json.loads(either.shoal("stats", "shop", "latest:shop", "--json").stdout)
+    assert (stats["completed"], stats["failed"], stats["remaining"], stats["skipped"], stats["total"]) == (
+        1,
+        0,
+        0,
+        2,
+        3,
+    )
+    status = json.loads(either.shoal("status", "--json").stdout)
+    assert (status["skipped"], status["dead"], status["share"], status["ok"]) == (2, 0, 1.0, 1.0)
+    assert "skipped 2" in either.shoal("status", "latest").stdout
+    assert "Retried: 1 item " in either.shoal("items", "retry", "latest", str(number), "--yes").stdout
+    assert "Retried: 1 item " in either.shoal("items", "retry", "latest", "--state", "skipped", "--yes").stdout
+    assert either.counts().ready + either.counts().waiting == 2
+    assert either.is_sound()

@@ -1,0 +1,285 @@
+"""Items with requests of their own, accepted statuses, items that die, and errors of the author's code.
+
+The site's own log is the witness for what was sent.
+"""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from shoal import Failure, Http, Item, Page, RunReport, Scraper, connect, secret
+from shoal.errors import InvalidScraper, SecretMissing
+
+
+class Sent(msgspec.Struct):
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: str
+
+
+class EchoSite:
+    """A site on loopback that answers /status/N with that status, and everything else with what it was sent."""
+
+    def __init__(self) -> None:
+        self.log: list[Sent] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.url = self._do(self._start())
+
+    def _do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _start(self) -> str:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        return self._runner.addresses[0] and f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.path == "/robots.txt":
+            return web.Response(status=404)
+        body = (await request.read()).decode()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.log.append(Sent(request.method, request.path, request.query_string, headers, body))
+        if request.path.startswith("/status/"):
+            return web.Response(status=int(request.path.split("/")[2]), text="<h1>gone</h1>", content_type="text/html")
+        return web.json_response({"method": request.method, "body": body, "query": request.query_string})
+
+    def close(self) -> None:
+        self._do(self._runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def echo_site() -> Iterator[EchoSite]:
+    with contextlib.closing(EchoSite()) as site:
+        yield site
+
+
+@pytest.fixture
+def site(echo_site: EchoSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EchoSite:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SHOAL_LEDGER", raising=False)
+    echo_site.log.clear()
+    return echo_site
+
+
+def run(scraper: Scraper, **options: Any) -> RunReport:
+    return scraper.run(quiet=True, log_level="error", **options)
+
+
+def search_scraper(site: EchoSite) -> Scraper:
+    api = Scraper("api")
+
+    @api.stage(headers={"X-Team": "shoal"})
+    async def search(page: Page, item: Item):  # type: ignore[no-untyped-def]
+        yield {"sent": page.json(), "key": item.key}
+        if item.depth == 0:
+            yield search.item(page.requested_url, json={"page": 2}, headers={"Authorization": secret("API_KEY")})
+
+    api.start(search.item(f"{site.url}/search", params={"lang": "pl"}, json={"page": 1}))
+    return api
+
+
+def test_a_post_is_sent_as_stored_also_by_a_resumed_run(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "k3y-of-the-api")
+    first = run(search_scraper(site), limit=1, concurrency=1)
+    assert not first.finished
+    second = run(search_scraper(site))
+    assert (second.run_id, second.finished) == (first.run_id, True)
+    assert [(sent.method, sent.path, sent.query, sent.body) for sent in site.log] == [
+        ("POST", "/search", "lang=pl", '{"page":1}'),
+        ("POST", "/search", "lang=pl", '{"page":2}'),
+    ]
+    assert site.log[0].headers["content-type"] == "application/json"
+    assert [sent.headers["x-team"] for sent in site.log] == ["shoal", "shoal"]
+    assert [sent.headers.get("authorization") for sent in site.log] == [None, "k3y-of-the-api"]
+    assert len({record["key"] for record in second.records()}) == 2
+    assert b"k3y-of-the-api" not in b"".join(file.read_bytes() for file in Path(".shoal").rglob("*") if file.is_file())
+
+
+def test_a_secret_is_read_from_dotenv(site: EchoSite) -> None:
+    Path(".env").write_text("API_KEY=from-the-file\n")
+    run(search_scraper(site))
+    assert site.log[1].headers["authorization"] == "from-the-file"
+
+
+def test_a_missing_secret_stops_the_run_and_loses_nothing(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SecretMissing, match=r"needs the secret API_KEY, which is not set\. Set the env"):
+        run(search_scraper(site))
+    monkeypatch.setenv("API_KEY", "later")
+    report = run(search_scraper(site))
+    assert (report.resumed, report.counts.done, report.counts.dead) == (True, 2, 0)
+    assert len(site.log) == 2
+
+
+def test_the_same_requests_of_a_handler(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIN", "12345678")
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def visit(item: Item, http: Http):  # type: ignore[no-untyped-def]
+        url = f"{site.url}/form"
+        yield (await http.post(url, form=[("a", "1"), ("a", "2")], params={"q": "x y"})).json()
+        yield (await http.request("PUT", url, body=b"raw", headers={"Authorization": "literal"})).json()
+        yield (await http.get(url, params={"pin": secret("PIN")})).json()
+
+    shop.start(visit.item(key="one"))
+    records = list(run(shop).records())
+    assert [(record["method"], record["body"], record["query"]) for record in records] == [
+        ("POST", "a=1&a=2", "q=x y"),
+        ("PUT", "raw", ""),
+        ("GET", "", "pin=12345678"),
+    ]
+    assert site.log[1].headers["authorization"] == "literal"
+
+
+def test_accepted_statuses_reach_the_handler(site: EchoSite) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(accept=(404, 500), retries=0)
+    async def product(page: Page):  # type: ignore[no-untyped-def]
+        yield {"status": page.status, "title": page.css("h1::text").get()}
+
+    shop.start(f"{site.url}/status/{status}" for status in (404, 410, 500))
+    report = run(shop)
+    assert sorted(record["status"] for record in report.records()) == [404, 500]
+    assert (report.counts.done, report.counts.dead) == (2, 1)
+
+
+@pytest.mark.parametrize("accept", [(429,), (99,), "404", (404.0,), object()])
+def test_statuses_that_cannot_be_accepted(accept: Any) -> None:
+    shop = Scraper("shop")
+    with pytest.raises(InvalidScraper, match="accept of the stage"):
+
+        @shop.stage(accept=accept)
+        async def product(page: Page) -> None: ...
+
+
+def dying_scraper(site: EchoSite) -> Scraper:
+    shop = Scraper("shop")
+
+    @shop.stage(retries=1, backoff_cap=0.01)
+    async def product(page: Page):  # type: ignore[no-untyped-def]
+        yield {"url": page.url}
+
+    @shop.stage
+    async def archive(page: Page):  # type: ignore[no-untyped-def]
+        yield {"archived": page.url}
+
+    @product.on_error
+    async def lost(item: Item, failure: Failure):  # type: ignore[no-untyped-def]
+        yield {"lost": item.url, "why": failure.message, "status": failure.status, "attempts": failure.attempts}
+        if failure.outcome == "permanent":
+            yield archive.item(f"{site.url}/archive")
+
+    shop.start(f"{site.url}/{path}" for path in ("ok", "status/404", "status/500"))
+    return shop
+
+
+def test_what_an_error_function_yields_is_stored_with_the_end_of_the_item(site: EchoSite) -> None:
+    report = run(dying_scraper(site))
+    assert (report.counts.done, report.counts.dead) == (2, 2)
+    records = list(report.records())
+    lost = {record["lost"]: record for record in records if "lost" in record}
+    assert lost[f"{site.url}/status/404"]["why"] == "404 Not Found"
+    assert lost[f"{site.url}/status/500"] == {
+        "lost": f"{site.url}/status/500",
+        "why": "Exceeded retries: 500 Internal Server Error",
+        "status": 500,
+        "attempts": 2,
+    }
+    assert {"archived": f"{site.url}/archive"} in records
+    assert len(records) == 4
+    assert report.counts.results == 4
+
+
+async def test_retried_items_replace_what_was_stored_when_they_died(site: EchoSite) -> None:
+    first = await asyncio.to_thread(run, dying_scraper(site))
+    async with connect() as fleet:
+        await fleet.retry(first.run_id)
+        assert (await fleet.stats()).results == 2
+    report = await asyncio.to_thread(run, dying_scraper(site))
+    assert report.run_id == first.run_id
+    records = [json.dumps(record, sort_keys=True) for record in report.records()]
+    assert len(records) == len(set(records)) == report.counts.results == 4
+
+
+def test_an_error_function_that_fails_changes_nothing_else(site: EchoSite) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(retries=0)
+    async def product(page: Page) -> None: ...
+
+    @product.on_error
+    def lost(item: Item) -> None:
+        raise RuntimeError("broken")
+
+    shop.start(f"{site.url}/status/404")
+    report = run(shop)
+    assert (report.counts.dead, report.failures.groups[0].message) == (1, "404 Not Found")
+
+
+def test_an_error_function_sends_no_requests() -> None:
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def product(page: Page) -> None: ...
+
+    @product.on_error
+    async def lost(http: Http) -> None: ...
+
+    with pytest.raises(InvalidScraper, match="an item that died sends no more requests"):
+        shop.check()
+    with pytest.raises(InvalidScraper, match="two functions for on_error"):
+        product.on_error(lost)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("undefined_name", "NameError"),
+        ("page.css('h2::text').get().strip()", "AttributeError"),
+        ("'a' + 1", "TypeError"),
+    ],
+)
+def test_a_programming_error_is_not_retried(site: EchoSite, body: str, error: str) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(retries=3, accept=(404,))
+    async def product(page: Page) -> None:
+        exec(compile(body, __file__, "exec"), {"page": page})
+
+    shop.start(f"{site.url}/status/404")
+    report = run(shop)
+    assert report.counts.dead == 1
+    assert error in report.failures.groups[0].message
+    assert len(site.log) == 1
+
+
+def test_an_error_inside_a_library_may_be_the_page_and_is_retried(site: EchoSite) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(retries=1, backoff_cap=0.01)
+    async def product(page: Page) -> None:
+        json.loads(None)  # type: ignore[arg-type]
+
+    shop.start(f"{site.url}/ok")
+    run(shop)
+    assert len(site.log) == 2
