@@ -166,7 +166,7 @@ _TITLE_VERB = {
     AlertKind.FAILURE: "failed",
     AlertKind.STALL: "stalled",
     AlertKind.ERRORS: "keeps failing",
-    AlertKind.SINK: "is not delivered",
+    AlertKind.SINK: "has a sink that is behind",
 }
 
 
