@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     drivers,
     enqueue,
+    feeds,
     fleet,
     growth,
     laned,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
+    "feeds": feeds.run,
 }
 
 
