@@ -65,7 +65,7 @@ async def test_a_killed_download_goes_on_by_range_and_is_stored_once(either: Pro
     # It stalls behind five of six megabytes.
     site.answers["/big.iso"] = served = ServedFile(CONTENT, pause=lambda position: 60.0 if position >= 5 << 20 else 0.0)
     urls = project.urls([site.url("/")])
-    command = project.start("run", "shop.py", "--urls-file", urls)
+    command = project.start("run", "shop.py", "--urls-file", urls, SHOAL_LEASE="4")
     part = None
     for _ in range(3000):
         part = next(files.rglob("*.part"), None)
