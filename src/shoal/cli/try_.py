@@ -14,6 +14,7 @@ from shoal.cli.render.session import DIM, Session
 from shoal.cli.scrapers import load
 from shoal.errors import NotFound, UnknownStage, UsageError
 from shoal.model.redaction import redacted
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -215,11 +216,7 @@ def _print_outcome(session: Session, stage: AnyStage, finished: FinishedAttempt)
         facts = {"stage": stage.name, "outcome": decision.outcome, "error": decision.error}
         session.record({"kind": "outcome", **facts, "seconds": round(finished.seconds, 4), "detail": finished.detail})
     elif decision.outcome.value == "done":
-        made = f"{_count(len(finished.records), 'record')}, {_count(len(finished.follow_ups), 'item')}"
+        made = f"{pluralize(len(finished.records), 'record')}, {pluralize(len(finished.follow_ups), 'item')}"
         session.note(session.styled(f"{stage.name}: {made} in {finished.seconds:.2f} s", DIM, sys.stderr))
     else:
         session.complain(f"{stage.name}: {decision.outcome.value} after {finished.seconds:.2f} s: {decision.error}")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
