@@ -103,6 +103,12 @@ async def test_saving_stages_and_http_download(project: Project, site: Site) -> 
     assert (json.loads(first)["same"], json.loads(again)["same"]) == (False, True)
     _, none = await run(project, *by_hand, SHOAL_FILES="", code=1)
     assert "there is no folder for downloads: set `files`" in none
+    project.write(FILES.replace(", robots=False", ""))
+    site.answers["/robots.txt"] = reply("User-agent: *\nDisallow: /a", content_type="text/plain")
+    before = len(site.log)
+    _, forbidden = await run(project, *by_hand, code=1)
+    assert "robots.txt" in forbidden
+    assert [seen.path for seen in site.log[before:]] == ["/robots.txt"]
 
 
 SELECTORS = """
