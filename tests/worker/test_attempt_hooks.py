@@ -585,7 +585,7 @@ async def test_pages_are_freed_when_their_attempt_has_ended(scraper: Scraper, si
             new = title.item(f"{site.url}/page/1")
             assert len(records((await runner.run(claimed(new), time.monotonic()))[0])) == 1
             async with asyncio.timeout(10):  # the thread of a hook lets its arguments go a little later
-                while any(each() is not None for each in alive):
+                while any(each() is not None for each in alive):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         finally:
             gc.enable()
