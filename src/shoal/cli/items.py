@@ -263,8 +263,7 @@ def replay(
 def _print_replay(session: Session, summary: ReplaySummary) -> None:
     run = summary.run
     if session.json:
-        facts = {name: getattr(summary, name) for name in summary.__struct_fields__ if name != "run"}
-        session.record({"run_id": run.id, **facts})
+        session.record(records.replay_record(summary))
         return
     dropped = f" ({summary.dropped_records} dropped as duplicates)" if summary.dropped_records else ""
     session.data(
