@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
     from shoal.errors import Blocked, Dropped, Permanent, Skipped, Throttled, Transient
+    from shoal.fetch.article import Article
     from shoal.fetch.download import Download
     from shoal.fetch.form import Form
+    from shoal.fetch.metadata import Metadata
     from shoal.fetch.page import Page, Request
     from shoal.model.log import Log
     from shoal.model.request import secret
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Article",
     "Blocked",
     "Counts",
     "Download",
@@ -45,6 +48,7 @@ __all__ = [
     "Http",
     "Item",
     "Log",
+    "Metadata",
     "Page",
     "Permanent",
     "Request",
@@ -70,6 +74,7 @@ __all__ = [
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
+    "Article": "fetch.article",
     "Blocked": "errors",
     "Counts": "model.views",
     "Download": "fetch.download",
@@ -81,6 +86,7 @@ _HOMES = {
     "Http": "define.context",
     "Item": "define.context",
     "Log": "model.log",
+    "Metadata": "fetch.metadata",
     "Page": "fetch.page",
     "Permanent": "errors",
     "Request": "fetch.page",

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from shoal import Follow, Item, Page, Permanent, Scraper
+from shoal.define.follow import StageLinks
+from shoal.define.stage import AnyStage
 from shoal.errors import InvalidScraper
 from shoal.model.item import NewItem
 
@@ -16,7 +18,7 @@ LINKS = """<base href="/shop/">
 <a href="/files/terms.PDF?v=1">file</a> <a href="mailto:us@shop.example">mail</a> <a href="/private/x">private</a>"""
 
 
-def followed(rules: Follow, *, depth: int = 0, url: str = HOME) -> list[NewItem]:
+def a_stage(rules: Follow | bool = False) -> AnyStage:
     shop = Scraper("shop")
 
     @shop.stage(follow=rules)
@@ -26,6 +28,11 @@ def followed(rules: Follow, *, depth: int = 0, url: str = HOME) -> list[NewItem]
     def detail(page: Page) -> None: ...
 
     shop.check()
+    return listing
+
+
+def followed(rules: Follow, *, depth: int = 0, url: str = HOME) -> list[NewItem]:
+    listing = a_stage(rules)
     assert listing.follow is not None
     return listing.follow.items(Page.of(url, LINKS), Item(HOME, depth=depth), listing)
 
@@ -51,6 +58,41 @@ def test_links_of_the_same_host_each_once() -> None:
 )
 def test_rules(rules: Follow, expected: list[str]) -> None:
     assert urls(rules) == [HOME + path for path in expected]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"prefix": (f"{HOME}shop/",)},
+        {"allow": r"/a$"},
+        {"deny": r"/private/|\?page="},
+        {"css": "nav"},
+        {"skip": ()},
+        {"same_host": False},
+        {"depth": 3},
+        {"depth": 2},
+        {"to": "detail"},
+    ],
+)
+def test_follow_links_in_a_handler_has_the_same_rules(rules: dict[str, Any]) -> None:
+    expected = followed(Follow(**rules), depth=2)
+    page = Page.of(HOME, LINKS)
+    page._link_source = StageLinks(a_stage(), Item(HOME, depth=2))
+    assert page.follow_links(**rules) == expected
+
+
+def test_follow_links_of_a_page_that_a_test_made() -> None:
+    """It works without an item; `to` may be a stage. What is yielded goes to the stage of the handler."""
+    page = Page.of(HOME, LINKS)
+    found = page.follow_links(css="nav", prefix=f"{HOME}shop/b")
+    assert found == [NewItem(url=f"{HOME}shop/b?page=2", lane="shop.example")]
+    stage = a_stage()
+    assert page.follow_links(to=stage, allow="/a$") == [stage.item(f"{HOME}shop/a")]
+    assert [new.stage for new in page.follow_links(to="detail", allow="/a$")] == ["detail"]
+    assert page.follow_links(depth=0) == []
+    with pytest.raises(InvalidScraper, match=r"follow_links: allow is not a regular expression: '\('"):
+        page.follow_links(allow="(")
 
 
 def test_other_hosts_only_when_asked_for() -> None:

@@ -108,6 +108,11 @@ async def test_replaced_results_come_again_with_their_number(either_harness: Led
     )
     page = await harness.ledger.changes.read(at)
     assert [record.n for record in page.records] == [0, 1]
+    changes = harness.ledger.changes
+    assert await changes.replaced_items(LOG_BEGIN, at) == set()
+    assert await changes.replaced_items(at, page.end) == {(run.id, a.item), (run.id, b.item)}
+    assert await changes.replaced_items(LOG_BEGIN, page.end) == {(run.id, a.item), (run.id, b.item)}
+    assert await changes.replaced_items(page.end, page.end) == set()
     assert page.replaced == (
         ReplacedItem(run.id, "shop", "page", a.item, 2),
         ReplacedItem(run.id, "shop", "page", b.item, 0),

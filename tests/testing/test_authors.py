@@ -164,6 +164,20 @@ def test_requests_are_answered_by_url_and_kept() -> None:
     assert http.urls[:2] == [f"{API}/login", f"{API}/page"]
 
 
+def test_a_download_goes_to_the_folder_that_the_test_names(tmp_path: Path) -> None:
+    @scraper.stage(name="files")
+    async def file(item: Item, http: Http) -> AsyncIterator[dict[str, Any]]:
+        saved = await http.download(f"{API}/cover.jpg", name="{name}")
+        yield {"path": saved.path, "size": saved.bytes}
+
+    http = FakeHttp({f"{API}/cover.jpg": b"jpeg" * 1_000}, files=tmp_path)
+    [record] = yielded_by(file, Item(key="k"), http)
+    assert record["size"] == 4_000
+    assert (tmp_path / "cover.jpg").read_bytes() == b"jpeg" * 1_000
+    with pytest.raises(Permanent, match=r"FakeHttp\(answers, files=folder\)"):
+        yielded_by(file, Item(key="k"), FakeHttp({}))
+
+
 def page(url: str, body: bytes = b"<h1>caf\xc3\xa9</h1>\n\nend\r\n\r\n", **more: Any) -> Page:
     headers = CIMultiDict([("Content-Type", "text/html"), ("Link", "<a>"), ("Link", "<b>")])
     return Page(url, **{"status": 200, "headers": headers, "body": body, **more})

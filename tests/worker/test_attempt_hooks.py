@@ -400,7 +400,7 @@ async def test_a_hook_that_returns_no_record_fails(scraper: Scraper, answer: obj
     yields(scraper, {"n": 1})
     finished = await attempt(scraper, KEY)
     assert "instead of a record" in str(finished.decision.error)
-    assert finished.records == ()
+    assert (finished.records, finished.decision.outcome.value) == ((), "permanent")
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -418,6 +418,17 @@ async def test_an_error_names_the_hook_and_its_line(scraper: Scraper, site: Site
     assert f"the after_response hook broken{'_async' * is_async}() (test_attempt_hooks.py:" in error
     assert "failed: KeyError: 'price' (test_attempt_hooks.py:" in error
     assert finished.decision.outcome.value == "transient"
+
+
+async def test_a_programming_error_in_a_hook_is_not_tried_again(scraper: Scraper, site: Site) -> None:
+    @scraper.after_response
+    def broken(page: Page) -> None:
+        page.nothing_of_this_name  # type: ignore[attr-defined] # noqa: B018
+
+    titles(scraper)
+    finished = await attempt(scraper, f"{site.url}/page/1")
+    assert finished.decision.outcome.value == "permanent"
+    assert "the after_response hook broken()" in str(finished.decision.error)
 
 
 async def test_headers_cannot_be_changed_in_place(scraper: Scraper, site: Site, visits: Any) -> None:
@@ -624,7 +635,7 @@ async def test_a_run_with_hooks_on_a_ledger(
             summary = await worker.work()
         await fetcher.close()
         assert (summary.done, summary.throttled, summary.retried) == (1, 1, 1)
-        [dropped] = summary.dropped_records.values()
+        [dropped] = summary.dropped_by_hooks.values()
         assert (dropped.count, dropped.first) == (2, "1 is odd")
         stored = [msgspec.json.decode(each.record) for each in (await ledger.reads.results(run.id, limit=10)).rows]
         assert stored == [{"n": 0}, {"n": 2}, {"n": 4}]

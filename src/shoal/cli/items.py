@@ -26,7 +26,7 @@ from shoal.cli.render.tables import print_facts, print_items, reason_text
 from shoal.cli.scrapers import command_line, ledger_flag, overrule
 from shoal.model.item import ItemState
 from shoal.model.views import ItemFilter
-from shoal.observe.formatting import pluralize
+from shoal.observe.formatting import pluralize, printable
 from shoal.service import inspect, records, steer
 from shoal.service.lookup import LATEST, find_run, operator
 
@@ -342,6 +342,10 @@ def _print_item(session: Session, detail: inspect.ItemDetail) -> None:
                 for a in detail.attempts
             ],
         )
+        for attempt in detail.attempts:
+            for hook, dropped in (attempt.detail or {}).get("dropped_records", {}).items():
+                count, first = pluralize(dropped["count"], "record"), printable(dropped["first"])
+                session.data(f"Attempt {attempt.epoch}: {count} dropped by {hook}, the first: {first}")
     session.data("\n" + session.styled("Why it is not running", BOLD))
     for reason in detail.reasons:
         session.data(reason_text(reason))

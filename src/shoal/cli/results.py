@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.export import StageName, export
-from shoal.cli.render.options import LatestRunName, with_options
+from shoal.cli.render.options import LatestRunName, Yes, confirm, with_options
 from shoal.cli.render.session import DIM, Session
 from shoal.observe.formatting import pluralize
 from shoal.service.inspect import measure_run_coverage, sample_results
@@ -76,6 +76,50 @@ def coverage(
         session.note(f"{pluralize(covered.records, 'record')} of run {found.id} ({found.scraper}).")
     if not covered.complete:
         session.note(f"There are more than {len(covered.fields):,} different fields; the rest is not shown.")
+
+
+@app.command()
+@with_options
+def cursors(session: Session) -> None:
+    """List the cursors of `shoal export --since-last`: how many files and records they have had, and what waits."""
+    from shoal.export import list_cursors
+    from shoal.observe.formatting import format_time
+
+    found = session.with_ledger(list_cursors)
+    if session.json:
+        for each in found:
+            session.record(each)
+    elif found:
+        session.table(
+            ["CURSOR", "EXPORTS", "RECORDS", "NEW", "LAST EXPORT"],
+            [
+                (
+                    each.cursor,
+                    each.exports,
+                    each.records,
+                    f"{each.behind}{'+' if each.at_least else ''}",
+                    "" if each.exported_at is None else format_time(each.exported_at),
+                )
+                for each in found
+            ],
+        )
+    else:
+        session.note("There are no cursors: nothing was exported with --since-last yet.")
+
+
+@app.command()
+@with_options
+def forget(
+    session: Session,
+    cursor: Annotated[str, typer.Argument(metavar="CURSOR", help="As `shoal results cursors` names it.")],
+    yes: Yes = False,
+) -> None:
+    """Remove a cursor: its next export begins with the first record again, and with number 1."""
+    from shoal.export import forget_cursor
+
+    confirm(session, f"The next export of {cursor} will contain every record again.", yes=yes)
+    session.with_ledger(lambda ledger: forget_cursor(ledger, cursor))
+    session.note(f"The cursor {cursor} is removed.")
 
 
 def _print_record(session: Session, row: ResultRow) -> None:

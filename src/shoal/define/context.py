@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from shoal.errors import Permanent, SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
-from shoal.fetch.page import Fetcher, Page, Request, RequestGate
+from shoal.fetch.page import Fetcher, LinkSource, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import redacted
 from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
@@ -150,6 +150,8 @@ class Http:
     attempt are sent one after another, because an item has one slot in its lane.
     """
 
+    _link_source: LinkSource | None = None  # the item of the attempt, for `page.follow_links`
+
     def __init__(
         self,
         fetcher: Fetcher,
@@ -268,6 +270,7 @@ class Http:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
             if self._hooks is not None:
                 page = await self._hooks.after_response(request, page)
+        page._link_source = self._link_source
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)

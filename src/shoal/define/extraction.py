@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from shoal.errors import InvalidRecord, InvalidScraper
+from shoal.fetch.markup import element_text, one_line
 from shoal.fetch.page import Page
 from shoal.model.url_key import quoted
 
@@ -30,18 +31,7 @@ Converter = Callable[..., Any]
 _RULE = "shoal rule"
 _MANY = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set, collections.abc.Iterable)
 _NUMBERS = frozenset({int, float, Decimal})
-_SPACE = re.compile(r"[\s\u200b]+")
 _SHOWN_TEXT = 60
-# No text of these elements is shown by a browser.
-_HIDDEN = frozenset({"script", "style", "template", "noscript", "head"})
-# A browser begins a new line at these, so their texts are separate words.
-_BREAKS = frozenset(
-    {
-        *("address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"),
-        *("figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"),
-        *("option", "p", "pre", "section", "table", "td", "th", "tr", "ul"),
-    }
-)
 # A sign, digits in groups (western or Indian) or in a row, and a fraction.
 _NUMBER = re.compile(
     r"(?:(?<![\w)])[-+\u2212]\s?)?"
@@ -519,31 +509,7 @@ def _node_value(rule: SelectorRule, node: Any) -> Any:
         return root
     if not isinstance(root, str):
         root = node.get() if rule.html else element_text(root)
-    return _SPACE.sub(" ", root).strip() if rule.strip and not rule.html else root
-
-
-def element_text(element: Any) -> str:
-    """The text of an lxml element as a browser shows it: without scripts, and with a space where a line begins."""
-    if not len(element):
-        return element.text or ""
-    from lxml import etree
-
-    parts: list[str] = []
-    walk = etree.iterwalk(element, events=("start", "end", "comment", "pi"))
-    for event, node in walk:
-        if event == "start":
-            if node.tag in _HIDDEN and node is not element:
-                walk.skip_subtree()
-                continue
-            if node.tag in _BREAKS:
-                parts.append(" ")
-            parts.append(node.text or "")
-            continue
-        if event == "end" and node.tag in _BREAKS:
-            parts.append(" ")
-        if node is not element:
-            parts.append(node.tail or "")
-    return "".join(parts)
+    return one_line(root) if rule.strip and not rule.html else root
 
 
 def _misfits(record: Any, fields: tuple[_Field, ...], values: dict[str, Any], error: Exception) -> list[str]:

@@ -2,108 +2,49 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from shoal.define.context import Item
-from shoal.errors import InvalidScraper
+from shoal.fetch.link_filter import LinkFilter
 from shoal.model.item import NewItem
-from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
     from shoal.define.stage import AnyStage
     from shoal.fetch.page import Page
 
-# Endings of files that are rarely pages. skip=() follows them too.
-# fmt: off
-NON_PAGE_SUFFIXES = (
-    ".7z", ".avi", ".bmp", ".bz2", ".css", ".csv", ".doc", ".docx", ".eot", ".epub", ".exe", ".gif", ".gz", ".ico",
-    ".iso", ".jpeg", ".jpg", ".js", ".json", ".m4a", ".mov", ".mp3", ".mp4", ".mpeg", ".odt", ".ogg", ".pdf", ".png",
-    ".ppt", ".pptx", ".rar", ".rss", ".svg", ".tar", ".tgz", ".tif", ".tiff", ".ttf", ".wav", ".webm", ".webp", ".woff",
-    ".woff2", ".xls", ".xlsx", ".xml", ".zip",
-)
-# fmt: on
 
-
-class Follow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Rules for following links.
-
-    `to`: the stage of the new items, by default the page's own. `same_host`: only links to the host of the page's item.
-    `prefix`: only URLs that begin with one of these. `allow`, `deny`: regular expressions searched in the URL. `depth`:
-    at most so many links away from the start. `css`: only links inside elements that it selects. `skip`: endings of
-    paths that are not pages.
-    """
+class Follow(LinkFilter, frozen=True, kw_only=True, dict=True):
+    """Rules for following links: those of `LinkFilter`, and `to`, the stage of the new items (the page's own)."""
 
     to: str | None = None
-    same_host: bool = True
-    prefix: tuple[str, ...] = ()
-    allow: str | None = None
-    deny: str | None = None
-    depth: int | None = None
-    css: str | None = None
-    skip: tuple[str, ...] = NON_PAGE_SUFFIXES
-
-    def checked(self) -> Follow:
-        for name in ("allow", "deny"):
-            pattern = getattr(self, name)
-            try:
-                re.compile(pattern or "")
-            except (re.error, TypeError) as problem:
-                raise InvalidScraper(f"follow={name} is not a regular expression: {pattern!r} ({problem}).") from None
-        if self.depth is not None and (type(self.depth) is not int or self.depth < 0):
-            raise InvalidScraper(f"follow=depth is {self.depth!r}; it must be a whole number from 0.")
-        if not isinstance(self.prefix, tuple):
-            raise InvalidScraper(f"follow=prefix must be a tuple of URLs: write ({self.prefix!r},).")
-        return self
-
-    @cached_property
-    def _patterns(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
-        return (re.compile(self.allow) if self.allow else None, re.compile(self.deny) if self.deny else None)
 
     def items(self, page: Page, item: Item, stage: AnyStage) -> list[NewItem]:
         """The items for the links of a page."""
-        if self.depth is not None and item.depth >= self.depth:
-            return []
-        host = host_or_none(item.url or page.url) if self.same_host else None
         target = stage if self.to is None else stage.scraper.stages[self.to]
-        return [target.item(url) for url in self._links(page) if self._follows(url, host)]
-
-    def _links(self, page: Page) -> list[str]:
-        if self.css is None:
-            return page.links()
-        chosen = _outermost([found.root for found in page.css(self.css)])
-        hrefs = (href for element in chosen for href in element.xpath("descendant-or-self::*/@href"))
-        return list(dict.fromkeys(page.join(href) for href in hrefs))
-
-    def _follows(self, url: str, host: str | None) -> bool:
-        if host is not None and host_or_none(url) != host:
-            return False
-        if self.prefix and not url.startswith(self.prefix):
-            return False
-        path = url.partition("?")[0].partition("#")[0].lower()
-        if path.endswith(self.skip):
-            return False
-        allow, deny = self._patterns
-        return (allow is None or allow.search(url) is not None) and (deny is None or deny.search(url) is None)
+        return [target.item(url) for url in self.select(page, item.url, item.depth)]
 
 
-def _outermost(elements: Sequence[Any]) -> list[Any]:
-    """The elements that are inside no other one, so that links of nested elements are read once."""
-    chosen = {element for element in elements if not isinstance(element, str)}
-    inside: dict[Any, bool] = {}
-    outermost = []
-    for element in dict.fromkeys(element for element in elements if element in chosen):
-        path: list[Any] = []
-        above = element.getparent()
-        while above is not None and above not in chosen and above not in inside:
-            path.append(above)
-            above = above.getparent()
-        is_inside = above is not None and (above in chosen or inside[above])
-        inside.update(dict.fromkeys(path, is_inside))
-        if not is_inside:
-            outermost.append(element)
-    return outermost
+class StageLinks:
+    """Where the links of a page lead that a handler follows with `page.follow_links`."""
+
+    __slots__ = ("_item", "_stage")
+
+    def __init__(self, stage: AnyStage, item: Item) -> None:
+        self._stage = stage
+        self._item = item
+
+    @property
+    def url(self) -> str | None:
+        return self._item.url
+
+    @property
+    def depth(self) -> int:
+        return self._item.depth
+
+    def item(self, url: str, to: str | None) -> NewItem:
+        """The item for a link to a stage, by default the page's own."""
+        if to is None:
+            return self._stage.item(url)
+        target = self._stage.scraper.stages.get(to)
+        # An unknown stage is reported where the item is stored.
+        return NewItem(url=url, stage=to) if target is None else target.item(url)

@@ -1,13 +1,14 @@
 """Export of results to files, samples of results, and the coverage of their fields."""
 
 from shoal.export.formats import FileType, Format, file_type
-from shoal.export.increments import IncrementReport, export_new
+from shoal.export.increments import ExportCursor, IncrementReport, export_new, forget_cursor, list_cursors
 from shoal.export.job import ExportReport, Layout, check_target, export_run
 from shoal.export.records import SAMPLE, Coverage, FieldCoverage, first_results, measure_coverage
 
 __all__ = [
     "SAMPLE",
     "Coverage",
+    "ExportCursor",
     "ExportReport",
     "FieldCoverage",
     "FileType",
@@ -19,5 +20,7 @@ __all__ = [
     "export_run",
     "file_type",
     "first_results",
+    "forget_cursor",
+    "list_cursors",
     "measure_coverage",
 ]

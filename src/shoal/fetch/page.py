@@ -6,13 +6,17 @@ A page is decoded and parsed on first use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from multidict import CIMultiDict
 
 from shoal.errors import Permanent
 from shoal.fetch import urls
+from shoal.fetch.link_filter import NON_PAGE_SUFFIXES, LinkFilter
+from shoal.model.item import NewItem
+from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -21,9 +25,28 @@ if TYPE_CHECKING:
     from parsel import Selector, SelectorList
 
     from shoal.errors import Throttled
+    from shoal.fetch.article import Article
     from shoal.fetch.form import Form
+    from shoal.fetch.metadata import Metadata
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
+
+
+class LinkTarget(Protocol):
+    """A stage that links lead to."""
+
+    def item(self, target: str, /) -> NewItem: ...
+
+
+class LinkSource(Protocol):
+    """The item that a page belongs to: its URL and depth, and the items that links become."""
+
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def depth(self) -> int: ...
+    def item(self, url: str, to: str | None) -> NewItem:
+        """The item for a link, in the stage of that name or in the page's own."""
 
 
 class Page:
@@ -36,6 +59,7 @@ class Page:
     __slots__ = (
         "_base",
         "_encoding",
+        "_link_source",
         "_media_type",
         "_memory",
         "_selector",
@@ -74,6 +98,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
+        self._link_source: LinkSource | None = None  # the item that it was fetched for
         self._memory: object = None  # the fetcher's reservation, released with the page
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
@@ -111,6 +136,7 @@ class Page:
             seconds=self.seconds,
         )
         page.from_store, page.not_modified, page._memory = self.from_store, self.not_modified, self._memory
+        page._link_source = self._link_source
         return page
 
     def __repr__(self) -> str:
@@ -209,6 +235,59 @@ class Page:
 
         return find_form(self, css, name, index)
 
+    def follow_links(
+        self,
+        *,
+        to: str | LinkTarget | None = None,
+        same_host: bool = True,
+        prefix: str | tuple[str, ...] = (),
+        allow: str | None = None,
+        deny: str | None = None,
+        depth: int | None = None,
+        css: str | None = None,
+        skip: tuple[str, ...] = NON_PAGE_SUFFIXES,
+    ) -> list[NewItem]:
+        """Items for the links of this page, to be yielded; the filters are those of `Follow`.
+
+        `to`: a stage or its name, by default the stage of the handler. A page that a test made belongs to no item: its
+        depth is 0, and its items name no stage unless `to` does.
+        """
+        prefixes = (prefix,) if isinstance(prefix, str) else tuple(prefix)
+        rules = _link_filter(same_host, prefixes, allow, deny, depth, css, tuple(skip))
+        source = self._link_source
+        found = rules.select(self, source and source.url, 0 if source is None else source.depth)
+        if to is not None and not isinstance(to, str):
+            return [to.item(url) for url in found]
+        if source is not None:
+            return [source.item(url, to) for url in found]
+        return [NewItem(url=url, stage=to, lane=host_or_none(url)) for url in found]
+
+    def metadata(self) -> Metadata:
+        """What the page says about itself: JSON-LD, microdata, OpenGraph, Twitter cards, <meta>, canonical link, title.
+
+        Broken parts are left out. Empty for a page that is not HTML.
+        """
+        from shoal.fetch.metadata import read_metadata
+
+        return read_metadata(self)
+
+    def article(
+        self,
+        *,
+        comments: bool = False,
+        tables: bool = True,
+        links: bool = False,
+        favor: Literal["precision", "recall"] | None = None,
+    ) -> Article:
+        """The article of the page: its text without navigation and advertisements, title, author, date.
+
+        It takes tens of milliseconds of processor time, so call it in a plain `def` stage, which runs in a thread.
+        Needs `shoal[articles]`. Raises Permanent for a page without an article.
+        """
+        from shoal.fetch.article import read_article
+
+        return read_article(self, comments=comments, tables=tables, links=links, favor=favor)
+
     def _build_selector(self) -> Selector:
         from parsel import Selector
 
@@ -252,6 +331,22 @@ class Page:
                     base = declared
         self._base = base
         return base
+
+
+@lru_cache(maxsize=256)
+def _link_filter(
+    same_host: bool,
+    prefix: tuple[str, ...],
+    allow: str | None,
+    deny: str | None,
+    depth: int | None,
+    css: str | None,
+    skip: tuple[str, ...],
+) -> LinkFilter:
+    """Kept, so that the expressions of a handler are compiled once."""
+    return LinkFilter(
+        same_host=same_host, prefix=prefix, allow=allow, deny=deny, depth=depth, css=css, skip=skip
+    ).checked("follow_links: ")
 
 
 def _selector_type(media: str) -> str:

@@ -175,6 +175,12 @@ class Changes(Protocol):
         `until`: as if the log ended with this change.
         """
 
+    async def replaced_items(self, after: ChangePosition, until: ChangePosition) -> set[tuple[str, int]]:
+        """The items (run id and number) whose records were replaced between two positions.
+
+        A reader gets their records at each of their changes, as they are now.
+        """
+
     async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
         """How many records were stored behind a position, and since when. Costs the same however many."""
 

@@ -115,7 +115,8 @@ def running_conditions(
     conditions = []
     quiet = (now - recent.quiet_since).total_seconds()
     if counts.remaining and quiet >= rules.stall_after and not _is_collection(run):
-        text = f"Nothing has ended for {format_duration(quiet)}, and {pluralize(counts.remaining, 'item')} remain."
+        remain = "1 item remains" if counts.remaining == 1 else f"{counts.remaining} items remain"
+        text = f"Nothing has ended for {format_duration(quiet)}, and {remain}."
         conditions.append(AlertCondition(kind=AlertKind.STALL, episode=_timestamp(recent.quiet_since), text=text))
     failed = recent.dead + recent.retried
     attempts = recent.done + recent.skipped + failed
@@ -212,7 +213,7 @@ def _status_line(snapshot: Snapshot, rate: float | None, now: dt.datetime) -> st
         f"{format_time(now)}: run {run.id} of {run.scraper} is {run.state.value}, "
         f"started {format_time(run.created_at)}: {_ends(counts)}, "
         f"{counts.remaining} left ({counts.leased} leased), "
-        f"{counts.results} records, {format_rate(rate)}."
+        f"{pluralize(counts.results, 'record')}, {format_rate(rate)}."
     )
 
 

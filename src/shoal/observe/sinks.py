@@ -100,6 +100,6 @@ def undelivered_lines(sinks: Sequence[SinkStatus]) -> list[str]:
                 f"`shoal sinks deliver {status.name}` delivers them."
             )
         if status.dead_letters:
-            count = "1,000 or more" if status.dead_letters >= 1000 else str(status.dead_letters)
-            lines.append(f"Sink {status.name} refused {count} records: see `shoal sinks dead {status.name}`.")
+            count = "1,000 records or more" if status.dead_letters >= 1000 else pluralize(status.dead_letters, "record")
+            lines.append(f"Sink {status.name} refused {count}: see `shoal sinks dead {status.name}`.")
     return lines

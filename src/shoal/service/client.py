@@ -137,6 +137,7 @@ class Fleet:
         backlog: int | None = None,
         batch: int | None = None,
         work: bool = False,
+        reply: str | None = None,
         fresh: bool = False,
         resume: bool = False,
     ) -> FeedReport:
@@ -145,6 +146,7 @@ class Fleet:
         `source`: an address as for `shoal feed`, with its password, or a source of your own. `forever`: the run stays
         open, and this goes on until its task is cancelled, which returns unacknowledged messages. `idle`, `backlog`
         and `batch` replace the settings `feed_idle`, `feed_backlog` and `feed_batch`. `work`: also work on the run.
+        `reply`: a queue, or a stream of Redis, at the same broker that gets the scraper's records.
         """
         found, settings = self._configured(scraper)
         request = FeedRequest(
@@ -155,6 +157,7 @@ class Fleet:
             backlog=settings.feed_backlog if backlog is None else backlog,
             batch=settings.feed_batch if batch is None else batch,
             works=work,
+            reply=reply,
             choice=RunChoice.of(fresh=fresh, resume=resume),
             by=self._by,
         )
@@ -280,6 +283,10 @@ class Fleet:
     async def resume(self, run: str) -> ResumedRun:
         """Make a paused, finished or cancelled run active again."""
         return await steer.resume_run(self._open, run, by=self._by)
+
+    async def seal(self, run: str) -> Run:
+        """No more items will be added from outside: the run finishes when none is open."""
+        return await steer.seal_run(self._open, run, by=self._by)
 
     async def cancel(self, run: str) -> int:
         """End every open item of a run as cancelled, leased ones too. Returns how many."""

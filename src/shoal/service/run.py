@@ -220,7 +220,7 @@ async def execute_run(
             except ShoalError:
                 await remove_empty(ledger, plan, run, progress, by=request.by)
                 raise
-            log.info("worker stopped", **msgspec.to_builtins(summary))
+            log.info("worker stopped", **summary.log_fields())
             await call_finish_hooks(scraper, ledger, run.id, log)
             await send_end_alerts(alert_thread, (run.id,), summary)
             with stop_signals(host):
@@ -384,7 +384,7 @@ async def _work_while_filling(
 
     filling = asyncio.create_task(fill())
     try:
-        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS) as following:
+        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS, worker=worker) as following:
             with stop_signals(host):
                 summary = await run_beside(worker.work(), filling, following)
                 if request.urls is not None:

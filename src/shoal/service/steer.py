@@ -67,6 +67,13 @@ async def pause_run(ledger: Ledger, run: str, *, by: str = "") -> Run:
     return await ledger.runs.get(found.id)
 
 
+async def seal_run(ledger: Ledger, run: str, *, by: str = "") -> Run:
+    """No more items will be added from outside: the run finishes when none is open. Returns the run as it is then."""
+    found = await find_run(ledger, run)
+    await ledger.runs.seal(found.id, by=by)
+    return await ledger.runs.get(found.id)
+
+
 async def resume_run(ledger: Ledger, run: str, *, by: str = "") -> ResumedRun:
     """Make a paused, finished or cancelled run active again."""
     found = await find_run(ledger, run)

@@ -24,6 +24,7 @@ from shoal.sinks.sink import Sink
 
 LOCK_POLL_SECONDS = 2.0
 MAX_LOCK_POLL_SECONDS = 15.0
+DRAIN_POLL_SECONDS = 0.5
 EXIT_SECONDS = 2.0
 
 OpenLedger = Callable[[], Awaitable[Ledger]]
@@ -81,7 +82,7 @@ class SinkThread:
         self._thread.start()
 
     def drain(self) -> None:
-        """Deliver what is there, and end: a sink that fails, or that another process delivers to, is not waited for."""
+        """Deliver what is there, and end; a sink that fails is not waited for."""
         self._call(self._draining.set)
 
     @property
@@ -131,23 +132,27 @@ class SinkThread:
                     had_lock = await self._deliver_while_locked(delivery)
                 except ShoalError as error:
                     self._log.debug("sink skipped: ledger unreachable", sink=delivery.config.name, error=str(error))
-                    had_lock = False
+                    had_lock = None
                 except Exception as error:  # the thread must not end unnoticed
                     self._log.error("sink crashed", sink=delivery.config.name, exc_info=error)
-                    had_lock = False
+                    had_lock = None
                 if self._draining.is_set():
-                    return
+                    if had_lock or had_lock is None:
+                        return
+                    await asyncio.sleep(DRAIN_POLL_SECONDS)
+                    continue
                 pause = LOCK_POLL_SECONDS if had_lock else min(pause * 1.5, MAX_LOCK_POLL_SECONDS)
                 await self._sleep(pause * random.uniform(0.8, 1.2))
         finally:
             await delivery.close()
 
-    async def _deliver_while_locked(self, delivery: Delivery) -> bool:
+    async def _deliver_while_locked(self, delivery: Delivery) -> bool | None:
+        """True after it had the lock; None when there is nothing to wait for."""
         ledger = await self._open()
         try:
             async with delivery.lock(ledger) as lost:
                 if lost is None:
-                    return False
+                    return None if await delivery.has_nothing_to_wait_for(ledger) else False
                 await deliver_until_idle(delivery, ledger, lost=lost, draining=self._draining, sleep=self._sleep)
                 return True
         finally:

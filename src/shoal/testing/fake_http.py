@@ -29,7 +29,7 @@ class FakeHttp(Http):
 
     A key may begin with a method: `"POST https://api.example/login"`. Instead of a dict it takes a function of the
     request. A URL without an answer raises UnexpectedRequest. Statuses are judged as in a run: 404 raises Permanent,
-    unless `check=False`. `requests`: what was sent, in order. `files`: the folder of downloads.
+    unless `check=False`. `files`: the folder of downloads. `requests`: what was sent, in order.
     """
 
     def __init__(
@@ -37,15 +37,12 @@ class FakeHttp(Http):
         answers: Answers | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        files: str | Path | None = None,
+        files: Path | str | None = None,
     ) -> None:
-        self._fetcher: _FakeFetcher
+        fetcher = _FakeFetcher(answers or {})
         downloads = None if files is None else Downloads(str(files))
-        super().__init__(_FakeFetcher(answers or {}), headers=headers, downloads=downloads)
-
-    @property
-    def requests(self) -> list[Request]:
-        return self._fetcher.requests
+        super().__init__(fetcher, headers=headers, downloads=downloads)
+        self.requests: list[Request] = fetcher.requests
 
     @property
     def urls(self) -> list[str]:
@@ -68,7 +65,7 @@ class _FakeFetcher:
     async def stream(
         self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
     ) -> AsyncIterator[ResponseStream]:
-        yield _PageStream(await self.fetch(request))
+        yield _FakeStream(await self.fetch(request))
 
     async def close(self) -> None:
         return None
@@ -83,17 +80,17 @@ class _FakeFetcher:
         raise UnexpectedRequest(f"No answer for {request.method} {request.url}. There are:{known}")
 
 
-class _PageStream:
-    """A page whose body is read like that of a download."""
+class _FakeStream:
+    """The body of an answer, read in one piece."""
 
     def __init__(self, page: Page) -> None:
         self.url, self.status, self.headers = page.url, page.status, page.headers
+        self._body = page.body
         self.content_length: int | None = len(page.body)
-        self._rest = page.body
 
     async def read(self) -> bytes:
-        piece, self._rest = self._rest, b""
-        return piece
+        body, self._body = self._body, b""
+        return body
 
 
 def page_of(answer: Answer, request: Request) -> Page:

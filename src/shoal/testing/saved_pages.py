@@ -13,6 +13,7 @@ from __future__ import annotations
 import mimetypes
 import re
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -119,7 +120,7 @@ def find_page(name: str, folders: list[Path], *, url: str | None = None) -> Page
 
 
 class RecordingFetcher:
-    """Passes requests on, and keeps the pages that come back in `fetched`, but for those of robots.txt."""
+    """Passes requests on, and keeps the pages that come back in `fetched`, but for robots.txt and downloads."""
 
     def __init__(self, fetcher: Fetcher, fetched: list[Page]) -> None:
         self._fetcher = fetcher

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from shoal.define.author_code import error_summary
+from shoal.define.author_code import error_summary, is_programming_error
 from shoal.define.context import Http, Item
 from shoal.define.hooks import PreparedHook, StageHooks, type_text
 from shoal.define.providers import FunctionKind
@@ -37,6 +37,12 @@ class HookFailed(Exception):
     def __init__(self, hook: PreparedHook, error: Exception) -> None:
         super().__init__(f"the {hook.event.value} hook {hook.name} failed: {error_summary(error)}")
         self.error = error
+        # The code will not be different in the next attempt, so the page is not fetched again for it.
+        self.is_permanent = isinstance(error, Dropped | WrongValue) or is_programming_error(error)
+
+
+class WrongValue(TypeError):
+    """A hook returned a value that it may not return."""
 
 
 class CallValues:
@@ -182,14 +188,14 @@ class AttemptHooks:
 
 def _checked(hook: PreparedHook, answer: Any, kind: type) -> Any:
     if not isinstance(answer, kind):
-        wrong = TypeError(f"it returned {_shown(answer)} instead of a {kind.__name__} or None")
+        wrong = WrongValue(f"it returned {_shown(answer)} instead of a {kind.__name__} or None")
         raise HookFailed(hook, wrong)
     return answer
 
 
 def _check_promise(hook: PreparedHook, answer: Any) -> None:
     if answer is None and hook.must_return:
-        raise TypeError("it returned None, though its annotation promises a value; is a `return` missing?")
+        raise WrongValue("it returned None, though its annotation promises a value; is a `return` missing?")
 
 
 def _result(hook: PreparedHook, record: Any, answer: Any) -> Any:
@@ -198,7 +204,7 @@ def _result(hook: PreparedHook, record: Any, answer: Any) -> Any:
         _check_promise(hook, answer)
         return record
     if not is_record(answer):
-        raise TypeError(f"it returned {_shown(answer)} instead of a record; return None to keep it as it is")
+        raise WrongValue(f"it returned {_shown(answer)} instead of a record; return None to keep it as it is")
     return answer
 
 

@@ -158,8 +158,7 @@ class AttemptRunner:
             return Transient(str(error))
         if isinstance(error, HookFailed):
             self.failure_log.log_hook_error(claimed, error)
-            is_permanent = isinstance(error.error, Dropped) or is_programming_error(error.error)
-            return (Permanent if is_permanent else Transient)(str(error))
+            return (Permanent if error.is_permanent else Transient)(str(error))
         if isinstance(error, Dropped):
             return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
         self.failure_log.log_handler_error(claimed, error)
@@ -169,6 +168,11 @@ class AttemptRunner:
     def running_attempts(self) -> list[tuple[Lease, float]]:
         """The running attempts and when each began, by the monotonic clock. Safe to call from another thread."""
         return [(attempt.claimed.lease, attempt.began) for attempt in list(self._current.values())]
+
+    def lift_timeouts(self) -> None:
+        """Let the running attempts take as long as they like."""
+        for attempt in self._current.values():
+            attempt.lift_timeout()
 
     def describe_item(self, lease: Lease) -> str:
         """The stage and the key of a running item."""

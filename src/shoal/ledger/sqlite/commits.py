@@ -32,10 +32,10 @@ class _CommitBatch(msgspec.Struct, frozen=True):
     count: int
     attempts: str
     all_done: bool
-    results: str | None
-    result_counts: str
-    keyed: KeyedRecords | None
-    follow_ups: ItemBatch | None
+    results: str | None = None
+    result_counts: str = "{}"
+    keyed: KeyedRecords | None = None
+    follow_ups: ItemBatch | None = None
 
 
 class KeyedRecords(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ def _visit_redirect(tx: Transaction, worker: int, visit: RedirectVisit, batch: I
         seconds=visit.seconds,
         detail={"same_as": same_as},
     )
-    _commit(tx, worker, _CommitBatch(1, _any_text([end]), False, None, plain_counts([]), None, None), [end])
+    _commit(tx, worker, _CommitBatch(1, _any_text([end]), False), [end])
     return RedirectReply(VisitDecision.DUPLICATE, same_as)
 
 
