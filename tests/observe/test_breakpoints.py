@@ -1,6 +1,7 @@
 """What replaces `breakpoint()`, and when; the prompt itself: tests/cli/test_terminal.py."""
 
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -36,6 +37,7 @@ def test_another_debugger_keeps_the_terminal(monkeypatch: pytest.MonkeyPatch) ->
     events: list[str] = []
     with Breakpoints(lambda: None) as breakpoints:
         breakpoints.on_prompt(lambda: events.append("enter"), lambda: events.append("leave"))
-        assert [breakpoint("ab"), breakpoint("abc")] == [2, 3]
+        hook: Callable[[str], int] = sys.breakpointhook
+        assert [hook("ab"), hook("abc")] == [2, 3]
     assert events == ["enter"]
     assert sys.breakpointhook is sys.__breakpointhook__
