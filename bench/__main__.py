@@ -14,6 +14,7 @@ from bench import (
     enqueue,
     fleet,
     growth,
+    killed_jobs,
     laned,
     memory,
     processes,
@@ -21,6 +22,7 @@ from bench import (
     scrape,
     scrape_links,
     scrape_memory,
+    sinks,
     throughput,
 )
 from bench.figures import Report
@@ -46,6 +48,8 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
+    "killed_jobs": killed_jobs.run,
+    "sinks": sinks.run,
 }
 
 

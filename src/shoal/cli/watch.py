@@ -50,14 +50,15 @@ def watch(
 
 
 async def _watch(session: Session, ledger: Ledger, name: str | None) -> Snapshot:
-    from shoal.observe.progress import follow_run, open_display
+    from shoal.observe.progress import LedgerFailures, follow_run, open_display
 
     run = await (newest_active_run(ledger) if name is None else find_run(ledger, name))
     if session.json:
         return await follow_run(ledger, run.id, _JsonDisplay(session), every=JSON_SECONDS)
     with open_display(session.note, quiet=session.quiet, title=run.scraper) as display:
         display.print_line(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
-        return await follow_run(ledger, run.id, display, every=SCREEN_SECONDS)
+        failures = LedgerFailures(ledger, run.id)
+        return await follow_run(ledger, run.id, display, every=SCREEN_SECONDS, failures=failures)
 
 
 class _JsonDisplay:

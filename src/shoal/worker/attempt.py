@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
@@ -91,6 +92,8 @@ class AttemptResources:
                 self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
         await self.providers.close()
         self.threads.close()
+        if self.downloads is not None:
+            self.downloads.close()
         await self.politeness.close()
 
 
@@ -170,6 +173,11 @@ class Attempt:
     def ends_at(self) -> float | None:
         """When its timeout expires, on the loop's clock; None once its handler has ended."""
         return None if self._closing else self._deadline.when()
+
+    def lift_timeout(self) -> None:
+        """Let it take as long as it likes: a person is looking at it in a debugger. On the loop's thread only."""
+        with suppress(RuntimeError):  # it has not begun, or is over
+            self._deadline.reschedule(None)
 
     def timeout_error(self) -> Transient:
         return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self.step}")
