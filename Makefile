@@ -5,7 +5,8 @@ BIN = .venv/bin
 PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PYTEST = $(BIN)/python -m pytest
 # Many tests wait more than they work: three processes keep two cores busy. Each has a real PostgreSQL.
-PYTEST_ARGS = -n 3
+# RabbitMQ takes seconds to start: the tests that need it form a group, which stays in one process.
+PYTEST_ARGS = -n 3 --dist loadgroup
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile

@@ -14,6 +14,7 @@ from bench import (
     enqueue,
     fleet,
     growth,
+    killed_jobs,
     laned,
     memory,
     processes,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
+    "killed_jobs": killed_jobs.run,
     "sinks": sinks.run,
 }
 

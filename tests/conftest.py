@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import MissingPartError, fork_server, missing
 from tests.support.brokers import RabbitServer, RedisServer
-from tests.support.marks import starts_process, uses_postgres
+from tests.support.marks import starts_process, uses
 from tests.support.object_store import PART_BYTES, S3Server
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
@@ -20,13 +20,17 @@ from tests.support.project import Finished, Project, Shoal, clean_environment, m
 pytest.register_assert_rewrite("shoal.testing")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs PostgreSQL or starts processes: `make quick` leaves it out."""
     for item in items:
-        if uses_postgres(item):
+        if uses(item, "postgres", "postgres_server", "durable_postgres"):
             item.add_marker(pytest.mark.postgres)
-        if starts_process(item):
+        if starts_process(item) or uses(item, "rabbitmq", "redis_server", "redis_stream", "redis_list"):
             item.add_marker(pytest.mark.process)
+        if uses(item, "rabbitmq"):
+            # It takes seconds to start: one test process has it, if they are distributed by groups.
+            item.add_marker(pytest.mark.xdist_group("rabbitmq"))
 
 
 def pytest_unconfigure() -> None:

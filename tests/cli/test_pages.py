@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ async def site() -> AsyncIterator[Site]:
     await site.stop()
 
 
-async def run(project: Project, *arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
+async def run(project: Project, *arguments: str, code: int = 0, **variables: Any) -> tuple[str, str]:
     """A command, while the site answers on this loop."""
     command = await asyncio.to_thread(lambda: project.shoal(*arguments, code=code, **variables))
     return command.stdout, command.stderr
@@ -56,7 +57,8 @@ async def by_hand(item: Item, http: Http):
 """
 
 
-async def test_a_killed_download_goes_on_by_range_and_is_stored_once(project: Project, site: Site) -> None:  # S0.1
+async def test_a_killed_download_goes_on_by_range_and_is_stored_once(either: Project, site: Site) -> None:  # S0.1
+    project = either
     project.write(FILES)
     files = project.folder / ".shoal" / "files"
     site.answers["/"] = reply("<a href=/big.iso>big</a>")

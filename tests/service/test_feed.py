@@ -35,8 +35,8 @@ from tests.support.relay import Relay
 
 QUEUES: dict[str, tuple[type[BrokerQueue], str]] = {
     "rabbitmq": (RabbitQueue, "rabbitmq"),
-    "stream": (RedisStream, "redis_server"),
-    "list": (RedisList, "redis_server"),
+    "redis_stream": (RedisStream, "redis_server"),
+    "redis_list": (RedisList, "redis_server"),
 }
 MANY = 10_000 if LONG else 1_500
 PATIENCE = 20.0
@@ -151,8 +151,8 @@ async def _drop_connection(source: Source) -> None:
             await (connection.close() if name == "_connection" else connection.aclose())
 
 
-async def _ids(client: Redis, stream: str) -> list[bytes]:
-    pending = await client.xpending_range(stream, "shoal", "-", "+", 100)
+async def _ids(client: Redis, stream: str) -> Any:
+    pending: Any = await client.xpending_range(stream, "shoal", "-", "+", 100)
     return [entry["message_id"] for entry in pending]
 
 

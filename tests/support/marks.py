@@ -14,11 +14,11 @@ import pytest
 _STARTERS = {"create_subprocess_exec", "create_subprocess_shell", "fork"}
 
 
-def uses_postgres(item: pytest.Item) -> bool:
-    """Whether a test has a fixture or a parameter that stands for PostgreSQL."""
+def uses(item: pytest.Item, *parts: str) -> bool:
+    """Whether a test has a fixture or a parameter with one of these names."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     fixtures = getattr(item, "fixturenames", ())
-    return "postgres" in parameters or not {"postgres_server", "durable_postgres"}.isdisjoint(fixtures)
+    return not set(parts).isdisjoint({*fixtures, *(value for value in parameters if isinstance(value, str))})
 
 
 def starts_process(item: pytest.Item) -> bool:

@@ -38,6 +38,10 @@ class BrokerQueue(ABC):
     async def left(self) -> int:
         """How many messages are neither acknowledged nor dead, those that a consumer holds included."""
 
+    async def records(self) -> list[dict[str, Any]]:
+        """The records that a sink has put here."""
+        raise NotImplementedError
+
     @abstractmethod
     async def dead(self) -> list[tuple[str, str]]:
         """The dead letters: message and reason."""
@@ -69,12 +73,19 @@ class RabbitQueue(BrokerQueue):
             return int(queue.declaration_result.message_count or 0)
 
     async def dead(self) -> list[tuple[str, str]]:
+        letters = await self._take_all(f"{self.name}.dead")
+        return [(letter.body.decode(errors="replace"), str(letter.headers["x-shoal-reason"])) for letter in letters]
+
+    async def records(self) -> list[dict[str, Any]]:
+        return [json.loads(message.body) for message in await self._take_all(self.name)]
+
+    async def _take_all(self, name: str) -> list[aio_pika.abc.AbstractIncomingMessage]:
         found = []
         async with await aio_pika.connect(self.server.url()) as connection:
-            queue = await (await connection.channel()).declare_queue(f"{self.name}.dead", passive=True)
+            queue = await (await connection.channel()).declare_queue(name, passive=True)
             while (message := await queue.get(fail=False)) is not None:
                 await message.ack()
-                found.append((message.body.decode(errors="replace"), str(message.headers["x-shoal-reason"])))
+                found.append(message)
         return found
 
 
@@ -97,11 +108,21 @@ class RedisStream(BrokerQueue):
             return int(group["pending"]) + int(group["lag"] or 0)
 
     async def dead(self) -> list[tuple[str, str]]:
-        async with Redis.from_url(
-            self.server.url(), decode_responses=True, encoding_errors="replace", protocol=2
-        ) as client:
-            entries = await client.xrange(f"{self.name}:dead")
-            return [(fields.get("message", json.dumps(fields)), fields["reason"]) for _, fields in entries]
+        return [
+            (fields[b"message"].decode(errors="replace"), fields[b"reason"].decode())
+            for fields in await self._entries(f"{self.name}:dead")
+        ]
+
+    async def records(self) -> list[dict[str, Any]]:
+        return [
+            {name.decode(): json.loads(text) if name == b"record" else text.decode() for name, text in fields.items()}
+            for fields in await self._entries(self.name)
+        ]
+
+    async def _entries(self, name: str) -> list[dict[bytes, bytes]]:
+        async with Redis.from_url(self.server.url(), protocol=2) as client:
+            answer: Any = await client.xrange(name)
+            return [fields for _, fields in answer]
 
 
 class RedisList(BrokerQueue):

@@ -635,7 +635,7 @@ async def test_a_run_with_hooks_on_a_ledger(
             summary = await worker.work()
         await fetcher.close()
         assert (summary.done, summary.throttled, summary.retried) == (1, 1, 1)
-        [dropped] = summary.dropped_records.values()
+        [dropped] = summary.dropped_by_hooks.values()
         assert (dropped.count, dropped.first) == (2, "1 is odd")
         stored = [msgspec.json.decode(each.record) for each in (await ledger.reads.results(run.id, limit=10)).rows]
         assert stored == [{"n": 0}, {"n": 2}, {"n": 4}]

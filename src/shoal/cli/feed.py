@@ -58,6 +58,9 @@ def feed(
         int | None, typer.Option(min=1, help="Take no messages while the run has more open items.")
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, max=10_000, help="Messages stored at a time, at most.")] = None,
+    reply: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Send the records to this queue (Redis: stream) of the broker.")
+    ] = None,
     work: Annotated[bool, typer.Option("--work", help="Work on the run too, in this process.")] = False,
     resume: Resume = False,
     fresh: Fresh = False,
@@ -89,8 +92,9 @@ def feed(
     address = _address(typed, url_env, settings)
     choice = choice_of(resume, fresh)
     check_can_resume(found, settings, choice)
+    open_source(address)  # a wrong address is an error before anything is created
     request = FeedRequest(
-        source=open_source(address, prefetch=2 * settings.feed_batch),
+        source=address,
         stage=stage,
         forever=forever,
         idle=settings.feed_idle,
@@ -98,6 +102,7 @@ def feed(
         batch=settings.feed_batch,
         choice=RunChoice(choice),
         works=work,
+        reply=reply,
         min_concurrency=None if most is None else least or 1,
     )
     with session.console() as console:
@@ -142,7 +147,7 @@ def _answer(report: FeedReport, settings: Settings, target: str) -> dict[str, An
         "enqueued": report.feed.enqueued,
         "duplicates": report.feed.duplicates,
         "dead_letters": report.feed.dead_letters,
-        "backlog": report.counts.remaining,
+        "remaining": report.counts.remaining,
         "sealed": report.sealed,
         "stopped": report.stopped,
         "seconds": round(report.seconds, 3),

@@ -64,6 +64,14 @@ def pause(session: Session, run: LatestRunName = LATEST) -> None:
 
 @app.command()
 @with_options
+def seal(session: Session, run: LatestRunName = LATEST) -> None:
+    """Declare that no more items will be added to a run: it finishes when none is open."""
+    sealed = session.with_ledger(lambda ledger: steer.seal_run(ledger, run, by=operator()))
+    _print_state(session, sealed, "It gets no more items from outside and finishes when none is open.")
+
+
+@app.command()
+@with_options
 def resume(session: Session, run: LatestRunName = LATEST) -> None:
     """Make a run active again, from paused, finished or cancelled."""
     resumed = session.with_ledger(lambda ledger: steer.resume_run(ledger, run, by=operator()))
@@ -81,7 +89,7 @@ def cancel(session: Session, run: RunName, yes: Yes = False) -> None:
     open_items = found.counts.remaining
     question = f"To be cancelled: {pluralize(open_items, 'open item')} of run {found.run.id} ({found.run.scraper})."
     confirm(session, question, yes=yes)
-    progress = session.progress(f"Cancelled so far: {{}} of {open_items:,} items. {CONTINUES}")
+    progress = session.progress(f"Cancelled so far: {{}} of {pluralize(open_items, 'item')}. {CONTINUES}")
     cancelled = session.with_ledger(
         lambda ledger: steer.cancel_run(ledger, found.run.id, by=operator(), on_progress=progress)
     )

@@ -51,7 +51,7 @@ def watch(
 
 
 async def _watch(session: Session, ledger: Ledger, name: str | None) -> Snapshot:
-    from shoal.observe.progress import follow_run, open_display
+    from shoal.observe.progress import LedgerFailures, follow_run, open_display
     from shoal.observe.sinks import SinkLines, watch_sinks
 
     run = await (newest_active_run(ledger) if name is None else find_run(ledger, name))
@@ -61,9 +61,10 @@ async def _watch(session: Session, ledger: Ledger, name: str | None) -> Snapshot
             return await follow_run(ledger, run.id, records, every=JSON_SECONDS)
     with open_display(session.note, quiet=session.quiet, title=run.scraper) as display:
         display.print_line(f"Watching run {run.id} of {run.scraper}; Ctrl-C stops watching, not the run.")
+        failures = LedgerFailures(ledger, run.id)
         lines = SinkLines(display.print_line)
         async with watch_sinks(ledger, session.settings, run, lines.update):
-            return await follow_run(ledger, run.id, display, every=SCREEN_SECONDS)
+            return await follow_run(ledger, run.id, display, every=SCREEN_SECONDS, failures=failures)
 
 
 class _JsonDisplay:

@@ -134,7 +134,8 @@ class _File:
     def read(self, limit: int) -> list[Message]:
         """The next messages. A file that is damaged ends there, and is refused."""
         try:
-            while not self._lines.ready and not self.is_read:
+            # One more than wanted: so the end is found with the last messages.
+            while len(self._lines.ready) <= limit and not self.is_read:
                 if block := self.file.read(BLOCK):
                     self._lines.feed(block)
                 else:

@@ -37,7 +37,7 @@ CALL_SECONDS: Final = 30.0
 POLL_SECONDS: Final = (0.02, 0.25)
 STALE_CONSUMER_SECONDS: Final = 3_600
 # Fields of an item whose text is JSON when it is not a plain text.
-_JSON_FIELDS: Final = {"payload", "json", "form", "headers", "params"}
+_JSON_FIELDS: Final = ("payload", "json", "form", "headers", "params")
 _NUMBERS: Final = {"priority": int, "delay": float}
 
 # An abandoned consumer is deleted only when it holds nothing: deleting it would delete its pending entries.

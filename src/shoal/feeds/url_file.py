@@ -1,8 +1,9 @@
 """Items from a file of URLs or from standard input.
 
 One URL a line. Empty lines and lines that start with `#` are skipped, spaces around a URL are dropped. A line that
-starts with `{` is a JSON object with `url`, `key`, `payload`, `partition`, `priority`, `lane`, `stage` and `delay`, of
-which `url` or `key` is required. The text is UTF-8; it may be gzipped. An invalid line does not affect others.
+starts with `{` is a JSON object with `url`, `key`, `payload`, `partition`, `priority`, `lane`, `stage`, `delay`, and
+the request: `method`, `params`, `headers`, `json`, `form`, `body`. Of these `url` or `key` is required. The text is
+UTF-8; it may be gzipped. An invalid line does not affect others.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ class _ItemLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lane: str | None = None
     stage: str | None = None
     delay: float | None = None
+    method: str | None = None
+    params: dict[str, Any] | None = None
+    headers: dict[str, str] | None = None
+    json: Any = None
+    form: dict[str, Any] | None = None
+    body: str | None = None
 
 
 _decode_item_line = msgspec.json.Decoder(_ItemLine).decode

@@ -133,6 +133,16 @@ class BaseChanges(ABC):
             for row, stage in chosen
         ]
 
+    async def replaced_items(self, after: ChangePosition, until: ChangePosition) -> set[tuple[str, int]]:
+        found: set[tuple[str, int]] = set()
+        at = after.change
+        while True:
+            rows = await self._queryable.fetch(self._sql["replaced_changes"], at, until.change, WINDOW)
+            found.update((row["run_id"], item) for row in rows for item in array_from(row["items"]))
+            if len(rows) < WINDOW:
+                return found
+            at = rows[-1]["position"]
+
     async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
         run_no = None if which.run_id is None else (await self._catalog.run(which.run_id)).no
         row = await self._queryable.row(

@@ -37,6 +37,7 @@ from shoal.service.events import Host, OnEvent, ignore
 from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
 from shoal.service.lookup import (
+    LATEST,
     configure,
     find_run,
     find_selection,
@@ -45,8 +46,9 @@ from shoal.service.lookup import (
     operator,
     url_source,
 )
+from shoal.service.replay import ReplaySummary, replay_items
 from shoal.service.run import EnqueueReport, enqueue_on, flag_text
-from shoal.service.steer import ReleasedLeases, RemovedRun, ReplayedItem, ResumedRun
+from shoal.service.steer import ReleasedLeases, RemovedRun, ResumedRun
 from shoal.wiring import open_ledger
 
 
@@ -135,6 +137,7 @@ class Fleet:
         backlog: int | None = None,
         batch: int | None = None,
         work: bool = False,
+        reply: str | None = None,
         fresh: bool = False,
         resume: bool = False,
     ) -> FeedReport:
@@ -143,6 +146,7 @@ class Fleet:
         `source`: an address as for `shoal feed`, with its password, or a source of your own. `forever`: the run stays
         open, and this goes on until its task is cancelled, which returns unacknowledged messages. `idle`, `backlog`
         and `batch` replace the settings `feed_idle`, `feed_backlog` and `feed_batch`. `work`: also work on the run.
+        `reply`: a queue, or a stream of Redis, at the same broker that gets the scraper's records.
         """
         found, settings = self._configured(scraper)
         request = FeedRequest(
@@ -153,6 +157,7 @@ class Fleet:
             backlog=settings.feed_backlog if backlog is None else backlog,
             batch=settings.feed_batch if batch is None else batch,
             works=work,
+            reply=reply,
             choice=RunChoice.of(fresh=fresh, resume=resume),
             by=self._by,
         )
@@ -279,6 +284,10 @@ class Fleet:
         """Make a paused, finished or cancelled run active again."""
         return await steer.resume_run(self._open, run, by=self._by)
 
+    async def seal(self, run: str) -> Run:
+        """No more items will be added from outside: the run finishes when none is open."""
+        return await steer.seal_run(self._open, run, by=self._by)
+
     async def cancel(self, run: str) -> int:
         """End every open item of a run as cancelled, leased ones too. Returns how many."""
         return await steer.cancel_run(self._open, run, by=self._by)
@@ -300,10 +309,26 @@ class Fleet:
         return await steer.cancel_items(self._open, run, which, key=key, limit=limit, by=self._by)
 
     async def replay(
-        self, run: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
-    ) -> ReplayedItem:
-        """Queue one dead, skipped or cancelled item again."""
-        return await steer.replay_item(self._open, run, id=id, key=key, stage=stage, by=self._by)
+        self,
+        scraper: Scraper | str,
+        run: str = LATEST,
+        which: ItemFilter = ALL_ITEMS,
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        follow_ups: bool = True,
+    ) -> ReplaySummary:
+        """Run the handlers of done items again on their stored pages, and replace their results."""
+        code, settings = self._configured(scraper)
+        if run == LATEST:
+            run = f"{LATEST}:{code.name}"
+        return await replay_items(
+            *(self._open, code, settings, self._host, run, which),
+            key=key,
+            limit=limit,
+            follow_ups=follow_ups,
+            by=self._by,
+        )
 
     async def release(self, *, older_than: float = 300.0, run: str | None = None) -> ReleasedLeases:
         """Return leases that were claimed more than `older_than` seconds ago, and those of dead workers."""

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from shoal.config import Settings
+from shoal.config.sinks import SinkConfig
 from shoal.define.scraper import Scraper
 from shoal.errors import (
     FeedUnavailable,
@@ -28,10 +29,11 @@ from shoal.errors import (
     LedgerFull,
     LedgerUnavailable,
     ShoalError,
+    UsageError,
     WrongState,
 )
 from shoal.feeds.message import read_message
-from shoal.feeds.source import Message, Rejection, Source, open_source
+from shoal.feeds.source import Message, Rejection, Source, is_broker, open_source, parse_address
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem, PreparedItem
 from shoal.model.log import Log
@@ -44,6 +46,7 @@ from shoal.service.begin import UNFINISHED, RunChoice, RunPlan, begin_lock, open
 from shoal.service.events import FeedProgress, Host, RunStarted
 from shoal.service.lookup import item_maker
 from shoal.service.run import report_paused
+from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
 from shoal.service.work import (
     alerts,
     free_local_ledger,
@@ -82,6 +85,7 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     run stays open, and the feed goes on until it is stopped; otherwise it ends at the end of standard input, or when
     the source has been empty for `idle` seconds, and seals the run. `backlog`: take no messages while the run has more
     open items. `batch`: store so many messages at a time, at most. `works`: also work on the run, in this process.
+    `reply`: a queue, or a stream of Redis, at the same broker that gets the scraper's records from now on, as a sink.
     """
 
     source: str | Source
@@ -92,6 +96,7 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1_000
     choice: RunChoice = RunChoice.AUTO
     works: bool = False
+    reply: str | None = None
     min_concurrency: int | None = None
     by: str = "shoal feed"
 
@@ -153,11 +158,19 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
     if isinstance(source, str):
         source = open_source(source, prefetch=2 * request.batch)
     make = item_maker(scraper, request.stage)
+    reply = _reply_sink(scraper, request)
+    own_sinks = dict(settings.sinks) if request.works else {}
+    delivering = msgspec.structs.replace(
+        settings, sinks=own_sinks if reply is None else {**own_sinks, reply.name: reply}
+    )
     await check_addresses(settings)
     started_at, summary = time.monotonic(), None
     async with AsyncExitStack() as held:
         await _open_at_first(source, settings.patience, host)
         held.push_async_callback(source.close)
+        if reply is not None:
+            # Before the first item, so that no record is missed.
+            await ledger.changes.open_cursor(reply.cursor, await ledger.changes.end())
         run, resumed = await _begin(ledger, scraper, settings, request, host, held)
         logs = open_run_logs(settings, run.id, host)
         held.callback(logs.close)
@@ -166,13 +179,18 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
             await call_start_hooks(scraper, ledger, run, log)
         feeder = Feeder(ledger, run, source, make, request, host, log)
         log.info("feed started", source=source.name, scraper=scraper.name)
-        if request.works:
-            summary = await _feed_and_work(ledger, scraper, settings, feeder, request, host, logs)
-        else:
-            host.stop.attach(feeder.stop, feeder.stop)
-            async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS):
-                with stop_signals(host):
-                    await feeder.run()
+        async with deliver_beside(delivering, logs.log) as sink_thread:
+            if request.works:
+                summary = await _feed_and_work(ledger, scraper, settings, feeder, request, host, logs)
+            else:
+                host.stop.attach(feeder.stop, feeder.stop)
+                async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS):
+                    with stop_signals(host):
+                        await feeder.run()
+                        if reply is not None:
+                            await _until_ended(ledger, feeder)
+            with stop_signals(host):
+                await finish_deliveries(sink_thread, ledger, delivering, host, stopped=host.stop.count > 0)
         log.info("feed stopped", **msgspec.structs.asdict(feeder.counts))
         await ledger.health.check()
         return FeedReport(
@@ -185,6 +203,28 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
             settings=settings,
             work=summary,
         )
+
+
+def _reply_sink(scraper: Scraper, request: FeedRequest) -> SinkConfig | None:
+    """A sink at the broker of the source, for the records of the scraper."""
+    if request.reply is None:
+        return None
+    if not isinstance(request.source, str) or not is_broker(request.source):
+        raise UsageError("Replies go to the broker of the feed, and this source has none.", remedy="Use a sink.")
+    broker, name = parse_address(request.source), f"reply.{scraper.name}.{request.reply}"
+    options: dict[str, Any] = {"name": name, "url": broker.url, "scrapers": (scraper.name,), "start": "now"}
+    if broker.kind == "amqp":
+        return SinkConfig(kind="rabbitmq", routing_key=request.reply, **options)
+    return SinkConfig(kind="redis", stream=request.reply, **options)
+
+
+async def _until_ended(ledger: Ledger, feeder: Feeder) -> None:
+    """Wait for the workers elsewhere: their records are replied from here."""
+    while not feeder.stopped:
+        with suppress(LedgerError):
+            if (await ledger.runs.get(feeder.target.id)).state not in UNFINISHED:
+                return
+        await feeder.sleep(FOLLOW_SECONDS)
 
 
 async def _open_at_first(source: Source, patience: float, host: Host) -> None:
@@ -229,6 +269,7 @@ async def _begin(
         if request.choice is RunChoice.AUTO and plan.run is not None and plan.run.sealed:
             plan = RunPlan(run=None)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=request.by)
+        await note_record_types(ledger, scraper, run.id)
     resumed = plan.run is not None
     host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
     report_paused(plan, host.on_event)
@@ -350,7 +391,7 @@ class Feeder:
                 return
             try:
                 if len(self._dead.pending) >= self._request.batch:
-                    await self._sleep(RECEIVE_SECONDS)
+                    await self.sleep(RECEIVE_SECONDS)
                     continue
                 messages = await self._source.receive(min(self._room, self._request.batch), RECEIVE_SECONDS)
                 if messages:
@@ -358,7 +399,7 @@ class Feeder:
                     idle_since = time.monotonic()
                     continue
                 if self._dead.pending:
-                    await self._sleep(ROOM_SECONDS[0])
+                    await self.sleep(ROOM_SECONDS[0])
                     continue
                 if self._source.ended:
                     return
@@ -436,7 +477,7 @@ class Feeder:
                     await self._reopen(error)
             self._waiting_for = "the backlog"
             self._show()
-            await self._sleep(pause)
+            await self.sleep(pause)
             pause = min(2 * pause, ROOM_SECONDS[1])
         self._waiting_for = ""
 
@@ -452,7 +493,7 @@ class Feeder:
             self._show()
             await self._drop_dead_letters()
             await self._source.close()
-            await self._sleep(pause * (0.5 + random.random()))
+            await self.sleep(pause * (0.5 + random.random()))
             pause = min(2 * pause, BACKOFF_SECONDS[1])
             if self._stopping.is_set():
                 return
@@ -487,7 +528,7 @@ class Feeder:
                 answer = task.result()
             except (LedgerUnavailable, LedgerFull) as error:
                 waiting(error.message)
-                await self._sleep(pause * (0.5 + random.random()))
+                await self.sleep(pause * (0.5 + random.random()))
                 pause = min(2 * pause, BACKOFF_SECONDS[1])
                 if self._stopping.is_set():
                     return None
@@ -513,7 +554,8 @@ class Feeder:
                 await asyncio.gather(task, return_exceptions=True)
         return not task.cancelled()
 
-    async def _sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, but not after `stop`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 

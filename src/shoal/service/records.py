@@ -99,10 +99,12 @@ def reading_record(reading: Reading) -> Record:
     low, high = reading.eta or (None, None)
     return {
         **run_record(reading.snapshot.run, reading.snapshot.counts),
-        "share": round(reading.share, 4),
+        "done_share": round(reading.done_share, 4),
+        "ended_share": round(reading.share, 4),
         "rate_per_minute": None if reading.rate is None else round(reading.rate, 2),
         "ok": None if reading.ok is None else round(reading.ok, 4),
         "eta_seconds": None if low is None or high is None else [round(low, 1), round(high, 1)],
+        "total_grows": reading.total_grows,
         "growing": reading.growing,
         "waiting_for": reading.waiting_for,
         "waiting_because": reading.bottleneck.text,
@@ -185,6 +187,7 @@ def failure_records(failures: Failures) -> list[Record]:
             "items": group.items,
             "error": group.sample,
             "item_id": group.example,
+            "last": group.last,
         }
         for group in failures.groups
     ]

@@ -111,7 +111,7 @@ class PostgresSink:
             for table, columns, rows in prepared:
                 await self._store(connection, table, columns, rows)
             for name, items in replaced.items():
-                await self._delete_rest(connection, name, items)
+                await self._delete_rest(connection, name, items, groups.get(name, ()))
 
     async def _connect(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
@@ -295,8 +295,14 @@ class PostgresSink:
             timeout=self._config.timeout,
         )
 
-    async def _delete_rest(self, connection: asyncpg.Connection, name: str, items: Sequence[ReplacedItem]) -> None:
-        """Delete the records that replaced items no longer have."""
+    async def _delete_rest(
+        self,
+        connection: asyncpg.Connection,
+        name: str,
+        items: Sequence[ReplacedItem],
+        records: Sequence[ChangedRecord],
+    ) -> None:
+        """Delete the records that replaced items no longer have: also those whose number has another key now."""
         if self._tables.get(name) is None and await self._read_table(connection, name) is None:
             return
         await connection.execute(f"create index if not exists {_index(name, 'item')} on {name} (shoal_run, shoal_item)")
@@ -306,6 +312,17 @@ class PostgresSink:
             [item.run_id for item in items],
             [item.item for item in items],
             [item.count for item in items],
+        )
+        changed = {(item.run_id, item.item) for item in items}
+        kept = [record for record in records if (record.run_id, record.item) in changed]
+        await connection.execute(
+            f"delete from {name} t "
+            "using unnest($1::text[], $2::bigint[], $3::int[], $4::text[]) as u(run, item, n, key) "
+            "where t.shoal_run = u.run and t.shoal_item = u.item and t.shoal_n = u.n and t.shoal_key <> u.key",
+            [record.run_id for record in kept],
+            [record.item for record in kept],
+            [record.n for record in kept],
+            [row_key(record) for record in kept],
         )
 
 
