@@ -15,6 +15,7 @@ from bench import (
     feeds,
     fleet,
     growth,
+    killed_jobs,
     laned,
     memory,
     processes,
@@ -22,6 +23,7 @@ from bench import (
     scrape,
     scrape_links,
     scrape_memory,
+    sinks,
     throughput,
 )
 from bench.figures import Report
@@ -47,6 +49,8 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
+    "killed_jobs": killed_jobs.run,
+    "sinks": sinks.run,
     "feeds": feeds.run,
 }
 

@@ -15,9 +15,7 @@ async def main() -> None:
         where = {"storage_client": storage, "configuration": Configuration(purge_on_start=False)}
         queue = await RequestQueue.open(name="files", **where)
         dataset = await Dataset.open(name="files", **where)
-        crawler = HttpCrawler(
-            request_manager=queue, respect_robots_txt_file=True, configure_logging=False, **where
-        )
+        crawler = HttpCrawler(request_manager=queue, respect_robots_txt_file=True, configure_logging=False, **where)
 
         @crawler.router.default_handler
         async def save(context: HttpCrawlingContext) -> None:

@@ -11,9 +11,7 @@ class Search(scrapy.Spider):
 
     def parse(self, response):
         for word in ("brush", "lamp", "set", "tray"):
-            yield FormRequest.from_response(
-                response, formid="search", formdata={"q": word}, callback=self.results
-            )
+            yield FormRequest.from_response(response, formid="search", formdata={"q": word}, callback=self.results)
 
     def results(self, response):
         for row in response.css("ul.results li"):

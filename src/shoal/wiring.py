@@ -138,16 +138,20 @@ def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads |
     return Downloads(settings.files, offline=offline)
 
 
-def build_attempts(scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log) -> AttemptRunner:
-    """Attempts without a ledger, for a single try: robots.txt is obeyed, lanes are not used."""
+def build_attempts(
+    scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log, from_store: bool = False
+) -> AttemptRunner:
+    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempt import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
 
-    robots = Robots(fetcher, settings.agent, log=log) if scraper.obeys_robots(settings.robots) else None
-    resources = AttemptResources(scraper, fetcher, Politeness(robots), log=log, downloads=build_downloads(settings))
+    obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
+    robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
+    downloads = build_downloads(settings, offline=from_store)
+    resources = AttemptResources(scraper, fetcher, Politeness(robots), log=log, downloads=downloads)
     return AttemptRunner(resources, FailureLog(log))
 
 

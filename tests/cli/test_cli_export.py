@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from shoal.model.run import Run
 from shoal.wiring import ledger_context
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 from tests.support.fork_server import COMMAND
-from tests.support.object_store import BUCKET, SECRET, S3Server
+from tests.support.object_store import BUCKET, SECRET, S3Server, fault_proxy
 from tests.support.project import Shoal, clean_environment
 
 BOOKS = [{"title": f"Book {n}", "price": n + 0.5, "tags": ["a", "b"]} for n in range(120)]
@@ -117,6 +118,36 @@ def test_to_an_object_store(shoal: Shoal, sqlite_path: Path, s3: S3Server) -> No
     for text in (said.stdout, said.stderr, wrong.stdout, wrong.stderr):
         assert SECRET not in text
     assert s3.uploads() == []
+
+
+def test_a_stopped_upload_is_aborted(
+    sqlite_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By SIGTERM, as a service manager stops a command, while parts are on their way."""
+    fill(str(sqlite_path), [{"text": os.urandom(20_000).hex()} for _ in range(60)])
+    begun: list[str] = []
+    first, stopped = Lock(), Event()
+    raise_signal = signal.raise_signal
+
+    def stop_it(_: str, path: str) -> None:
+        if "partNumber" in path:
+            if first.acquire(blocking=False):
+                begun.extend(s3.uploads())
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert stopped.wait(60)
+
+    def raise_and_tell(number: int) -> None:
+        raise_signal(number)
+        stopped.set()
+
+    monkeypatch.setattr("shoal.cli.export.signal.raise_signal", raise_and_tell)
+    with fault_proxy(s3.endpoint, stop_it) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        command = ["export", "latest", "-o", f"s3://{BUCKET}/out.jsonl", "--ledger", str(sqlite_path)]
+        assert main(command) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+    assert begun == ["out.jsonl"]
+    assert (s3.objects(), s3.uploads()) == ({}, [])
 
 
 def test_since_last(shoal: Shoal, address: str, tmp_path: Path) -> None:

@@ -299,18 +299,6 @@ def test_items_are_retried_and_cancelled_after_a_preview(either: Look) -> None:
     assert "nothing was retried" in nothing.stderr
 
 
-def test_replay_brings_back_one_item(either: Look) -> None:
-    dead = either.json("items", "ls", either.scene.finished, "--state", "dead")[0]["item_id"]
-    assert f"Item {dead}" in either.text("items", "replay", either.scene.finished, str(dead))
-    (again,) = either.json("items", "show", either.scene.finished, str(dead))
-    assert (again["state"], len(again["attempts"])) == ("ready", 1)
-    still = either.json("items", "ls", either.scene.finished, "--state", "dead")
-    assert len(still) == 1
-    done = either.run("items", "replay", either.scene.active, "6", code=2)
-    assert "is done" in done.stderr
-    assert "has not ended" in either.run("items", "replay", either.scene.active, "9", code=2).stderr
-
-
 def test_lanes_change_while_it_runs(either: Look) -> None:
     assert either.json("lanes", "ls")[0]["waiting"] == 4
     assert "1-3s" in either.text("lanes", "set", HOST, "--limit", "3", "--delay", "1-3")

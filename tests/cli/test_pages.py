@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ async def site() -> AsyncIterator[Site]:
     await site.stop()
 
 
-async def run(project: Project, *arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
+async def run(project: Project, *arguments: str, code: int = 0, **variables: Any) -> tuple[str, str]:
     """A command, while the site answers on this loop."""
     command = await asyncio.to_thread(lambda: project.shoal(*arguments, code=code, **variables))
     return command.stdout, command.stderr
@@ -56,14 +57,15 @@ async def by_hand(item: Item, http: Http):
 """
 
 
-async def test_a_killed_download_goes_on_by_range_and_is_stored_once(project: Project, site: Site) -> None:  # S0.1
+async def test_a_killed_download_goes_on_by_range_and_is_stored_once(either: Project, site: Site) -> None:  # S0.1
+    project = either
     project.write(FILES)
     files = project.folder / ".shoal" / "files"
     site.answers["/"] = reply("<a href=/big.iso>big</a>")
     # It stalls behind five of six megabytes.
     site.answers["/big.iso"] = served = ServedFile(CONTENT, pause=lambda position: 60.0 if position >= 5 << 20 else 0.0)
     urls = project.urls([site.url("/")])
-    command = project.start("run", "shop.py", "--urls-file", urls)
+    command = project.start("run", "shop.py", "--urls-file", urls, SHOAL_LEASE="4")
     part = None
     for _ in range(3000):
         part = next(files.rglob("*.part"), None)
@@ -101,6 +103,12 @@ async def test_saving_stages_and_http_download(project: Project, site: Site) -> 
     assert (json.loads(first)["same"], json.loads(again)["same"]) == (False, True)
     _, none = await run(project, *by_hand, SHOAL_FILES="", code=1)
     assert "there is no folder for downloads: set `files`" in none
+    project.write(FILES.replace(", robots=False", ""))
+    site.answers["/robots.txt"] = reply("User-agent: *\nDisallow: /a", content_type="text/plain")
+    before = len(site.log)
+    _, forbidden = await run(project, *by_hand, code=1)
+    assert "robots.txt" in forbidden
+    assert [seen.path for seen in site.log[before:]] == ["/robots.txt"]
 
 
 SELECTORS = """

@@ -112,18 +112,19 @@ BUGGY = """
 def test_the_summary_tells_what_went_wrong_in_the_words_of_one_case(project: Project) -> None:
     project.write(BUGGY)
     said = project.shoal("run", "shop.py", "--max-dead", "100%")
-    assert "1 done, 2 dead, 0 left; 1 record; 3 attempts here" in said.stdout
-    assert re.search("^  2 dead: permanent, for example: no price for '(plum|pear)'$", said.stdout, re.MULTILINE)
+    assert re.search("^  1 done, 2 dead, 0 left; 1 record\n  3 attempts here in ", said.stdout, re.MULTILINE)
+    died = "^  2 dead: permanent, for example: no price for '(plum|pear)', last: (plum|pear)$"
+    assert re.search(died, said.stdout, re.MULTILINE)
     told = [line for line in said.stdout.splitlines() if "refused, the first: " in line]
     assert len(told) == 1, said.stdout
     assert "htp://nowhere.example/" in told[0]
-    (group,) = json.loads(project.shoal("status", "latest", "--json").stdout)["failures"]["groups"]
+    (group,) = json.loads(project.shoal("status", "latest", "--json").stdout)["failures"]
     assert group["message"] == "no price for '...'"
-    assert group["sample"] in ("no price for 'plum'", "no price for 'pear'")
-    assert group["sample"] in project.shoal("status", "latest").stdout
+    assert group["error"] in ("no price for 'plum'", "no price for 'pear'")
+    assert group["error"] in project.shoal("status", "latest").stdout
     facts = json.loads(project.shoal("run", "shop.py", "--fresh", "--max-dead", "100%", "--json", "-q").stdout)
-    assert facts["worker"]["dropped"] >= 1
-    assert "htp://nowhere.example/" in facts["worker"]["first_dropped"]
+    assert facts["work"]["dropped"] >= 1
+    assert "htp://nowhere.example/" in facts["work"]["first_dropped"]
 
 
 def test_what_is_said_at_the_end_fits_what_was_done(project: Project) -> None:
@@ -141,6 +142,10 @@ def test_what_is_said_at_the_end_fits_what_was_done(project: Project) -> None:
     quiet = project.shoal("run", "shop.py", "--fresh", "-q", code=1)
     assert quiet.stdout == ""
     assert "Too many items are dead: 2 of 2; allowed: 10%." in quiet.stderr
+    assert re.search("^2 items died:\n  2 dead: permanent, for example: no price for ", quiet.stderr, re.MULTILINE)
+    project.shoal("enqueue", "shop.py", "--fresh")
+    worker = project.shoal("worker", "shop.py", "-q")
+    assert re.search("^2 items died:\n  no price for '.*' x 2 dead, last: ", worker.stderr, re.MULTILINE)
 
 
 def test_in_one_file_the_lines_stand_in_the_order_they_were_said(project: Project) -> None:

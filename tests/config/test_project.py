@@ -58,13 +58,16 @@ def test_home_and_folders_open_to_everybody_end_the_search(tmp_path: Path) -> No
 
 def test_paths_in_files_are_meant_from_the_project(tmp_path: Path) -> None:
     inner = below(tmp_path)
-    write(tmp_path / "shoal.toml", 'store = "pages"\n[scrapers.a]\nledger = "a.db"\ntarget = "a.py"\n')
+    sinks = '[sinks.parts]\nkind = "jsonl"\npath = "parts"\n[sinks.far]\nkind = "jsonl"\npath = "s3://bucket/parts"\n'
+    tables = '[scrapers.a]\nledger = "a.db"\ntarget = "a.py"\n'
+    write(tmp_path / "shoal.toml", f'store = "pages"\n{tables}{sinks}')
     write(tmp_path / ".env", "SHOAL_MEMBER_OUTPUT=out\n")
     settings = load(inner)
     assert settings.ledger == str(tmp_path / ".shoal/ledger.db")
     assert settings.log_dir == str(tmp_path / ".shoal/logs")
     assert (settings.store, settings.member_output) == (str(tmp_path / "pages"), str(tmp_path / "out"))
     assert settings.for_scraper("a").ledger == str(tmp_path / "a.db")
+    assert [sink.path for sink in settings.sinks.values()] == [str(tmp_path / "parts"), "s3://bucket/parts"]
     assert load(tmp_path).ledger == ".shoal/ledger.db", "in its own folder paths stay as they are written"
 
 

@@ -78,7 +78,7 @@ def test_rules(rules: Follow, expected: list[str]) -> None:
 def test_follow_links_in_a_handler_has_the_same_rules(rules: dict[str, Any]) -> None:
     expected = followed(Follow(**rules), depth=2)
     page = Page.of(HOME, LINKS)
-    page.link_source = StageLinks(a_stage(), Item(HOME, depth=2))
+    page._link_source = StageLinks(a_stage(), Item(HOME, depth=2))
     assert page.follow_links(**rules) == expected
 
 

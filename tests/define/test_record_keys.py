@@ -23,7 +23,7 @@ class Offer:
 
 
 def keys_of(key: Any, *values: Any, record_type: Any = None) -> list[str]:
-    output = Output("page", ("page",), record_type, keys=RecordKeyRule("shop", "page", key, "run", "skip"))
+    output = Output("page", {}, record_type, keys=RecordKeyRule("shop", "page", key, "run", "skip"))
     for value in values:
         output.add(value)
     assert len(output.record_keys) == len(output.records)

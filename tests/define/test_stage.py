@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal import Follow, Item, Page, Scraper
+from shoal import Download, Follow, Item, Page, Scraper
 from shoal.errors import InvalidItem, InvalidScraper, InvalidSetting
 from shoal.model.item import NewItem, prepare
 from tests.define import typed_example
@@ -189,3 +189,41 @@ async def test_async_generators_can_be_used_in_async_tests() -> None:
             yield {"n": number}
 
     assert [record async for record in numbers(Item(key="k", payload={"count": 2}))] == [{"n": 0}, {"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"save": "../x"}, "save of the stage file: the name '../x' of a download must be a relative path"),
+        ({"save": 7}, "save of the stage file is 7; it must be True, or the name of the file"),
+        ({"max_bytes": 10}, "max_bytes, which needs save=True"),
+        ({"save": True, "accept": (404,)}, "accept has no page to apply to"),
+        ({"save": True, "max_bytes": "10"}, "it must be a number of bytes"),
+    ],
+)
+def test_options_of_downloads_that_cannot_work(options: Any, message: str) -> None:
+    shop = Scraper("shop")
+
+    async def file() -> None: ...
+
+    with pytest.raises(InvalidScraper) as caught:  # noqa: PT012 - at once, or when all is declared
+        shop.stage(**options)(file)
+        shop.check()
+    assert message in caught.value.message
+
+
+def test_what_a_stage_that_saves_may_ask_for() -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(save=True)
+    async def both(page: Page, file: Download) -> None: ...
+
+    with pytest.raises(InvalidScraper, match="larger than memory, so it gets no Page"):
+        shop.check()
+    other = Scraper("other")
+
+    @other.stage
+    async def neither(file: Download) -> None: ...
+
+    with pytest.raises(InvalidScraper, match="asks for a Download, so it needs save=True"):
+        other.check()

@@ -153,12 +153,6 @@ async def test_columns_stay_and_types_widen(either_harness: LedgerHarness, tmp_p
         {"n": 4, "price": "sold out", "tags": [1]},
         {"n": 5},
     ]
-    later: list[dict[str, Any]] = [
-        {"colour": "red", "n": 2},
-        {"n": 3, "price": 2.5},
-        {"n": 4, "price": "sold out", "tags": [1]},
-        {"n": 5},
-    ]
     for step, record in enumerate(later):
         for format in ("csv", "parquet"):
             await export_new(ledger, SHOP, str(tmp_path / f"out-{{n}}.{format}"), consumer=format)
@@ -219,3 +213,28 @@ async def test_what_a_name_means(either_harness: LedgerHarness) -> None:
         await find_selection(ledger, "shopp")
     with pytest.raises(UnknownStage, match="it has page, review"):
         await find_selection(ledger, "shop", stage="nope")
+
+
+async def test_records_that_were_replaced_come_once(
+    either_harness: LedgerHarness, tmp_path: Path, place: Path | str
+) -> None:
+    """In one export once, however often they were replaced before; in the next one again, with their new content."""
+    ledger = either_harness.ledger
+    run = await begun(ledger, {"n": 1}, {"n": 2})
+    path = str(tmp_path / "out-{n}.jsonl")
+    await replace_all(ledger, place)
+    first = await export_new(ledger, SHOP, path)
+    assert numbers(Path(first.path)) == [1, 2]
+    await add(ledger, run, [{"n": 3}], name="more")
+    await replace_all(ledger, place)
+    second = await export_new(ledger, SHOP, path)
+    assert sorted(numbers(Path(second.path))) == [1, 2, 3]
+
+
+async def replace_all(ledger: Ledger, place: Path | str) -> None:
+    """As if all items had been replayed, with the same records."""
+    schema, true = ("", "1") if isinstance(place, Path) else ("shoal.", "true")
+    await ledger.db.fetch(  # type: ignore[attr-defined]
+        f"insert into {schema}result_change (run, stage, at, records, replaced, items) "
+        f"select run, stage, at, records, {true}, items from {schema}result_change"
+    )

@@ -19,6 +19,7 @@ from shoal.testing.harness import LedgerHarness
 from tests.support import missing
 from tests.support.export_shop import stored
 from tests.support.ledgers import sqlite_harness
+from tests.support.object_store import BUCKET, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "what was there before\n"
@@ -107,12 +108,12 @@ def test_a_read_only_disk(small_disk: Path) -> None:
     says_what_to_do(caught.value)
 
 
-@pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("format", ["jsonl", "jsonl.gz", "csv", "parquet"])
 async def test_a_full_disk(sqlite: LedgerHarness, small_disk: Path, format: str) -> None:
     run = await stored(sqlite.ledger, [{"text": os.urandom(20_000).hex()} for _ in range(60)])
     path = small_disk / f"out.{format}"
     path.write_text(OLD)
-    if format != "jsonl":
+    if not format.startswith("jsonl"):
         # Room for the records that wait, none for the table.
         enlarge = ["mount", "-o", "remount,size=4m", str(small_disk)]
         await asyncio.to_thread(subprocess.run, enlarge, check=True)
@@ -129,7 +130,7 @@ async def sqlite(sqlite_path: Path) -> AsyncIterator[LedgerHarness]:
         yield harness
 
 
-@pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("format", ["jsonl", "json.zst", "csv", "parquet"])
 async def test_cancelled_in_the_middle(sqlite: LedgerHarness, place: Path, format: str) -> None:
     run = await stored(sqlite.ledger, BOOKS)
     path = place / f"out.{format}"
@@ -144,6 +145,23 @@ async def test_cancelled_in_the_middle(sqlite: LedgerHarness, place: Path, forma
         await job
     assert path.read_text() == OLD
     assert set(os.listdir(place)) == {path.name, "out.jsonl"}
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+async def test_an_upload_that_is_cancelled_is_aborted(sqlite: LedgerHarness, s3: S3Server, format: str) -> None:
+    run = await stored(sqlite.ledger, [{"text": os.urandom(20_000).hex()} for _ in range(60)])
+    begun: list[str] = []
+
+    def cancel(verb: str, records: int) -> None:
+        if verb == "wrote" and records > 30:
+            begun.extend(s3.uploads())
+            job.cancel()
+
+    job = asyncio.ensure_future(export_run(sqlite.ledger, run.id, f"s3://{BUCKET}/out.{format}", progress=cancel))
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert begun[:1] == [f"out.{format}"]
+    assert (s3.objects(), s3.uploads()) == ({}, [])
 
 
 STUCK = """

@@ -136,11 +136,11 @@ def test_an_item_that_refers_to_itself_ends() -> None:
 @pytest.mark.parametrize(
     "html",
     [
-        "<script type=application/ld+json>" + " " * 3_000_000 + "x</script>",
-        "<script type=application/ld+json>" + "[" + "[]," * 500_000 + "[]]</script>",
-        "<script type=application/ld+json>" + "{,}" * 200_000 + "</script>",
-        "<meta property=og:image content=x>" * 100_000,
-        "<div itemscope>" + "<b itemprop=x>y</b>" * 200_000 + "</div>",
+        "<script type=application/ld+json>" + " " * 1_000_000 + "x</script>",
+        "<script type=application/ld+json>" + "[" + "[]," * 150_000 + "[]]</script>",
+        "<script type=application/ld+json>" + "{,}" * 50_000 + "</script>",
+        "<meta property=og:image content=x>" * 20_000,
+        "<div itemscope>" + "<b itemprop=x>y</b>" * 60_000 + "</div>",
         "<div itemscope itemref=t></div>" * 3_000 + "<div id=t>" + "<b itemprop=x>y</b>" * 3_000 + "</div>",
         "<div itemscope itemprop=a>" * 200 + "text" + "</div>" * 200,
         "<div itemscope>" + "<div itemprop=a>" * 150 + "<i>t</i>" * 20_000 + "</div>" * 150,

@@ -54,7 +54,8 @@ async def test_a_transaction_that_commits_late_is_not_skipped(
         await connection.fetch(
             "select * from shoal.commit((select no from shoal.worker where id = $1), array[$2::bigint], array[1], "
             "array[$3::int], null, null, null, null, array[0.1::real], null, array[$2::bigint], array[0], "
-            "array['{\"v\": 1}'::json], null, null, null, null, null, null, null, null, null, null, null, null)",
+            "array['{\"v\": 1}'::json], null, null, null, null, null, null, null, null, null, null, null, null, "
+            "null, null)",
             worker,
             late.item,
             run.no,
@@ -107,6 +108,11 @@ async def test_replaced_results_come_again_with_their_number(either_harness: Led
     )
     page = await harness.ledger.changes.read(at)
     assert [record.n for record in page.records] == [0, 1]
+    changes = harness.ledger.changes
+    assert await changes.replaced_items(LOG_BEGIN, at) == set()
+    assert await changes.replaced_items(at, page.end) == {(run.id, a.item), (run.id, b.item)}
+    assert await changes.replaced_items(LOG_BEGIN, page.end) == {(run.id, a.item), (run.id, b.item)}
+    assert await changes.replaced_items(page.end, page.end) == set()
     assert page.replaced == (
         ReplacedItem(run.id, "shop", "page", a.item, 2),
         ReplacedItem(run.id, "shop", "page", b.item, 0),

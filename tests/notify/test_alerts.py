@@ -266,7 +266,7 @@ def test_addresses_are_not_shown(project: Project, mailbox: Mailbox) -> None:
     said = project.shoal("config", "show", "--json", SHOAL_NOTIFY=mailbox.address).stdout
     shown = {row["name"]: row["value"] for row in map(json.loads, said.splitlines())}
     assert shown["notify"] == "mailto://***"
-    assert shown["notify_on"] == "finish failure stall errors"
+    assert shown["notify_on"] == "finish failure stall errors coverage"
     assert PASSWORD not in said
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.ledger.protocols import Ledger
+from shoal.model.item import ClaimedItem
 from shoal.model.views import AuditEvent
 from shoal.notify import delivery
 from shoal.notify.conditions import Alert
 from shoal.notify.delivery import Deliveries
 from shoal.notify.watch import RAISE_SECONDS, AlertChecker, list_alerts
-from shoal.testing.harness import LedgerHarness, dead, retry
+from shoal.testing.harness import LedgerHarness, dead, done, retry
 
 NO_ADDRESSES = Settings()
 
@@ -265,3 +266,44 @@ async def test_old_alerts_are_not_delivered(either_harness: LedgerHarness) -> No
     deliveries = Deliveries(settings(), sender, by="one", log=RecordingLog())
     await deliveries.start_pending(either_harness.ledger)
     assert not deliveries
+
+
+async def test_empty_fields_are_an_alert_while_a_run_goes_on_and_once(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run, worker = await harness.run(), await harness.worker(lease_seconds=86_400)
+    await harness.put(run, *(f"k{n}" for n in range(100)))
+    claimed = await harness.claim(worker)
+    one, two = checker("one"), checker("two")
+
+    async def store(items: list[ClaimedItem], record: str) -> None:
+        await harness.commit(worker, *(done(item, record) for item in items))
+        for each in (one, two):
+            await each.check_recent_runs(harness.ledger)
+
+    await store(claimed[:19], '{"price": null}')
+    assert await alerts(harness.ledger, run.id) == []
+    await store(claimed[19:39], '{"price": null}')
+    await store(claimed[39:90], '{"price": ""}')
+    assert await alerts(harness.ledger, run.id) == ["coverage"]
+    (alert,) = await list_alerts(harness.ledger, run.id)
+    assert alert.alert.body.startswith("price is empty in 39 of 39 records of page.\n")
+    assert "yields empty fields" in alert.alert.title
+    await store(claimed[90:], '{"price": null, "title": null}')
+    await harness.ledger.runs.seal(run.id)
+    await harness.advance_clock(5)
+    await harness.ledger.upkeep.run_once()
+    await one.check_runs(harness.ledger, [run.id])
+    assert await alerts(harness.ledger, run.id) == ["coverage", "finish"]
+
+
+async def test_thresholds_of_empty_fields_are_settings(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run, worker = await harness.run(), await harness.worker(lease_seconds=86_400)
+    await harness.put(run, *(f"k{n}" for n in range(30)))
+    claimed = await harness.claim(worker)
+    ends = [done(item, '{"price": 1}' if n < 14 else '{"price": null}') for n, item in enumerate(claimed)]
+    await harness.commit(worker, *ends)
+    await checker("one").check_recent_runs(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == []
+    await checker("two", settings(empty_share="50%")).check_recent_runs(harness.ledger)
+    assert await alerts(harness.ledger, run.id) == ["coverage"]

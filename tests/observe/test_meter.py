@@ -140,8 +140,28 @@ def test_retried_items_do_not_give_a_negative_rate() -> None:
 
 def test_dead_items_are_not_done() -> None:
     reading = Meter().read(moment(state=RunState.FINISHED, done=25, dead=276), 0.0)
-    assert reading.line.startswith("done 25/301 8% -/min ok 8% waiting: nothing dead 276 ")
-    assert reading.share == 1.0
+    assert reading.line == "done 25/301 8% -/min ok 8% dead 276, finished"
+    assert (reading.share, reading.done_share) == (1.0, 25 / 301)
+
+
+def test_a_total_that_grows_has_no_percentage() -> None:
+    meter = Meter()
+    meter.read(moment(ready=50), 0.0)
+    slower = meter.read(moment(ready=40, done=20), 5.0)
+    assert (slower.total_grows, slower.growing, slower.eta is None) == (True, False, False)
+    assert slower.line.startswith("done 20 of 60 found 240/min ok 100% waiting: ")
+    settled = meter.read(moment(ready=10, done=50), 25.0)
+    assert settled.total_grows is False
+    assert settled.line.startswith("done 50/60 83% ")
+    assert Meter().read(moment(ready=50, sealed=False), 0.0).line.startswith("done 0 of 50 found ")
+
+
+def test_no_eta_without_a_live_worker() -> None:
+    nobody = WaitReason(code="no_worker", text="No worker is alive.")
+    meter = Meter(rate=60.0)
+    meter.read(moment(nobody, ready=50, done=10), 0.0)
+    reading = meter.read(moment(nobody, ready=45, done=15), 10.0)
+    assert (reading.eta, reading.waiting_for) == (None, "a live worker")
 
 
 def test_an_ended_run() -> None:

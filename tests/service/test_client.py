@@ -68,7 +68,8 @@ async def test_runs_and_items_are_steered(ledger: str) -> None:
         assert await fleet.cancel_items(run, key="http://127.0.0.1:1/1") == 1
         items = (await fleet.items(run, ItemFilter(states=(ItemState.CANCELLED,)))).rows
         assert [item.url for item in items] == ["http://127.0.0.1:1/1"]
-        assert (await fleet.replay(run, key="http://127.0.0.1:1/1")).retried == 1
+        which = ItemFilter(states=(ItemState.CANCELLED,))
+        assert await fleet.retry(run, which, key="http://127.0.0.1:1/1") == 1
         assert (await fleet.item(run, key="http://127.0.0.1:1/1")).item.state in (ItemState.READY, ItemState.WAITING)
         lane = await fleet.set_lane("127.0.0.1:1", limit=7, delay=2.5)
         assert (lane.policy.limit, lane.policy.delay_min, lane.policy.delay_max) == (7, 2.5, 2.5)

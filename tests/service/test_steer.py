@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.errors import NotFound, UsageError, WrongState
-from shoal.model.item import ItemState
+from shoal.errors import NotFound, UsageError
 from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
 from shoal.service import steer
@@ -77,23 +76,6 @@ async def test_an_item_named_alone_must_exist(either_harness: LedgerHarness) -> 
             await steer.preview_retry(ledger, run.id, which, key=key)
     with pytest.raises(UsageError, match="one of the two"):
         await steer.preview_retry(ledger, run.id, ItemFilter(ids=(1,)), key="a")
-
-
-async def test_only_items_that_ended_badly_are_replayed(either_harness: LedgerHarness) -> None:
-    ledger = either_harness.ledger
-    run = await either_harness.run()
-    await either_harness.put(run, "a", "b")
-    with pytest.raises(WrongState, match="has not ended yet"):
-        await steer.replay_item(ledger, run.id, key="a", by=BY)
-    worker = await either_harness.worker()
-    first, second = await either_harness.claim(worker)
-    await either_harness.finish(worker, [first])
-    await either_harness.commit(worker, dead(second))
-    with pytest.raises(WrongState, match="is done"):
-        await steer.replay_item(ledger, run.id, key=first.name, by=BY)
-    replayed = await steer.replay_item(ledger, run.id, key=second.name, by=BY)
-    assert (replayed.item.state, replayed.retried) == (ItemState.DEAD, 1)
-    assert await either_harness.state(run, second.name) == "ready"
 
 
 async def test_old_leases_and_those_of_dead_workers_return(either_harness: LedgerHarness) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from shoal.define.record_types import record_field_types
 from shoal.errors import SinkFailed
@@ -144,7 +145,14 @@ async def test_records_that_do_not_fit_are_set_aside_with_the_reason(
     await store(harness, run, [{"n": 1, "flag": True}])
     await deliver_all(delivery_to(config), harness.ledger)
     await witness.execute("alter table shop_page add constraint positive check (n > 0)")
-    bad = [{"n": "N/A"}, {"n": -5}, {"n": 10**30}, {"flag": "yes"}, {"text": "nul \0"}, {"x" * 64: 1}]
+    bad: list[dict[str, Any]] = [
+        {"n": "N/A"},
+        {"n": -5},
+        {"n": 10**30},
+        {"flag": "yes"},
+        {"text": "nul \0"},
+        {"x" * 64: 1},
+    ]
     await store(harness, run, [{"n": 2}, *bad, {"n": 3}], per_item=1)
     await deliver_all(delivery_to(config), harness.ledger)
     assert [row["n"] for row in await rows(witness)] == [1, 2, 3]
@@ -174,6 +182,27 @@ async def test_replaced_records_disappear_from_the_table(
     )
     await deliver_all(delivery_to(config), harness.ledger)
     assert [(row["shoal_item"], row["v"]) for row in await rows(witness)] == [(1, 100), (2, 3), (2, 4), (2, 5)]
+
+
+async def test_a_replay_replaces_rows_whatever_keys_they_had(
+    harness: LedgerHarness, postgres_url: str, witness: asyncpg.Connection
+) -> None:
+    run = await harness.run()
+    await harness.put(run, "p", "q")
+    worker = await harness.worker()
+    p, q = await harness.claim(worker)
+    await harness.commit(worker, keyed(p, ("a", 1), ("b", 1), ("c", 1)), keyed(q, ("x", 1)))
+    config = sink_config(kind="postgresql", url=postgres_url)
+    await deliver_all(delivery_to(config), harness.ledger)
+    again = replace(p, epoch=(await harness.item(run, "p")).epoch)
+    report = await harness.ledger.steering.replay(keyed(again, ("x", 9), ("d", 2), ("a", 2)))
+    assert (report.replayed, report.dropped_records) == (True, 1)
+    await deliver_all(delivery_to(config), harness.ledger)
+    assert [(row["shoal_item"], row["key"], row["value"]) for row in await rows(witness)] == [
+        (p.item, "d", 2),
+        (p.item, "a", 2),
+        (q.item, "x", 1),
+    ]
 
 
 async def test_a_table_dropped_or_a_connection_cut_meanwhile(

@@ -51,6 +51,16 @@ def test_without_credentials_it_is_said_at_once(url: str, words: str, remedy: st
     assert remedy in caught.value.remedy
 
 
+def test_a_machine_without_a_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fault_proxy("http://127.0.0.1:9", lambda *_: 403) as metadata:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", metadata.endpoint)
+        target = open_target("s3://bucket/key")
+        with pytest.raises(UsageError, match="metadata service of this machine gives no credentials") as caught:
+            target.commit()
+        assert metadata.requests
+    assert is_one_sentence(caught.value)
+
+
 def test_an_azure_account_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
     with pytest.raises(UsageError, match="no credentials for Azure") as caught:
@@ -162,7 +172,7 @@ def test_google(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
         target = open_target(f"{url}.2")
         target.write(DATA)
         target.discard()
-    assert (s3.objects().keys(), s3.uploads()) == ({"deep/out.bin"}, [])
+    assert (list(s3.objects()), s3.uploads()) == (["deep/out.bin"], [])
 
 
 def test_the_files_of_google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class S3Server:
     def __init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        import_module("moto.s3.models").S3_UPLOAD_PART_MIN_SIZE = PART_BYTES
+        vars(import_module("moto.s3.models"))["S3_UPLOAD_PART_MIN_SIZE"] = PART_BYTES
         self._server.start()
         host, port = self._server.get_host_and_port()
         self.endpoint = f"http://{host}:{port}"
@@ -77,6 +77,11 @@ class S3Server:
 Fault = Callable[[str, str], int | None]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client may leave in the middle of a request."""
+
+
 class FaultProxy:
     """Passes requests on to `endpoint`, except where `fault` says otherwise; `requests` is its log."""
 
@@ -119,7 +124,7 @@ class FaultProxy:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()

@@ -1,9 +1,10 @@
 """A website to test against, in a process of its own, and what it saw.
 
-Its routes (tests/support/website): /page/N, /link/N (a tree: N leads to 2N and 2N+1), /slow/SECONDS/..., /status/CODE,
-/status/CODE?retry-after=VALUE, /status/CODE/then-ok/N/..., /throttle/SECONDS[/date], /redirect/N,
-/elsewhere/HOST/PATH, /loop, /scheme, /empty, /captcha, /latin1[/meta], /etag/..., /cookie/set?NAME=VALUE, /cookie/show,
-/robots.txt, /sitemap.xml; and the unruly ones: /reset, /stall, /hang, /lie/long, /lie/short, /bomb, /big/MB.
+Its routes (tests/support/website): /page/N, /link/N (a tree: N leads to 2N and 2N+1), /slow/SECONDS/...,
+/status/CODE, /status/CODE?retry-after=VALUE, /status/CODE/then-ok/N/..., /throttle/SECONDS[/date], /redirect/N,
+/elsewhere/HOST/PATH, /moved/PATH, /loop, /scheme, /empty, /captcha, /latin1[/meta], /etag/...,
+/cookie/set?NAME=VALUE, /cookie/show, /robots.txt, /sitemap.xml; and the unruly ones: /reset, /stall, /hang,
+/lie/long, /lie/short, /bomb, /big/MB.
 What remembers (then-ok, throttle) does so per host, path and query.
 """
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -41,7 +42,7 @@ class MovingSite:
     async def __aenter__(self) -> MovingSite:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, max_line_size=20_000)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = self._runner.addresses[0][1]
@@ -93,10 +94,10 @@ class Crawl:
         await self.ledger.intake.enqueue(self.run.id, [stage.item(site.url(path), **options) for path in paths])
         await self.ledger.runs.seal(self.run.id, by="test")
 
-    async def work(self, **options: Any) -> None:
-        fetcher = build_fetcher(self.settings)
+    async def work(self, *, from_store: bool = False, **options: Any) -> None:
+        fetcher = build_fetcher(self.settings, from_store=from_store)
         chosen = WorkerOptions(scope=Scope(scraper="crawl"), lease=10.0, **options)
-        worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
+        worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG, from_store=from_store)
         try:
             async with asyncio.timeout(60):
                 await worker.work()
@@ -273,6 +274,37 @@ async def test_a_list_of_urls_gets_a_record_for_each_unless_asked(
         await crawl.start(site, "/a", "/b")
         await crawl.work()
     assert len(await crawl.stored()) == site.visits["/b"] == fetched
+    await crawl.check()
+
+
+async def test_a_target_that_cannot_or_must_not_be_stored_is_visited(crawl: Crawl) -> None:
+    """A URL beyond the limit, and one that repeats a secret."""
+    secret, long = "s3cr3t-of-the-author", "x" * 8_200
+    crawl.scraper.headers["Authorization"] = f"Bearer {secret}"
+    crawl.pages(follow=True)
+    routes = {"/a": (302, f"/b?key={secret}"), "/b": [], "/c": (302, f"/d?{long}"), "/d": []}
+    async with MovingSite(routes) as site:
+        await crawl.start(site, "/a", "/c")
+        await crawl.work()
+    assert await crawl.states() == {"/a": "done", "/c": "done"}
+    assert site.visits == {"/a": 1, "/c": 1, f"/b?key={secret}": 1, f"/d?{long}": 1}
+    await crawl.check()
+
+
+async def test_pages_from_the_store_are_told_apart_too(crawl: Crawl, tmp_path: Path) -> None:
+    """Without any request: the stored page remembers where it came from."""
+    crawl.settings = msgspec.structs.replace(crawl.settings, store=str(tmp_path / "pages"))
+    crawl.pages(follow=True)
+    async with MovingSite({"/": ["/old"], "/old": (301, "/new"), "/new": ["/new", "/"]}) as site:
+        await crawl.start(site, "/")
+        await crawl.work(concurrency=1)
+        fetched, stored = len(site.log), await crawl.stored()
+        assert stored == ["/", "/new"]
+        await crawl.start(site, "/")
+        await crawl.work(concurrency=1, from_store=True)
+        assert len(site.log) == fetched
+    assert await crawl.stored() == stored
+    assert sorted((await crawl.states()).values()) == ["done", "done", "skipped"]
     await crawl.check()
 
 

@@ -8,6 +8,7 @@ import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
+from shoal.observe.formatting import pluralize
 
 
 @with_options
@@ -38,6 +39,6 @@ def bench(
         ],
     )
     session.note(
-        f"{figures.pages} pages a round, {figures.concurrency} at once, best of {ROUNDS}; {figures.cores} cores, "
-        f"Python {figures.python}."
+        f"{figures.pages} pages a round, {figures.concurrency} at once, best of {ROUNDS}; "
+        f"{pluralize(figures.cores or 'unknown', 'core')}, Python {figures.python}."
     )

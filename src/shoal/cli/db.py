@@ -13,6 +13,7 @@ from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.cli.render.tables import print_runs
 from shoal.errors import LedgerCorrupt
+from shoal.observe.formatting import pluralize
 
 BACKUP_NOTE_SECONDS = 2.0
 
@@ -63,8 +64,7 @@ def check(
     if checked.problem is not None:
         raise checked.problem
     if findings:
-        many = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
-        session.complain(f"The audit has {many}. {LedgerCorrupt.remedy}")
+        session.complain(f"The audit has {pluralize(len(findings), 'finding')}. {LedgerCorrupt.remedy}")
         raise typer.Exit(1)
 
 
@@ -124,6 +124,6 @@ def _print_check(session: Session, facts: Mapping[str, Any]) -> None:
     if findings is None:
         session.data("audit    not made" + (" (--deep makes it)" if facts["current"] else ""))
     else:
-        session.data(f"audit    {len(findings) or 'no'} findings")
+        session.data(f"audit    {pluralize(len(findings) or 'no', 'finding')}")
         for finding in findings:
             session.data(f"  {finding.rule}: {finding.detail}")

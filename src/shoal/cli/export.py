@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,18 +68,30 @@ def export(
             f"{format} is binary and cannot be written to a terminal.", remedy="Name a file with -o, or use a pipe."
         )
     layout = Layout(columns=_parse_columns(columns), meta=meta, bom=bom, safe_csv=safe_csv)
-    if since_last or cursor is not None:
-        try:
-            new = session.with_ledger(partial(_export_new, session, run, output, format, stage, layout, cursor))
-        except BrokenPipeError:  # the cursor has not moved
-            raise typer.Exit(1) from None
-        _print_increment(session, run, output, new)
-        return
+    only_new = since_last or cursor is not None
     try:
-        found, report = session.with_ledger(partial(_export, session, run, output, format, stage, layout))
-    except BrokenPipeError:  # the reader has what it wanted, as `head` has
-        raise typer.Exit(0) from None
-    _print_report(session, found, output, report)
+        with _sigterm_interrupts():
+            if only_new:
+                new = session.with_ledger(partial(_export_new, session, run, output, format, stage, layout, cursor))
+            else:
+                found, report = session.with_ledger(partial(_export, session, run, output, format, stage, layout))
+    except BrokenPipeError:
+        # The reader has what it wanted, as `head` has. A cursor has not moved.
+        raise typer.Exit(1 if only_new else 0) from None
+    if only_new:
+        _print_increment(session, run, output, new)
+    else:
+        _print_report(session, found, output, report)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does: an upload must be aborted, whoever stops the command."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _export(
@@ -191,7 +206,8 @@ class _Progress:
             return
         self._next = now + (SECONDS_ON_TERMINAL if self._live else SECONDS_IN_LOG)
         # A run that goes on may have stored more records meanwhile.
-        text = f"{verb} {records:,} of {max(self._total, records):,} records"
+        of = f" of {max(self._total, records):,}" if self._total else ""
+        text = f"{verb} {records:,}{of} records"
         if self._live:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             self._shown = True

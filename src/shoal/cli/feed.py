@@ -147,7 +147,7 @@ def _answer(report: FeedReport, settings: Settings, target: str) -> dict[str, An
         "enqueued": report.feed.enqueued,
         "duplicates": report.feed.duplicates,
         "dead_letters": report.feed.dead_letters,
-        "backlog": report.counts.remaining,
+        "remaining": report.counts.remaining,
         "sealed": report.sealed,
         "stopped": report.stopped,
         "seconds": round(report.seconds, 3),

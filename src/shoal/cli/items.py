@@ -8,11 +8,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace as msgspec_replace
 
-from shoal.cli.render.options import ItemId, ItemKey, LatestRunName, RunName, Yes, confirm, run_and_item, with_options
+from shoal.cli.render.options import (
+    ItemId,
+    ItemKey,
+    LatestRunName,
+    RunName,
+    Yes,
+    confirm,
+    parse_item_id,
+    run_and_item,
+    with_options,
+)
 from shoal.cli.render.session import BOLD, Session
-from shoal.cli.render.tables import item_name, print_facts, print_items, reason_text
-from shoal.cli.scrapers import command_line, ledger_flag
+from shoal.cli.render.tables import print_facts, print_items, reason_text
+from shoal.cli.scrapers import command_line, ledger_flag, overrule
 from shoal.model.item import ItemState
 from shoal.model.views import ItemFilter
 from shoal.observe.formatting import pluralize, printable
@@ -23,9 +34,14 @@ if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
     from shoal.model.views import CursorPage, ItemView
+    from shoal.service.replay import ReplaySummary
 
 app = typer.Typer()
 
+ItemIds = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[ITEM]...", help="The items' numbers.", show_default=False, parser=parse_item_id),
+]
 Stage = Annotated[str | None, typer.Option(help="The stage of the item named by --key.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many: try a few first.")]
 
@@ -193,20 +209,81 @@ def cancel(
 
 @app.command()
 @with_options
+@with_filter
 def replay(
-    session: Session, run: LatestRunName = LATEST, item: ItemId = None, key: ItemKey = None, stage: Stage = None
+    session: Session,
+    which: ItemFilter,
+    run: LatestRunName = LATEST,
+    items: ItemIds = None,
+    key: ItemKey = None,
+    scraper: Annotated[
+        str | None, typer.Option(metavar="SCRAPER", help="Its code: a file, module:scraper, or a name of shoal.toml.")
+    ] = None,
+    store: Annotated[str | None, typer.Option(help="The folder that the run kept its pages in.")] = None,
+    follow_ups: Annotated[
+        bool, typer.Option("--follow-ups/--no-follow-ups", help="Enqueue items that the handlers yield and are new.")
+    ] = True,
+    limit: Limit = None,
+    yes: Yes = False,
 ) -> None:
-    """Queue one dead, skipped or cancelled item again. A done item stays done: its results are stored once."""
-    run, item = run_and_item(run, item)
-    _check_one_name(item, key)
-    replayed = session.with_ledger(
-        lambda ledger: steer.replay_item(ledger, run, id=item, key=key, stage=stage, by=operator())
-    )
-    view = replayed.item
+    """Run handlers of done items again on their stored pages and replace their results; no site is visited.
+
+    Dead items are replayed when they are named one by one, or with --state dead. An item whose handler fails, or whose
+    page is not stored, keeps its state and its results: exit 1.
+    """
+    from shoal.cli.scrapers import load_code_of_run
+    from shoal.service.replay import check_can_replay, preview_replay, replay_items
+
+    run, first = run_and_item(run, items[0] if items else None)
+    items = items or ([] if first is None else [first])
+    if items:
+        if key is not None:
+            raise typer.BadParameter("name items by their numbers or one by --key.", param_hint="ITEM")
+        which = msgspec_replace(which, ids=tuple(items))
+    overrule(session, {"store": store})
+    preview = session.with_ledger(lambda ledger: preview_replay(ledger, run, which, key=key, limit=limit))
+    code, settings = load_code_of_run(session, scraper, preview.run)
+    check_can_replay(code, settings, preview.run)
+    _confirm(session, preview, "replayed", yes=yes)
+    progress = session.progress("Replayed so far: {} items. If this is interrupted, the rest keeps its results.")
+    with session.console() as console:
+        summary = session.with_ledger(
+            lambda ledger: replay_items(
+                *(ledger, code, settings, console.host(), preview.run.id, preview.which),
+                limit=limit,
+                follow_ups=follow_ups,
+                by=operator(),
+                on_progress=progress,
+            )
+        )
+    _print_replay(session, summary)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _print_replay(session: Session, summary: ReplaySummary) -> None:
+    run = summary.run
     if session.json:
-        session.record({"run_id": replayed.run.id, "item_id": view.id, "was": view.state, "retried": replayed.retried})
-    else:
-        session.data(f"Item {view.id} ({item_name(view)}) was {view.state.value} and is queued again.")
+        session.record(records.replay_record(summary))
+        return
+    dropped = f" ({summary.dropped_records} dropped as duplicates)" if summary.dropped_records else ""
+    session.data(
+        f"Replayed: {pluralize(summary.replayed, 'item')} of run {run.id}, with {pluralize(summary.records, 'record')}"
+        f"{dropped}."
+    )
+    if summary.skipped:
+        session.data(f"  {pluralize(summary.skipped, 'item')} changed meanwhile and kept their results.")
+    if summary.failed:
+        session.complain(f"{pluralize(summary.failed, 'item')} failed; the old results stay:")
+    for failure in summary.failures:
+        session.complain(f"  {failure.item} {failure.name}: {failure.error}")
+    if summary.failed > len(summary.failures):
+        session.complain(f"  and {summary.failed - len(summary.failures)} more")
+    if summary.enqueued:
+        session.note(
+            f"New items were enqueued: {summary.enqueued}. Continue with: {command_line()} run SCRAPER --resume"
+            f"{ledger_flag(session.settings)}"
+        )
 
 
 async def _list_items(
@@ -222,12 +299,10 @@ def _check_one_name(item: int | None, key: str | None) -> None:
 
 
 def _with_item(which: ItemFilter, item: int | None, key: str | None) -> ItemFilter:
-    import msgspec
-
     if item is None:
         return which
     _check_one_name(item, key)
-    return msgspec.structs.replace(which, ids=(item,))
+    return msgspec_replace(which, ids=(item,))
 
 
 def _confirm(session: Session, preview: steer.ItemSelection, action: str, *, yes: bool) -> None:

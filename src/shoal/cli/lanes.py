@@ -10,6 +10,7 @@ from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.cli.render.tables import print_facts
 from shoal.errors import InvalidSetting
+from shoal.observe.formatting import pluralize
 from shoal.service import inspect, records, steer
 from shoal.service.lookup import find_lane, operator
 
@@ -128,7 +129,7 @@ def _print(session: Session, lane: LaneView) -> None:
         "waiting": lane.waiting,
     }
     if lane.visiting:
-        facts["visits"] = f"{lane.visiting} requests that redirects or handlers sent here"
+        facts["visits"] = f"{pluralize(lane.visiting, 'request')} that redirects or handlers sent here"
     if lane.floor:
         facts["at least"] = f"{lane.floor:g}s" + (f": {lane.floor_why}" if lane.floor_why else "")
     if lane.next_seconds:

@@ -182,7 +182,7 @@ def scale(
             f"Pools of {scraper.name} with --min and --max choose by themselves; workers there now: {present}."
         )
     else:
-        session.data(f"Pools of {scraper.name} go to {number} workers; those there now: {present}.")
+        session.data(f"Pools of {scraper.name} go to {pluralize(number, 'worker')}; those there now: {present}.")
 
 
 def _workers(text: str) -> int:

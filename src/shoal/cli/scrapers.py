@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
+    from shoal.model.run import Run
 
 Target = Annotated[
     str, typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml.")
@@ -89,6 +90,22 @@ def load(
     scraper, settings = load_configured(target, session.settings, name=name)
     session.settings = msgspec.structs.replace(session.settings, hidden=scraper.secrets)
     return scraper, settings
+
+
+def load_code_of_run(session: Session, target: str | None, run: Run) -> tuple[Scraper, Settings]:
+    """The code that a run was made with: `target`, a name of the configuration, or the file with the scraper's name."""
+    from shoal.errors import NotFound
+
+    if target is None:
+        files = [name for name in (f"{run.scraper}.py", f"{run.scraper}.yaml") if Path(name).is_file()]
+        known = run.scraper in session.settings.scrapers
+        if not known and not files:
+            raise NotFound(
+                f"The code of {run.scraper} was not found: not in shoal.toml, and there is no {run.scraper}.py.",
+                remedy="Name it with --scraper, such as --scraper books.py.",
+            )
+        target = run.scraper if known else files[0]
+    return load(session, target, name=run.scraper)
 
 
 def check_bounds(least: int | None, most: int | None, fixed: bool, fixed_by: str) -> None:

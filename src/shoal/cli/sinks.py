@@ -140,9 +140,9 @@ def dead(
             ref = letter.ref
             session.record(
                 {
-                    "id": str(ref),
+                    "record_id": str(ref),
                     "run_id": ref.run_id,
-                    "item": ref.item,
+                    "item_id": ref.item,
                     "n": ref.n,
                     "at": letter.at,
                     "reason": letter.reason,

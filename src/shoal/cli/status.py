@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.cli.render.options import OptionalRunName, with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.render.tables import reason_text
+from shoal.observe.formatting import pluralize
 from shoal.service import records
 
 if TYPE_CHECKING:
@@ -52,17 +53,18 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
     from shoal.observe.formatting import format_percent, format_rate
 
     session.table(
-        ["RUN", "SCRAPER", "STATE", "DONE", "LEFT", "DEAD", "SKIPPED", "ENDED", "RATE", "ETA", "WAITING FOR"],
+        ["RUN", "SCRAPER", "STATE", "TOTAL", "DONE", "DONE %", "DEAD", "SKIPPED", "LEFT", "RATE", "ETA", "WAITING FOR"],
         [
             (
                 reading.snapshot.run.id,
                 reading.snapshot.run.scraper,
                 reading.snapshot.run.state,
+                reading.total,
                 reading.done,
-                reading.snapshot.counts.remaining,
+                "growing" if reading.total_grows else format_percent(reading.done_share),
                 reading.dead,
                 reading.skipped,
-                format_percent(reading.share),
+                reading.snapshot.counts.remaining,
                 format_rate(reading.rate),
                 "" if reading.ended else reading.eta_text,
                 "" if reading.ended else reading.waiting_for,
@@ -95,7 +97,7 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
                 for each in detail.workers[:MAX_WORKERS]
             ],
         )
-        _print_rest(session, len(detail.workers) - MAX_WORKERS, "workers")
+        _print_rest(session, len(detail.workers) - MAX_WORKERS, "worker")
     if detail.failures.groups:
         _print_failures(session, detail.failures)
     _print_sinks(session, detail.sinks)
@@ -131,7 +133,7 @@ def _print_partitions(session: Session, reading: Reading) -> None:
         rows.append(("all", "", *_cells(reading.snapshot.counts)))
     _print_title(session, "Items")
     session.table(["STAGE", "PARTITION", *map(str.upper, records.STATES), "RECORDS"], rows)
-    _print_rest(session, len(partitions) - MAX_PARTITIONS, "partitions")
+    _print_rest(session, len(partitions) - MAX_PARTITIONS, "partition")
 
 
 def _print_failures(session: Session, failures: Failures) -> None:
@@ -140,7 +142,7 @@ def _print_failures(session: Session, failures: Failures) -> None:
         ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
         [(group.items, group.outcome, group.example, group.display_text) for group in failures.groups[:MAX_FAILURES]],
     )
-    _print_rest(session, len(failures.groups) - MAX_FAILURES, "kinds")
+    _print_rest(session, len(failures.groups) - MAX_FAILURES, "kind")
 
 
 def _cells(counts: Counts) -> tuple[int, ...]:
@@ -153,4 +155,4 @@ def _print_title(session: Session, text: str) -> None:
 
 def _print_rest(session: Session, count: int, what: str) -> None:
     if count > 0:
-        session.data(f"... and {count} more {what}; --json has them all.")
+        session.data(f"... and {pluralize(count, f'more {what}')}; --json has them all.")

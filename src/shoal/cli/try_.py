@@ -14,6 +14,7 @@ from shoal.cli.render.session import DIM, Session
 from shoal.cli.scrapers import load
 from shoal.errors import NotFound, UnknownStage, UsageError
 from shoal.model.redaction import redacted
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -41,7 +42,7 @@ def try_(
         Path | None, typer.Option(metavar="DIR", help="Save the pages it fetches for tests, such as in tests/pages.")
     ] = None,
 ) -> None:
-    """Put one item through one stage and print its records, one a line. Nothing is stored.
+    """Put one item through one stage and print its records, one a line. Nothing but downloads is stored.
 
     Further items that it yields go to stderr; with --json everything is on stdout, distinguished by "kind". An attempt
     that does not succeed: exit 1. With --save, the lines of a test with the saved page go to stderr.
@@ -215,11 +216,7 @@ def _print_outcome(session: Session, stage: AnyStage, finished: FinishedAttempt)
         facts = {"stage": stage.name, "outcome": decision.outcome, "error": decision.error}
         session.record({"kind": "outcome", **facts, "seconds": round(finished.seconds, 4), "detail": finished.detail})
     elif decision.outcome.value == "done":
-        made = f"{_count(len(finished.records), 'record')}, {_count(len(finished.follow_ups), 'item')}"
+        made = f"{pluralize(len(finished.records), 'record')}, {pluralize(len(finished.follow_ups), 'item')}"
         session.note(session.styled(f"{stage.name}: {made} in {finished.seconds:.2f} s", DIM, sys.stderr))
     else:
         session.complain(f"{stage.name}: {decision.outcome.value} after {finished.seconds:.2f} s: {decision.error}")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

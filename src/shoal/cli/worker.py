@@ -48,7 +48,7 @@ def worker(
     if only and not partition:
         raise typer.BadParameter("say with --partition which ones.", param_hint="--only")
     check_bounds(least, most, concurrency is not None, "-j")
-    from shoal.cli.render.run import exit_code_of_worker
+    from shoal.cli.render.run import MAX_FAILURES, exit_code_of_worker, print_deaths
     from shoal.model.worker import Scope
     from shoal.service.lookup import check_stage_names, ledger_named_in_errors
     from shoal.service.work import work
@@ -76,6 +76,9 @@ def worker(
             fast=True,
         )
     _print_end(session, summary)
+    if session.quiet:
+        causes = [failure for failure in summary.failures if failure.dead][:MAX_FAILURES]
+        print_deaths(session, summary.dead, [failure.text for failure in causes])
     if session.json:
         session.record(summary)
     raise typer.Exit(exit_code_of_worker(summary))

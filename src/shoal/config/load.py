@@ -23,7 +23,7 @@ from shoal.config.settings import (
     Settings,
     StageConfig,
 )
-from shoal.config.sinks import SINK_TYPES, read_sink
+from shoal.config.sinks import SINK_TYPES, SinkConfig, read_sink
 from shoal.config.sources import (
     Origin,
     RawValue,
@@ -77,7 +77,10 @@ def load_settings(
         for name in [*low.scrapers, *high.scrapers]
     }
     scrapers = {name: _scraper(name, table, parts, project) for name, table in tables.items()}
-    sinks = {name: read_sink(name, table, variables) for name, table in {**low.sinks, **high.sinks}.items()}
+    sinks = {
+        name: _sink_from_project(read_sink(name, table, variables), project)
+        for name, table in {**low.sinks, **high.sinks}.items()
+    }
     values = {name: read_value(name, SETTING_TYPES[name], found) for name, found in given.items()}
     origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
     above = find_ledger_above(folder, environ) if origins["ledger"].kind == "default" else None
@@ -100,8 +103,19 @@ def _from_project(values: Mapping[str, Any], origins: Mapping[str, Origin], proj
             if not isinstance(address, Path):
                 continue
             value = str(address)
-        moved[name] = str(Path(project) / Path(value).expanduser())
+        moved[name] = _path_from(project, value)
     return moved
+
+
+def _sink_from_project(sink: SinkConfig, project: str) -> SinkConfig:
+    if not project or not sink.path:
+        return sink
+    return msgspec.structs.replace(sink, path=_path_from(project, sink.path))
+
+
+def _path_from(folder: str, path: str) -> str:
+    """A path that is relative to the folder; the address of an object store as it is."""
+    return path if "://" in path else str(Path(folder) / Path(path).expanduser())
 
 
 def _scraper(name: str, table: ScraperTable, parts: PostgresParts, project: str) -> ScraperConfig:

@@ -170,6 +170,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notify_on: Annotated[str, ALERT_KIND_WORDS] = " ".join(ALERT_KINDS)
     stall_after: Annotated[float, Meta(ge=1, le=31_536_000, extra=SECONDS)] = 600.0
     error_share: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(50), True)
+    empty_share: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(80), True)
+    coverage_drop: Annotated[DeadLimit, SHARE] = DeadLimit(Decimal(30), True)
     feed_url: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the address of a feed")] = ""
     feed_backlog: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10_000
     feed_batch: Annotated[int, Meta(ge=1, le=10_000)] = 1_000

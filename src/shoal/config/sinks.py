@@ -43,7 +43,7 @@ _SCHEMES = {
     "rabbitmq": ("amqp", "amqps"),
     "redis": ("redis", "rediss"),
 }
-_DEFAULT_BATCH = {"jsonl": 10_000, "parquet": 10_000, "postgresql": 2_000}
+_DEFAULT_BATCH = {"jsonl": 10_000, "parquet": 10_000, "postgresql": 5_000}
 
 
 def _read_names(name: str, given: RawValue) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class AlertKind(StrEnum):
     FAILURE = "failure"
     STALL = "stall"
     ERRORS = "errors"
+    COVERAGE = "coverage"
     SINK = "sink"
 
 

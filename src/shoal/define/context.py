@@ -147,11 +147,10 @@ class Http:
 
     Its requests obey robots.txt and lanes as Shoal's own do. A failed response ends the attempt as it would for a page:
     404 is permanent, 429 blocks the host for all workers. `check=False` returns every response instead. Requests of one
-    attempt are sent one after another, because an item has one slot in its lane. `link_source`: the item of the
-    attempt, which `page.follow_links` of its pages needs.
+    attempt are sent one after another, because an item has one slot in its lane.
     """
 
-    link_source: LinkSource | None = None
+    _link_source: LinkSource | None = None  # the item of the attempt, for `page.follow_links`
 
     def __init__(
         self,
@@ -271,13 +270,13 @@ class Http:
             page = await self._fetcher.fetch(request, gate=self._gate, jar=self._jar)
             if self._hooks is not None:
                 page = await self._hooks.after_response(request, page)
-        page.link_source = self.link_source
+        page._link_source = self._link_source
         ended = classify_page(page)
         if isinstance(ended, Throttled) and self._gate is not None:
             await self._gate.on_throttled(ended)
         if check and ended is not None:
             # A handler may make many requests: the message names the one that failed.
-            ended.message = f"{method} {redacted(url)}: {ended.message}"
+            ended.message = f"{method} {redacted(request.url)}: {ended.message}"
             raise ended
         return page
 

@@ -287,6 +287,9 @@ class Stage(Generic[P, T]):
             if self.max_bytes is not None:
                 raise InvalidScraper(f"The stage {self.name} has max_bytes, which needs save=True.")
             return
+        if self.accept or self.blocked is not None:
+            option = "accept" if self.accept else "blocked"
+            raise InvalidScraper(f"The stage {self.name} saves files, so {option} has no page to apply to.")
         if self.fetches:
             raise InvalidScraper(
                 f"The stage {self.name} saves files, which can be larger than memory, so it gets no Page.",

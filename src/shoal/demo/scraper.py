@@ -16,6 +16,7 @@ import msgspec
 from shoal import Page, Scraper
 from shoal.demo.shop import Fault, RunningShop, ShopFacts, Visit
 from shoal.model.item import NewItem
+from shoal.observe.formatting import pluralize
 
 PER_HOST = 16
 FAILING_ONCE = (Fault.ERROR_ONCE, Fault.THROTTLED_ONCE, Fault.CAPTCHA_ONCE, Fault.EMPTY_ONCE)
@@ -89,10 +90,10 @@ class ScrapeCheck(msgspec.Struct, frozen=True, kw_only=True):
         """All deviations, each as a short text."""
         closest = self.closest_at_outlet
         checks = {
-            f"{len(self.missing)} products are missing": self.missing,
-            f"{len(self.twice)} products were stored twice": self.twice,
-            f"{len(self.wrong)} products are wrong": self.wrong,
-            f"{self.again} pages were fetched again": self.again,
+            f"missing: {pluralize(len(self.missing), 'product')}": self.missing,
+            f"stored twice: {pluralize(len(self.twice), 'product')}": self.twice,
+            f"wrong: {pluralize(len(self.wrong), 'product')}": self.wrong,
+            f"fetched again: {pluralize(self.again, 'page')}": self.again,
             "visits of the outlet came too close": closest is not None and closest < OUTLET_DELAY - TOLERANCE_SECONDS,
         }
         return [problem for problem, found in checks.items() if found]

@@ -11,7 +11,7 @@ import asyncio
 import datetime as dt
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -21,8 +21,8 @@ from shoal.export.formats import Format, file_type
 from shoal.export.job import DEFAULT_LAYOUT, ExportReport, Layout, Progress, check_options, make_table, write_export
 from shoal.export.records import MAX_PAGE, PAGE_CHARACTERS, StoredRecord
 from shoal.ledger.protocols import Ledger
-from shoal.model.changes import ChangeFilter, ChangePosition, ResultCursor
-from shoal.storage import STDOUT, stat
+from shoal.model.changes import ChangedRecord, ChangeFilter, ChangePosition, RecordRef, ResultCursor
+from shoal.storage import STDOUT, ObjectForbidden, stat
 
 NUMBER = "{n}"
 DIGITS = 6
@@ -179,9 +179,14 @@ async def _plan(ledger: Ledger, name: str, which: ChangeFilter, path: str) -> tu
 
 
 async def _check_is_free(path: str, number: int) -> None:
-    """A file that another cursor has written must not be replaced."""
+    """A file that another cursor has written must not be replaced. Credentials that cannot read may still write."""
+    if path == STDOUT:
+        return
     place = numbered(path, number)
-    if path != STDOUT and await asyncio.to_thread(stat, place) is not None:
+    found = None
+    with suppress(ObjectForbidden):
+        found = await asyncio.to_thread(stat, place)
+    if found is not None:
         raise UsageError(
             f"{place} exists, and was not written by this cursor.",
             remedy="Choose another name, or move the file away; no record was skipped.",
@@ -200,14 +205,29 @@ async def _log_end(ledger: Ledger) -> ChangePosition:
 async def _changed_pages(
     ledger: Ledger, which: ChangeFilter, plan: _Plan
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """The records of a plan. Those of an item that was replaced come with each of its changes; one time is enough."""
+    replaced = await ledger.changes.replaced_items(plan.start, plan.end)
+    seen: set[RecordRef] = set()
     at = plan.start
     while True:
         page = await ledger.changes.read(at, which, until=plan.end, limit=MAX_PAGE, max_bytes=PAGE_CHARACTERS)
-        if page.records:
-            yield page.records
+        records: Sequence[ChangedRecord] = page.records
+        if replaced:
+            records = [record for record in records if not _is_repeated(record, replaced, seen)]
+        if records:
+            yield records
         at = page.end
         if not page.more:
             return
+
+
+def _is_repeated(record: ChangedRecord, replaced: set[tuple[str, int]], seen: set[RecordRef]) -> bool:
+    if (record.run_id, record.item) not in replaced:
+        return False
+    if record.ref in seen:
+        return True
+    seen.add(record.ref)
+    return False
 
 
 async def _after(

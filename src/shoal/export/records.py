@@ -30,7 +30,7 @@ MAX_EXAMPLE_LENGTH = 60
 SAMPLE = 20_000
 SAMPLE_POINTS = 50
 _TYPE_NAMES = {str: "text", bool: "bool", int: "int", float: "float", type(None): "null", list: "list", dict: "object"}
-_EMPTY: tuple[Any, ...] = (None, "", [], {})
+EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
 
 
 async def result_pages(
@@ -158,7 +158,7 @@ class _Field:
     def add(self, value: Any) -> None:
         self.present += 1
         self.types[_TYPE_NAMES[type(value)]] = None
-        if value not in _EMPTY:
+        if value not in EMPTY_VALUES:
             self.filled += 1
             if not self.example:
                 text = cell_text(value)
@@ -209,6 +209,14 @@ async def measure_coverage(
         complete=complete,
         sampled=not reads_all,
     )
+
+
+async def sample_results_evenly(ledger: Ledger, run_id: str, sample: int) -> AsyncIterator[tuple[ResultRow, ...]]:
+    """All results of a run with at most `sample` of them; of a larger one about so many, spread evenly over it."""
+    stored = (await ledger.reads.stats(run_id)).results
+    pages = result_pages(ledger, run_id) if stored <= sample else _sample_pages(ledger, run_id, None, sample)
+    async for rows in pages:
+        yield rows
 
 
 async def _sample_pages(

@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path, PurePosixPath
@@ -26,14 +26,16 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
+from multidict import CIMultiDict
 
 from shoal import storage
-from shoal.errors import InvalidItem, Permanent, ShoalError, StoreFailed, Throttled, Transient
+from shoal.errors import AttemptEnded, InvalidItem, Permanent, ShoalError, StoreFailed, Throttled, Transient
 from shoal.fetch import urls
 from shoal.fetch.body import inflater_of
 from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate, ResponseStream
 from shoal.model.url_key import key_hash, quoted, url_key
+from shoal.threads import ThreadRunner
 
 T = TypeVar("T")
 DEFAULT_NAME = "{folder}/{sha256}{ext}"
@@ -46,6 +48,7 @@ MAX_BREAKS = 3
 # A site that sends less than this in so many seconds keeps a slot for nothing.
 SLOW_SECONDS = 60.0
 SLOW_BYTES = 16 << 10
+MAX_THREADS = 16
 # Responses that are not the file are read up to this size, to tell what they mean.
 MAX_ERROR_BYTES = 64 << 10
 # Partial files that nobody continued are removed after this long.
@@ -132,6 +135,8 @@ class Downloads:
         self._partial = partial or Path(".shoal/files" if is_object else self.place) / ".partial"
         self._offline = offline
         self._pruned = False
+        # Not the loop's own threads, which resolve host names.
+        self._threads = ThreadRunner("shoal-download", max_threads=MAX_THREADS)
 
     async def save(
         self,
@@ -156,14 +161,18 @@ class Downloads:
             key = key_hash(url_key(request.url)).hex()
         except InvalidItem as error:
             raise Permanent(error.message) from None
-        transfer = _Transfer(self.place, request, name, max_bytes, sha256, deadline)
-        partial = await transfer.in_thread(self._open, key)
+        transfer = _Transfer(self._threads, self.place, request, name, max_bytes, sha256, deadline)
+        partial: _PartialFile = await transfer.in_thread(self._open, key)
         try:
             if self._offline:
                 return await transfer.earlier(partial)
             return await transfer.run(partial, fetcher, gate, jar)
         finally:
-            await asyncio.shield(asyncio.to_thread(partial.close))
+            await asyncio.shield(self._threads.run(partial.close))
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.close()
 
     def _open(self, key: str) -> _PartialFile:
         with _write_errors(self._partial):
@@ -178,6 +187,7 @@ class _Transfer:
 
     def __init__(
         self,
+        threads: ThreadRunner,
         place: str,
         request: Request,
         template: str,
@@ -185,6 +195,7 @@ class _Transfer:
         sha256: str | None,
         deadline: asyncio.Timeout | None,
     ) -> None:
+        self._threads = threads
         self._place = place
         self._request = request
         self._template = template
@@ -232,7 +243,7 @@ class _Transfer:
     async def in_thread(self, function: Any, *arguments: Any) -> Any:
         """Run a function on a thread while the deadline stands still."""
         with self._suspended_deadline():
-            return await asyncio.to_thread(function, *arguments)
+            return await self._threads.run(lambda: function(*arguments))
 
     async def _usable_earlier(self, partial: _PartialFile) -> Download | None:
         finished = partial.finished
@@ -247,9 +258,10 @@ class _Transfer:
         return download if size == download.bytes else None
 
     def _conditional(self, partial: _PartialFile, offset: int, finished: Download | None) -> Request:
-        headers = {**self._request.headers, "Accept-Encoding": "identity"}
+        headers = CIMultiDict(self._request.headers)
+        headers["Accept-Encoding"] = "identity"
         if offset:
-            headers |= {"Range": f"bytes={offset}-", "If-Range": partial.state.validator or ""}
+            headers["Range"], headers["If-Range"] = f"bytes={offset}-", partial.state.validator or ""
         elif finished is not None:
             if finished.etag:
                 headers["If-None-Match"] = finished.etag
@@ -299,32 +311,22 @@ class _Transfer:
     async def _write_body(
         self, response: ResponseStream, partial: _PartialFile, inflater: Any, total: int | None
     ) -> None:
-        block = bytearray()
+        writer = _BlockWriter(self._threads, partial, self._check_size)
         self._window_began, self._window_bytes = time.monotonic(), 0
         try:
             while chunk := await self._read(response):
                 for piece in inflater.feed(chunk) if inflater is not None else (chunk,):
-                    block += piece
-                    if len(block) >= BLOCK_BYTES:
-                        await self._write(partial, block)
+                    await writer.add(piece)
             if inflater is not None and inflater.is_cut_short:
                 raise Transient(f"{quoted(self._request.url)}: the compressed body ends too early")
         except zlib.error as error:
             raise Transient(f"{quoted(self._request.url)}: the compressed body is broken ({error})") from None
         finally:
-            if block:
-                await self._write(partial, block)
+            await writer.flush()
         if total is not None and partial.size != total:
             size = partial.size
-            await asyncio.to_thread(partial.reset)
+            await self._threads.run(partial.reset)
             raise Transient(f"{quoted(self._request.url)} has {size} bytes, but {total} were announced")
-
-    async def _write(self, partial: _PartialFile, block: bytearray) -> None:
-        self._check_size(partial.size + len(block))
-        data = bytes(block)
-        # Cleared first: a cancelled attempt comes back here while the thread still writes.
-        block.clear()
-        await asyncio.to_thread(partial.write, data)
 
     async def _read(self, response: ResponseStream) -> bytes:
         try:
@@ -366,8 +368,10 @@ class _Transfer:
             etag=headers.get("ETag"),
             last_modified=headers.get("Last-Modified"),
         )
-        finished: Download = await self.in_thread(partial.store, download, self._template)
-        return finished
+        with self._suspended_deadline():
+            return await self._threads.run_cancellable(
+                lambda is_cancelled: partial.store(download, self._template, is_cancelled)
+            )
 
     def _check_size(self, size: int | None) -> None:
         if size is not None and self._max_bytes is not None and size > self._max_bytes:
@@ -389,6 +393,46 @@ class _Transfer:
             deadline.reschedule(ends_at + loop.time() - started)
 
 
+class _BlockWriter:
+    """Writes pieces in blocks on a thread, one behind the other, while the next block arrives."""
+
+    def __init__(self, threads: ThreadRunner, partial: _PartialFile, check_size: Callable[[int], None]) -> None:
+        self._threads = threads
+        self._partial = partial
+        self._check_size = check_size
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self._size = partial.size
+        self._writing: asyncio.Task[None] | None = None
+
+    async def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._waiting += len(piece)
+        if self._waiting >= BLOCK_BYTES:
+            await self._start()
+
+    async def flush(self) -> None:
+        """Write what is left, and wait until everything is written."""
+        if self._pieces:
+            await self._start()
+        await self._finish()
+
+    async def _start(self) -> None:
+        await self._finish()
+        block = b"".join(self._pieces)
+        self._size += len(block)
+        self._check_size(self._size)
+        # Forgotten first: a cancelled attempt flushes again while the thread still writes.
+        self._pieces, self._waiting = [], 0
+        self._writing = asyncio.create_task(self._threads.run(lambda: self._partial.write(block)))
+
+    async def _finish(self) -> None:
+        if self._writing is not None:
+            # A cancelled write would leave a gap before the next one.
+            await asyncio.shield(self._writing)
+            self._writing = None
+
+
 class _PartialFile:
     """The unfinished file of one URL, locked; another process that wants the same URL gets a file of its own.
 
@@ -396,8 +440,10 @@ class _PartialFile:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        self._descriptor = -1
         self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._root = folder.parent
         self._data = folder / f"{key}.part"
         self._state_file = folder / f"{key}.json"
         self._finished_file = folder / f"{key}.done"
@@ -411,6 +457,7 @@ class _PartialFile:
         self.received = 0
         self.finished = _read(self._finished_file, _decode_finished)
         self._hash = hashlib.sha256()
+        self._is_prepared = False
         self._is_stored = False
 
     @property
@@ -424,6 +471,7 @@ class _PartialFile:
 
     def prepare(self) -> None:
         """Use what an earlier attempt has left, if it can be continued."""
+        self._is_prepared = True
         state = _read(self._state_file, _decode_state) if self._is_shared else None
         if state is None or state.validator is None:
             self.reset()
@@ -433,7 +481,7 @@ class _PartialFile:
         if state.total is not None:
             size = min(size, state.total - 1)  # the site confirms a complete file by sending its last byte again
         size = max(0, size)
-        with _write_errors(self._data):
+        with _write_errors(self._root):
             os.ftruncate(self._descriptor, size)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             while block := os.read(self._descriptor, BLOCK_BYTES):
@@ -445,11 +493,11 @@ class _PartialFile:
         self.reset()
         self.state = state
         if state.validator is not None and self._is_shared:
-            with _write_errors(self._state_file):
+            with _write_errors(self._root):
                 _write_atomically(self._state_file, msgspec.json.encode(state))
 
     def reset(self) -> None:
-        with self._lock, _write_errors(self._data):
+        with self._lock, _write_errors(self._root):
             if self._is_shared:
                 self._state_file.unlink(missing_ok=True)
             os.ftruncate(self._descriptor, 0)
@@ -457,7 +505,7 @@ class _PartialFile:
             self.state, self.size, self._hash = _PartialState(), 0, hashlib.sha256()
 
     def write(self, block: bytes) -> None:
-        with self._lock, _write_errors(self._data):
+        with self._lock, _write_errors(self._root):
             if self._descriptor < 0:
                 return  # the attempt was cancelled meanwhile
             rest = memoryview(block)
@@ -470,12 +518,16 @@ class _PartialFile:
     def read(self) -> bytes:
         return os.pread(self._descriptor, self.size, 0)
 
-    def store(self, download: Download, template: str) -> Download:
-        """Give the complete file its name. A file that has the name already is kept, and never replaced."""
+    def store(self, download: Download, template: str, is_cancelled: Callable[[], bool]) -> Download:
+        """Give the complete file its name. A file that has the name already is kept, and never replaced.
+
+        An upload ends early when `is_cancelled` says so; then nothing is stored.
+        """
         with self._lock:
             try:
-                path = self._upload(download) if storage.is_object_url(download.path) else self._link(download)
-            except (StoreFailed, Permanent):
+                is_object = storage.is_object_url(download.path)
+                path = self._upload(download, is_cancelled) if is_object else self._link(download)
+            except (StoreFailed, AttemptEnded):
                 raise
             except OSError as error:
                 raise _store_failed(download.path, error) from error
@@ -484,7 +536,7 @@ class _PartialFile:
                     f"{download.url} could not be stored: {error.message}", remedy=error.remedy
                 ) from error
             stored = msgspec.structs.replace(download, path=path)
-            with _write_errors(self._finished_file):
+            with _write_errors(self._root):
                 _write_atomically(self._finished_file, msgspec.json.encode(_Finished(stored, template)))
             self._is_stored = True
         return stored
@@ -495,12 +547,23 @@ class _PartialFile:
             if self._descriptor < 0:
                 return
             with suppress(OSError):
-                if self._is_stored or self.state.validator is None or not self.size or not self._is_shared:
+                if not self._can_be_continued():
                     self._data.unlink(missing_ok=True)
                     if self._is_shared:
                         self._state_file.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _can_be_continued(self) -> bool:
+        if self._is_stored or not self._is_shared:
+            return False
+        if not self._is_prepared:
+            return os.fstat(self._descriptor).st_size > 0  # as an earlier attempt has left it
+        return self.state.validator is not None and self.size > 0
+
+    def __del__(self) -> None:
+        # An attempt that was cancelled while its file was opened.
+        self.close()
 
     def _link(self, download: Download) -> str:
         os.fsync(self._descriptor)
@@ -516,7 +579,7 @@ class _PartialFile:
             return candidate
         raise Permanent(f"{path} exists with another content")
 
-    def _upload(self, download: Download) -> str:
+    def _upload(self, download: Download, is_cancelled: Callable[[], bool]) -> str:
         for candidate in _candidates(download):
             found = storage.stat(candidate)
             if found is not None and not _is_same(candidate, download):
@@ -526,6 +589,8 @@ class _PartialFile:
                 try:
                     os.lseek(self._descriptor, 0, os.SEEK_SET)
                     while block := os.read(self._descriptor, BLOCK_BYTES):
+                        if is_cancelled():
+                            raise Transient("the upload was cancelled")
                         target.write(block)
                     target.commit()
                 except BaseException:
@@ -706,6 +771,6 @@ def _write_errors(path: Path) -> Iterator[None]:
 def _store_failed(path: object, error: OSError) -> StoreFailed:
     reason = error.strerror or type(error).__name__
     return StoreFailed(
-        f"{path} could not be written: {reason}.",
+        f"A download could not be written to {path}: {reason}.",
         remedy="Free disk space, or choose another folder with `files`. Nothing is lost; unfinished items run again.",
     )

@@ -42,6 +42,9 @@ _MAX_HEADER_BYTES = 65_536
 _DNS_SECONDS = 60
 # A redirect's body is read to its end up to this size, so that its connection can be used again.
 _SMALL_BODY = 65_536
+# How much of a body aiohttp reads ahead; twice as much at most.
+_BUFFER = 64 << 10
+_STREAM_BUFFER = 512 << 10
 # Safe to send a second time.
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
@@ -195,7 +198,7 @@ class HttpFetcher:
     ) -> AsyncIterator[ResponseStream]:
         chain = RedirectChain(request)
         while True:
-            _, response, location, new_cookies = await self._next_response(chain, gate, jar)
+            _, response, location, new_cookies = await self._next_response(chain, gate, jar, _STREAM_BUFFER)
             try:
                 if location is None:
                     yield HttpStream(chain.url, response)
@@ -212,11 +215,11 @@ class HttpFetcher:
             await self._session.close()
 
     async def _next_response(
-        self, chain: RedirectChain, gate: RequestGate | None, jar: str | None
+        self, chain: RedirectChain, gate: RequestGate | None, jar: str | None, buffer: int = _BUFFER
     ) -> tuple[float, aiohttp.ClientResponse, str | None, bool]:
         """When the request was sent, the response without its body, where it redirects to, and if it set cookies."""
         cookies = "" if jar is None else self._jars.header(jar, chain.target)
-        started, response = await self._request(chain, gate, cookies)
+        started, response = await self._request(chain, gate, cookies, buffer)
         new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
         if jar is not None and new_cookies:
             self._jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
@@ -224,7 +227,7 @@ class HttpFetcher:
         return started, response, location, new_cookies
 
     async def _request(
-        self, chain: RedirectChain, gate: RequestGate | None, cookies: str
+        self, chain: RedirectChain, gate: RequestGate | None, cookies: str, buffer: int
     ) -> tuple[float, aiohttp.ClientResponse]:
         """The time at which the request was sent, and the response without its body.
 
@@ -238,7 +241,7 @@ class HttpFetcher:
             _send_context.set(context)
             started = perf_counter()
             try:
-                return started, await self._send(chain, cookies)
+                return started, await self._send(chain, cookies, buffer)
             except BaseException as error:
                 if gate is not None:
                     gate.request_done(chain.hop)
@@ -250,7 +253,7 @@ class HttpFetcher:
             may_repeat = False
             chain.hop += 1
 
-    async def _send(self, chain: RedirectChain, cookies: str) -> aiohttp.ClientResponse:
+    async def _send(self, chain: RedirectChain, cookies: str, buffer: int) -> aiohttp.ClientResponse:
         headers = chain.headers
         if cookies:
             own = headers.get(hdrs.COOKIE)
@@ -259,7 +262,12 @@ class HttpFetcher:
         while True:
             try:
                 return await session.request(
-                    chain.method, chain.target, headers=headers, data=chain.body, allow_redirects=False
+                    chain.method,
+                    chain.target,
+                    headers=headers,
+                    data=chain.body,
+                    allow_redirects=False,
+                    read_bufsize=buffer,
                 )
             except _StaleConnection:  # it has left the pool, so this ends with a usable or a new connection
                 continue

@@ -53,12 +53,13 @@ class Page:
     """A response with any status.
 
     `url` is the URL after the redirects in `history`; `requested_url` the one of the request. `headers` ignore case.
-    `seconds` is the time of the requests, redirects included. `link_source`: the item that it was fetched for.
+    `seconds` is the time of the requests, redirects included.
     """
 
     __slots__ = (
         "_base",
         "_encoding",
+        "_link_source",
         "_media_type",
         "_memory",
         "_selector",
@@ -67,7 +68,6 @@ class Page:
         "from_store",
         "headers",
         "history",
-        "link_source",
         "method",
         "not_modified",
         "requested_url",
@@ -98,7 +98,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
-        self.link_source: LinkSource | None = None
+        self._link_source: LinkSource | None = None  # the item that it was fetched for
         self._memory: object = None  # the fetcher's reservation, released with the page
         self._base: can_ada.URL | None = None
         self._encoding: str | None = None
@@ -136,7 +136,7 @@ class Page:
             seconds=self.seconds,
         )
         page.from_store, page.not_modified, page._memory = self.from_store, self.not_modified, self._memory
-        page.link_source = self.link_source
+        page._link_source = self._link_source
         return page
 
     def __repr__(self) -> str:
@@ -254,7 +254,7 @@ class Page:
         """
         prefixes = (prefix,) if isinstance(prefix, str) else tuple(prefix)
         rules = _link_filter(same_host, prefixes, allow, deny, depth, css, tuple(skip))
-        source = self.link_source
+        source = self._link_source
         found = rules.select(self, source and source.url, 0 if source is None else source.depth)
         if to is not None and not isinstance(to, str):
             return [to.item(url) for url in found]

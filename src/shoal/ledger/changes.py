@@ -50,16 +50,8 @@ class _Change(msgspec.Struct, frozen=True):
     items: list[int]
 
 
-class FoundResult(msgspec.Struct, frozen=True, gc=False):
-    """A record found for a page. `pair`: the index of its (run, item) in the list that was asked for."""
-
-    pair: int
-    item: int
-    n: int
-    key: str | None
-    url: str | None
-    record: str
-    record_key: str | None
+# (index of its (run, item) in the list that was asked for, item, n, key, url, record, record_key).
+FoundResult = tuple[int, int, int, str | None, str | None, str, str | None]
 
 
 class BaseChanges(ABC):
@@ -140,6 +132,16 @@ class BaseChanges(ABC):
             )
             for row, stage in chosen
         ]
+
+    async def replaced_items(self, after: ChangePosition, until: ChangePosition) -> set[tuple[str, int]]:
+        found: set[tuple[str, int]] = set()
+        at = after.change
+        while True:
+            rows = await self._queryable.fetch(self._sql["replaced_changes"], at, until.change, WINDOW)
+            found.update((row["run_id"], item) for row in rows for item in array_from(row["items"]))
+            if len(rows) < WINDOW:
+                return found
+            at = rows[-1]["position"]
 
     async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
         run_no = None if which.run_id is None else (await self._catalog.run(which.run_id)).no
@@ -244,18 +246,20 @@ def _page(
 ) -> ChangePage:
     """`end` is None when not all records were found: the page then ends after its last record."""
     pairs = [(change, item) for change in changes for item in change.items]
+    changes_replace = any(change.replaced for change in changes)
+    stages = [change.stage for change in changes for _ in change.items]
+    places = [(stage.run_id, stage.scraper, stage.name) for stage in stages]
     records = tuple(
-        ChangedRecord(
-            stage.run_id, stage.scraper, stage.name, row.item, row.n, row.key, row.url, row.record, row.record_key
-        )
-        for row in found
-        for stage in (pairs[row.pair][0].stage,)
+        [
+            ChangedRecord(*places[pair], item, n, key, url, record, record_key)
+            for pair, item, n, key, url, record, record_key in found
+        ]
     )
     if end is None:
-        last = found[-1]
-        end = ChangePosition(pairs[last.pair][0].position, last.item, last.n)
-    counts: dict[int, int] = {row.pair: row.n + 1 for row in found}
-    if pairs and _done_to(changes[0], after) >= 0:
+        pair, item, n, *_ = found[-1]
+        end = ChangePosition(pairs[pair][0].position, item, n)
+    counts: dict[int, int] = {row[0]: row[2] + 1 for row in found if changes_replace}
+    if changes_replace and pairs and _done_to(changes[0], after) >= 0:
         counts.setdefault(0, after.n + 1)
     replaced = tuple(
         ReplacedItem(change.stage.run_id, change.stage.scraper, change.stage.name, item, counts.get(pair, 0))

@@ -39,7 +39,7 @@ class BaseCommits(ABC):
         return await self._visit_redirect(no, visit, queued)
 
     async def commit(self, worker: str, finished: Sequence[FinishedAttempt]) -> CommitReport:
-        _check_finished(finished)
+        check_finished(finished)
         no = await self._catalog.worker_no(worker)
         reports = [await self._commit(no, batch) for batch in _one_epoch_each(finished)]
         return functools.reduce(CommitReport.merge, reports, EMPTY_REPORT)
@@ -66,7 +66,7 @@ async def prepare_follow_ups(catalog: Catalog, finished: Sequence[FinishedAttemp
     return await assign_queues(catalog, items, stage_ids, parents) if items else None
 
 
-def _check_finished(finished: Sequence[FinishedAttempt]) -> None:
+def check_finished(finished: Sequence[FinishedAttempt]) -> None:
     """Raise for an invalid batch before any of it is stored."""
     seen: set[Lease] = set()
     for end in finished:

@@ -40,6 +40,7 @@ from shoal.model.views import (
     LockView,
     PartitionProgress,
     RecentActivity,
+    ReplayReport,
     ResultRow,
     SortedResult,
     StaleClaim,
@@ -172,6 +173,12 @@ class Changes(Protocol):
         """The next records as they are now; at most `limit`, and no more after `max_bytes` (on disk).
 
         `until`: as if the log ended with this change.
+        """
+
+    async def replaced_items(self, after: ChangePosition, until: ChangePosition) -> set[tuple[str, int]]:
+        """The items (run id and number) whose records were replaced between two positions.
+
+        A reader gets their records at each of their changes, as they are now.
         """
 
     async def lag(self, after: ChangePosition, which: ChangeFilter = EVERY_RECORD) -> ChangeLag:
@@ -350,6 +357,13 @@ class Steering(Protocol):
         self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
     ) -> int:
         """End open items as cancelled, leased ones too, in small steps."""
+
+    async def replay(self, finished: FinishedAttempt) -> ReplayReport:
+        """Replace the results of an item that is done or dead by those of this further attempt; then it is done.
+
+        In one transaction, with its follow-ups: those that are new make a run that has ended active again. `finished`
+        is done, and its lease has the item's current epoch; nothing changes when the item has another one by now.
+        """
 
 
 class Reads(Protocol):

@@ -44,7 +44,6 @@ from shoal.model.views import (
 SCAN_WINDOW = 1_000
 # So many items are read for one page when no index answers the filter; some tens of milliseconds.
 MAX_SCANNED = 50_000
-_ITEM_RECORD = ("key", "url", "record")
 _LAST_RECORD = 2**31 - 1
 
 
@@ -153,7 +152,10 @@ class SqlReads:
         check_limit(limit)
         after, _ = _place(cursor)
         found = await self._db.fetch(self._sql["results_by_record_key"], run.no, after, limit)
-        rows = tuple(SortedResult((row[0], 0), ResultRow(*row[1:], "new", "run")) for row in map(tuple, found))
+        rows = tuple(
+            SortedResult((hash_, 0), ResultRow(item, n, stage, key, url, record, record_key, "new", "run"))
+            for hash_, item, n, stage, key, url, record, record_key in map(tuple, found)
+        )
         return CursorPage(rows, f"{rows[-1].place[0].hex()}.0" if len(rows) == limit else None)
 
     async def results_by_item_key(
@@ -161,14 +163,11 @@ class SqlReads:
     ) -> CursorPage[SortedResult]:
         run = await self._catalog.run(run_id)
         check_limit(limit)
-        stage_id, (after, n) = run.stage_id(stage), _place(cursor)
-        found = await self._db.fetch(self._sql["results_by_item_key"], run.no, stage_id, after, n, limit, limit)
+        stage_id, (after, after_n) = run.stage_id(stage), _place(cursor)
+        found = await self._db.fetch(self._sql["results_by_item_key"], run.no, stage_id, after, after_n, limit, limit)
         rows = tuple(
-            SortedResult(
-                (row["key_hash"], row["n"]),
-                ResultRow(row["item"], row["n"], stage, *map(row.__getitem__, _ITEM_RECORD)),
-            )
-            for row in found
+            SortedResult((hash_, n), ResultRow(item, n, stage, key, url, record))
+            for hash_, n, item, key, url, record in map(tuple, found)
         )
         if len(rows) == limit:
             return CursorPage(rows, f"{rows[-1].place[0].hex()}.{rows[-1].place[1]}")

@@ -1,18 +1,21 @@
-"""Operator commands on both ledgers: retry, cancel and release of the items that a filter selects, page by page."""
+"""Operator commands on both ledgers: retry, cancel, release and replay, page by page for those that take a filter."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidSetting, UsageError
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.commits import check_finished
 from shoal.ledger.protocols import OnProgress, Reads
 from shoal.model.item import FINAL_STATES, OPEN_STATES, RETRYABLE_STATES, ItemState
-from shoal.model.views import ItemFilter
+from shoal.model.outcome import DecisionKind, FinishedAttempt
+from shoal.model.views import ItemFilter, ReplayReport
 
 PAGE = 1_000
 # An item that moves between two tables while they are read may be missed, so there is another pass.
@@ -34,6 +37,9 @@ class BaseSteering(ABC):
 
     @abstractmethod
     async def _cancel(self, run_no: int, items: list[int], reason: str) -> int: ...
+
+    @abstractmethod
+    async def _replay(self, finished: FinishedAttempt, replay_id: str) -> ReplayReport: ...
 
     @abstractmethod
     async def _record_event(
@@ -86,6 +92,14 @@ class BaseSteering(ABC):
                 break
         await self._record_event(no, by, "items.cancelled", run_id, {"items": cancelled})
         return cancelled
+
+    async def replay(self, finished: FinishedAttempt) -> ReplayReport:
+        if finished.decision.kind is not DecisionKind.DONE:
+            raise UsageError("Only an attempt that is done replaces the results of an item.")
+        check_finished([finished])
+        # The same attempt has the same id, so a call that is repeated after an error finds that it took effect.
+        content = hashlib.sha256("\0".join(finished.records).encode()).hexdigest()
+        return await self._replay(finished, content[:32])
 
     async def _change(
         self,

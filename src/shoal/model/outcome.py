@@ -18,6 +18,9 @@ from shoal.model.item import Lease, NewItem, PreparedItem
 from shoal.model.record_key import RecordKey
 from shoal.model.redaction import redacted
 
+# Before the error of an item that has used up its tries.
+EXCEEDED_RETRIES = "Exceeded retries: "
+
 
 class OutcomeClass(StrEnum):
     """How an attempt ended."""
@@ -163,7 +166,7 @@ def decide_attempt(
             return AttemptDecision(kind, outcome, min(wait, 86_400.0), error)
         case OutcomeClass.TRANSIENT | OutcomeClass.BLOCKED:
             if tries + 1 >= max_attempts:
-                prefix = "Exceeded retries: " if max_attempts > 1 else ""
+                prefix = EXCEEDED_RETRIES if max_attempts > 1 else ""
                 return AttemptDecision(DecisionKind.DEAD, outcome, 0.0, f"{prefix}{error or outcome.value}")
             wait = policy.delay(tries + 1, rng)
             return AttemptDecision(DecisionKind.RETRY, outcome, max(wait, retry_after or 0.0), error)

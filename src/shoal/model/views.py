@@ -114,6 +114,15 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a replay. `replayed`: False when the item changed meanwhile; then nothing was stored."""
+
+    replayed: bool
+    enqueued: int
+    duplicates: int
+    dropped_records: int
+
+
 class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects items of a run. `error` matches a part of the message; `ids` selects them one by one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ import msgspec
 
 from shoal.config.settings import Settings
 from shoal.config.values import AlertKind
+from shoal.export.coverage import CoverageRules, CoverageWarning, summarize_warnings
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.redaction import redacted
@@ -113,7 +115,8 @@ def running_conditions(
     conditions = []
     quiet = (now - recent.quiet_since).total_seconds()
     if counts.remaining and quiet >= rules.stall_after and not _is_collection(run):
-        text = f"Nothing has ended for {format_duration(quiet)}, and {pluralize(counts.remaining, 'item')} remain."
+        remain = "1 item remains" if counts.remaining == 1 else f"{counts.remaining} items remain"
+        text = f"Nothing has ended for {format_duration(quiet)}, and {remain}."
         conditions.append(AlertCondition(kind=AlertKind.STALL, episode=_timestamp(recent.quiet_since), text=text))
     failed = recent.dead + recent.retried
     attempts = recent.done + recent.skipped + failed
@@ -132,6 +135,19 @@ def is_waiting_as_configured(counts: Counts, gates: Sequence[WaitReason], now: d
     delays = {gate.code: gate for gate in gates if gate.code.startswith("delayed_")}
     due = [gate.until for gate in delays.values() if gate.until is not None]
     return bool(due) and delays.keys() <= _CONFIGURED_DELAYS and min(due) > now
+
+
+def coverage_rules(settings: Settings) -> CoverageRules:
+    return CoverageRules(empty_share=settings.empty_share, coverage_drop=settings.coverage_drop)
+
+
+def coverage_condition(warnings: Sequence[CoverageWarning]) -> AlertCondition | None:
+    """Fields that are empty too often. The same fields are one episode, however often they are found."""
+    if not warnings:
+        return None
+    fields = "\0".join(sorted(f"{warning.stage}.{warning.field}" for warning in warnings))
+    episode = hashlib.sha256(fields.encode()).hexdigest()[:16]
+    return AlertCondition(kind=AlertKind.COVERAGE, episode=episode, text=f"{summarize_warnings(warnings)}.")
 
 
 def handler_fails_condition(worker: str, now: dt.datetime) -> AlertCondition:
@@ -166,7 +182,8 @@ _TITLE_VERB = {
     AlertKind.FAILURE: "failed",
     AlertKind.STALL: "stalled",
     AlertKind.ERRORS: "keeps failing",
-    AlertKind.SINK: "is not delivered",
+    AlertKind.COVERAGE: "yields empty fields",
+    AlertKind.SINK: "has a sink that is behind",
 }
 
 
@@ -196,7 +213,7 @@ def _status_line(snapshot: Snapshot, rate: float | None, now: dt.datetime) -> st
         f"{format_time(now)}: run {run.id} of {run.scraper} is {run.state.value}, "
         f"started {format_time(run.created_at)}: {_ends(counts)}, "
         f"{counts.remaining} left ({counts.leased} leased), "
-        f"{counts.results} records, {format_rate(rate)}."
+        f"{pluralize(counts.results, 'record')}, {format_rate(rate)}."
     )
 
 

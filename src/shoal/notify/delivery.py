@@ -33,6 +33,7 @@ _TYPES = {
     AlertKind.FAILURE: "failure",
     AlertKind.STALL: "warning",
     AlertKind.ERRORS: "failure",
+    AlertKind.COVERAGE: "warning",
     AlertKind.SINK: "warning",
 }
 DELIVERY_LOCK = "alert-deliver"

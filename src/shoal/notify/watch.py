@@ -15,9 +15,10 @@ import msgspec
 from shoal.config.settings import Settings
 from shoal.config.values import AlertKind
 from shoal.errors import LedgerError, NotFound
+from shoal.export.coverage import MIN_RECORDS, check_coverage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
-from shoal.model.run import Run
+from shoal.model.run import Run, RunState
 from shoal.model.views import LockView
 from shoal.notify.conditions import (
     DELIVERY_PREFIX,
@@ -28,6 +29,8 @@ from shoal.notify.conditions import (
     AlertRules,
     alert_rules,
     build_alert,
+    coverage_condition,
+    coverage_rules,
     delivery_lock,
     end_condition,
     handler_fails_condition,
@@ -44,6 +47,7 @@ MAX_RECENT_ALERTS = 300
 MAX_ALERTS_READ = 1_000
 MAX_EVENTS_READ = 50
 CHECK_LOCK = "alert-check"
+ALERT_RAISED = "alert raised"  # in the log
 RAISE_SECONDS = 60.0
 EVENT = "alert"
 NOT_SENT, SENDING, INTERRUPTED = "not sent", "being sent", "interrupted"
@@ -56,6 +60,8 @@ class AlertChecker:
         self._settings = settings
         self._by = by
         self._log = log
+        # Of each run: how many records it had when their fields were last checked, and whether it had ended.
+        self._coverage_checked: dict[str, tuple[int, bool]] = {}
 
     async def run_if_due(self, ledger: Ledger, *, every: float) -> bool:
         """Check unless another process did within `every` seconds. Returns whether this process checked."""
@@ -112,8 +118,27 @@ class AlertChecker:
                 ledger, run, now, rules, unless=lambda condition: raise_lock(run.id, condition) in known
             ):
                 await self._raise_alert(ledger, run.id, condition)
+            if (about_fields := await self._coverage_condition(ledger, run, now)) is not None:
+                await self._raise_alert(ledger, run.id, about_fields)
         except NotFound:  # the run was removed
             return
+
+    async def _coverage_condition(self, ledger: Ledger, run: Run, now: dt.datetime) -> AlertCondition | None:
+        """Check the fields of a run's records each time their number has doubled, and when it has finished."""
+        ended = run.state is RunState.FINISHED
+        if run.state is not RunState.ACTIVE and not (ended and has_just_ended(run, now)):
+            return None
+        checked, at_end = self._coverage_checked.get(run.id, (0, False))
+        if at_end and ended:
+            return None
+        results = (await ledger.reads.stats(run.id)).results
+        if results < MIN_RECORDS or not (ended or results >= 2 * checked):
+            return None
+        if len(self._coverage_checked) > 2 * MAX_RUNS_CHECKED:
+            self._coverage_checked.clear()
+        self._coverage_checked[run.id] = results, ended
+        rules = coverage_rules(self._settings.with_scraper_table(run.scraper))
+        return coverage_condition(await check_coverage(ledger, run, rules))
 
     async def _raise_alert(self, ledger: Ledger, run_id: str, condition: AlertCondition) -> None:
         name = raise_lock(run_id, condition)
@@ -123,7 +148,7 @@ class AlertChecker:
             alert = await build_alert(ledger, run_id, condition, self._settings.secrets())
             await self._record_event(ledger, alert)
             log_event = self._log.debug if condition.kind is AlertKind.FINISH else self._log.warning
-            log_event("alert raised", kind=condition.kind.value, run=run_id, scraper=alert.scraper, why=condition.text)
+            log_event(ALERT_RAISED, kind=condition.kind.value, run=run_id, scraper=alert.scraper, why=condition.text)
         except BaseException:
             with suppress(LedgerError):
                 await ledger.locks.release(name, self._by)

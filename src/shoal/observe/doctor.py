@@ -137,7 +137,11 @@ def check_server(health: list[HealthReport], workers: int = 0) -> list[Check]:
 def check_versions(workers: list[WorkerView], version: str) -> Check:
     others = sorted({worker.version or "unknown" for worker in workers if worker.version != version})
     if not others:
-        text = f"all {len(workers)} workers run {version}" if workers else f"this is {version}; no worker is alive"
+        text = (
+            f"{pluralize(len(workers), 'worker')}, of version {version}"
+            if workers
+            else f"this is {version}; no worker is alive"
+        )
         return Check(name="versions", ok=True, text=text)
     return Check(
         name="versions",
@@ -188,7 +192,7 @@ def check_trouble(workers: list[WorkerView]) -> Check:
     return Check(
         name="storing",
         ok=False,
-        text=f"{len(problems)} of {len(workers)} workers cannot store results; {worker.id}: {trouble}",
+        text=f"{len(problems)} of {pluralize(len(workers), 'worker')} cannot store results; {worker.id}: {trouble}",
         fix="Free disk space for the ledger: the workers wait, and nothing is lost.",
     )
 

@@ -38,9 +38,9 @@ def format_ends(done: int, dead: int, skipped: int) -> str:
     return f"{done} done, {dead} dead" + (f", {skipped} skipped" if skipped else "")
 
 
-def pluralize(number: int | str, noun: str) -> str:
-    """`1 item`, `2 items`, `10000 or more items`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def pluralize(number: int | str, noun: str, plural: str | None = None) -> str:
+    """`1 item`, `2 items`, `10000 or more items`; `plural` for nouns such as `retry`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def format_time(time: dt.datetime | None) -> str:
@@ -48,11 +48,11 @@ def format_time(time: dt.datetime | None) -> str:
     return "" if time is None else time.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def format_rate(rate: float | None) -> str:
-    """`312/min`, `4.2/min`; `-/min` for an unknown rate."""
+def format_rate(rate: float | None, *, thousands: str = "") -> str:
+    """`312/min`, `4.2/min`; `-/min` for an unknown rate. `thousands` separates groups of digits."""
     if rate is None:
         return "-/min"
-    return f"{rate:.1f}/min" if 0 < rate < 9.95 else f"{rate:.0f}/min"
+    return f"{rate:.1f}/min" if 0 < rate < 9.95 else f"{rate:,.0f}/min".replace(",", thousands)
 
 
 def printable(text: str) -> str:

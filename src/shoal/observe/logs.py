@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -50,12 +50,14 @@ def open_logs(
     file: Path | None,
     stream: Stream | None,
     secrets: tuple[str, ...] = (),
+    stream_skips: Collection[str] = (),
 ) -> Logs:
     """Open a log.
 
     `stream` gets lines of `level` and above in the `format` "console" or "json"; it is a text stream, or a function
     that takes one line and may be called from another thread. `file` gets JSON lines of level info and above, or of
-    debug when that is the `level`; it is appended to and created with its folder. `secrets` are redacted.
+    debug when that is the `level`; it is appended to and created with its folder. `secrets` are redacted. Events of
+    `stream_skips` are not written to the stream, because it belongs to a display that shows them otherwise.
     """
     if level not in LEVELS:
         raise InvalidSetting(f"{level!r} is not a log level: use {', '.join(LEVELS)}.")
@@ -63,7 +65,7 @@ def open_logs(
         raise InvalidSetting(f"{format!r} is not a log format: use {' or '.join(FORMATS)}.")
     sinks: list[_Sink] = []
     if stream is not None:
-        sinks.append(_stream_sink(stream, format, LEVELS[level]))
+        sinks.append(_stream_sink(stream, format, LEVELS[level], frozenset(stream_skips)))
     if file is not None:
         sinks.append(_Sink(min(LEVELS["info"], LEVELS[level]), json_line, _file_writer(file)))
     lowest = min((sink.level for sink in sinks), default=LEVEL_OFF)
@@ -146,10 +148,17 @@ def _print_error(text: str) -> None:
 
 
 class _Sink:
-    def __init__(self, level: int, render: Callable[[str, dict[str, Any]], str], writer: QueueWriter) -> None:
+    def __init__(
+        self,
+        level: int,
+        render: Callable[[str, dict[str, Any]], str],
+        writer: QueueWriter,
+        skips: frozenset[str] = frozenset(),
+    ) -> None:
         self.level = level
         self.render = render
         self.writer = writer
+        self.skips = skips
 
 
 class _WriteToSinks:
@@ -163,7 +172,7 @@ class _WriteToSinks:
         level = method if method in LEVELS else "error"
         fields = self._redactor.redact(event)
         for sink in self._sinks:
-            if LEVELS[level] >= sink.level:
+            if LEVELS[level] >= sink.level and fields.get("event") not in sink.skips:
                 try:
                     line = sink.render(level, fields)
                 except Exception:  # for example, a number too large for JSON
@@ -172,14 +181,14 @@ class _WriteToSinks:
         raise structlog.DropEvent
 
 
-def _stream_sink(stream: Stream, format: str, level: int) -> _Sink:
+def _stream_sink(stream: Stream, format: str, level: int, skips: frozenset[str]) -> _Sink:
     if callable(stream):
         writer, colour = QueueWriter(lambda text: _each_line(stream, text), "the display"), False
     else:
         writer, colour = QueueWriter(lambda text: _write_text(stream, text), "the log's stream"), has_colour(stream)
     if format == "json":
-        return _Sink(level, json_line, writer)
-    return _Sink(level, lambda method, fields: console_line(method, fields, colour=colour), writer)
+        return _Sink(level, json_line, writer, skips)
+    return _Sink(level, lambda method, fields: console_line(method, fields, colour=colour), writer, skips)
 
 
 def _each_line(write_line: Callable[[str], None], text: str) -> None:

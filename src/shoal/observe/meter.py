@@ -12,6 +12,7 @@ import msgspec
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import RunState
 from shoal.model.views import Counts
+from shoal.observe.failures import FailureCount
 from shoal.observe.formatting import format_duration, format_percent, format_rate
 from shoal.observe.snapshot import Bottleneck, Snapshot, find_bottleneck
 
@@ -30,9 +31,10 @@ MAX_ETA_SECONDS = 100 * 86_400.0
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run with its rate and expected end.
 
-    `share`: ended items of all items. `rate`: items ended per minute, None while unknown. `ok`: done items of done and
-    dead ones. `eta`: shortest and longest expected time in seconds, None when it cannot be estimated. `growing`: new
-    items are added as fast as items end.
+    `share`: ended items of all items; done is less when items died or were cancelled. `rate`: items ended per minute,
+    None while unknown. `ok`: done items of done and dead ones. `eta`: shortest and longest expected time in seconds,
+    None when it cannot be estimated. `total_grows`: items are being found, so that a share of the total means little.
+    `growing`: they are found as fast as items end. `failures`: why attempts failed, the most frequent first.
     """
 
     snapshot: Snapshot
@@ -46,6 +48,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     eta: tuple[float, float] | None
     growing: bool
     bottleneck: Bottleneck
+    total_grows: bool = False
+    failures: tuple[FailureCount, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -71,17 +75,25 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`
 
-        The percentage is done of total; dead items are not done.
+        The percentage is done of the items that are wanted: dead ones are not done, skipped ones are not wanted. There is
+        none while the total grows.
         """
         if self.total == 0 and not self.ended:
             return f"no items yet, waiting: {self.waiting_for}"
         ok = "-" if self.ok is None else format_percent(self.ok)
-        done = format_percent(self.done / self.total if self.total else 0.0)
-        skipped = f"skipped {self.skipped} " if self.skipped else ""
-        return (
-            f"done {self.done}/{self.total} {done} {format_rate(self.rate)} ok {ok} "
-            f"waiting: {self.waiting_for} dead {self.dead} {skipped}eta {self.eta_text}"
-        )
+        wanted = self.total - self.skipped
+        total = f" of {wanted} found" if self.total_grows else f"/{wanted} {format_percent(self.done_share)}"
+        head = f"done {self.done}{total} {format_rate(self.rate)} ok {ok}"
+        skipped = f" skipped {self.skipped}" if self.skipped else ""
+        if self.ended:
+            return f"{head} dead {self.dead}{skipped}, {self.snapshot.run.state}"
+        return f"{head} waiting: {self.waiting_for} dead {self.dead}{skipped} eta {self.eta_text}"
+
+    @property
+    def done_share(self) -> float:
+        """Done, of the items that are wanted: those that are not skipped."""
+        wanted = self.total - self.skipped
+        return self.done / wanted if wanted else 0.0
 
 
 class _Sample(NamedTuple):
@@ -120,6 +132,7 @@ class Meter:
             eta=None if growing or bottleneck.blocks_run else self._eta(snapshot),
             growing=growing and not bottleneck.blocks_run,
             bottleneck=bottleneck,
+            total_grows=not snapshot.ended and self._total_grows(snapshot),
         )
 
     def _add_sample(self, sample: _Sample) -> None:
@@ -152,6 +165,14 @@ class Meter:
         return self._added_since(recent) > 0 and self._added_since(first) >= GROWING_RATIO * (
             newest.ended - first.ended
         )
+
+    def _total_grows(self, snapshot: Snapshot) -> bool:
+        """Whether items were found lately, or the run's input is still being stored."""
+        if not snapshot.run.sealed:
+            return True
+        if (pair := self._window_ends(SHORT_WINDOW_SECONDS)) is None or snapshot.counts.remaining == 0:
+            return False
+        return self._added_since(pair[0]) > 0
 
     def _added_since(self, first: _Sample) -> int:
         """Items added since. Of a sealed run only those added after sealing: its input is not growth."""

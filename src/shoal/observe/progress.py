@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
 
 from shoal.errors import LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.views import WaitReason
+from shoal.observe.failures import FailureCount, read_failures
 from shoal.observe.meter import Meter, Reading
 from shoal.observe.snapshot import Snapshot, take_snapshot
 
@@ -21,8 +24,12 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 10.0
 MIN_GATES_SECONDS = 1.0
+MAX_FAILURES_SHOWN = 2_000
 # Reading the gates takes at most this share of the time.
 MAX_GATES_SHARE = 0.05
+
+
+FailureSource: TypeAlias = Callable[[Snapshot], Awaitable[tuple[FailureCount, ...]]]
 
 
 class ProgressDisplay(Protocol):
@@ -35,11 +42,17 @@ class ProgressDisplay(Protocol):
         """Print one line, on a terminal above the bars. May be called from any thread."""
 
 
-class NotedDisplay(ProgressDisplay, Protocol):
-    """A display on stderr, which has room for a note."""
+class TerminalDisplay(ProgressDisplay, Protocol):
+    """A display on stderr, which has room for a note, and can make way for a debugger."""
 
     def show_note(self, text: str) -> None:
         """Show this line with the readings from now on."""
+
+    def suspend(self) -> None:
+        """Give the terminal back until `resume`. Calls may be nested, from any thread."""
+
+    def resume(self) -> None:
+        """Continue."""
 
 
 class LineDisplay:
@@ -67,6 +80,10 @@ class LineDisplay:
     def print_line(self, text: str) -> None:
         self._print_line(text)
 
+    def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
 
 class NullDisplay:
     """Shows nothing (`-q`)."""
@@ -77,9 +94,13 @@ class NullDisplay:
 
     def print_line(self, text: str) -> None: ...
 
+    def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
 
 @contextmanager
-def open_display(print_line: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[NotedDisplay]:
+def open_display(print_line: Callable[[str], None], *, quiet: bool, title: str) -> Iterator[TerminalDisplay]:
     """Open the display that suits stderr. `print_line` prints a line there when it is not a terminal."""
     if quiet:
         yield NullDisplay()
@@ -92,8 +113,15 @@ def open_display(print_line: Callable[[str], None], *, quiet: bool, title: str) 
             yield screen
 
 
-async def follow_run(ledger: Ledger, run_id: str, display: ProgressDisplay, *, every: float = 0.5) -> Snapshot:
-    """Show the run until it ends, and return its last snapshot.
+async def follow_run(
+    ledger: Ledger,
+    run_id: str,
+    display: ProgressDisplay,
+    *,
+    every: float = 0.5,
+    failures: FailureSource | None = None,
+) -> Snapshot:
+    """Show the run until it ends, and return its last snapshot. `failures` says why attempts failed, to be shown too.
 
     Reports an outage of the ledger once and polls until it is over. Raises NotFound when the run is removed.
     """
@@ -112,10 +140,36 @@ async def follow_run(ledger: Ledger, run_id: str, display: ProgressDisplay, *, e
             if snapshot.ended:
                 # The cached gates describe the run before its end.
                 snapshot = await take_snapshot(ledger, run_id)
-            display.update(meter.read(snapshot, time.monotonic()))
+            reading = meter.read(snapshot, time.monotonic())
+            if failures is not None:
+                reading = msgspec.structs.replace(reading, failures=await failures(snapshot))
+            display.update(reading)
             if snapshot.ended:
                 return snapshot
         await asyncio.sleep(every)
+
+
+class LedgerFailures:
+    """The dead items of a run by their errors, for those who do not work on it themselves.
+
+    They are read again when more items have died, but only as often as MAX_GATES_SHARE allows.
+    """
+
+    def __init__(self, ledger: Ledger, run_id: str) -> None:
+        self._ledger = ledger
+        self._run_id = run_id
+        self._read: tuple[FailureCount, ...] = ()
+        self._dead = 0
+        self._next_at = 0.0
+
+    async def __call__(self, snapshot: Snapshot) -> tuple[FailureCount, ...]:
+        started_at = time.monotonic()
+        if snapshot.counts.dead != self._dead and started_at >= self._next_at:
+            self._dead = snapshot.counts.dead
+            self._read = (await read_failures(self._ledger, self._run_id, limit=MAX_FAILURES_SHOWN)).counts()
+            ended_at = time.monotonic()
+            self._next_at = ended_at + max(MIN_GATES_SECONDS, (ended_at - started_at) / MAX_GATES_SHARE)
+        return self._read
 
 
 class _GateCache:

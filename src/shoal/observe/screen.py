@@ -1,108 +1,116 @@
-"""The live display on a terminal: a bar for the run, bars for its busiest parts, and the bottleneck."""
+"""The live display on a terminal: redraws the panel, prints lines above it, and makes way for a debugger."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from shoal.model.redaction import redacted
 from shoal.model.views import Counts, sum_counts
-from shoal.observe.formatting import format_percent, format_rate, printable
+from shoal.observe.formatting import printable
 from shoal.observe.meter import Reading
+from shoal.observe.panel import ASCII_BAR, PLAIN_BAR, BarStyle, PanelPart, panel_lines
 from shoal.observe.snapshot import Snapshot
 
 MAX_PARTS = 5
-MAX_NAME_LENGTH = 24
+# Lines besides the parts; a panel that is higher than the terminal cannot be redrawn.
+OTHER_LINES = 12
 
 
 class Screen:
-    """Redraws the bars at every update; printed lines scroll above them."""
+    """Redraws the panel at every update; printed lines scroll above it."""
 
-    def __init__(self, live: Live, title: str) -> None:
-        self._live = live
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
         self._title = title
         self._shown: list[str] = []
         self._note = ""
+        self._bar = _bar_style(console)
+        self._lock = threading.RLock()
+        self._suspended = 0
+        self._live = self._start()
 
     def show_note(self, text: str) -> None:
         self._note = text
 
     def update(self, reading: Reading) -> None:
-        width = self._live.console.width
-        bars = Table.grid(padding=(0, 1), expand=False)
-        for column in range(4):
-            bars.add_column(no_wrap=True, justify="right" if column == 2 else "left", overflow="ellipsis")
-        bar_width = max(10, min(40, width // 3))
-        ended = reading.total - reading.snapshot.counts.remaining
-        _add_row(bars, Text(self._title, style="bold"), (ended, reading.total), bar_width, _status(reading))
-        for name, counts in self._busiest(reading.snapshot):
-            states = Text(_states(counts), style="dim")
-            _add_row(bars, Text(printable(name)), (counts.total - counts.remaining, counts.total), bar_width, states)
-        parts: list[RenderableType] = [bars, _bottleneck(reading)]
-        if self._note:
-            note = Text(printable(redacted(self._note)), style="dim")
-            note.truncate(width, overflow="ellipsis")
-            parts.append(note)
-        self._live.update(Group(*parts), refresh=True)
+        console = self._console
+        parts, hidden = self._busiest(reading.snapshot, max(0, min(MAX_PARTS, console.height - OTHER_LINES)))
+        lines = panel_lines(
+            self._title, reading, parts, console.width, hidden_parts=hidden, note=self._note, bar=self._bar
+        )
+        with self._lock:
+            if not self._suspended:
+                self._live.update(Group(*lines[: console.height - 1]), refresh=True)
 
     def print_line(self, text: str) -> None:
         for line in redacted(text).splitlines():
-            self._live.console.print(Text(printable(line)), soft_wrap=True)
+            self._console.print(Text(printable(line)), soft_wrap=True)
 
-    def _busiest(self, snapshot: Snapshot) -> list[tuple[str, Counts]]:
-        """The parts with most remaining items. A part keeps its place until it ends, so that bars do not jump."""
+    def suspend(self) -> None:
+        """Erase the panel and give the terminal and its streams back, until `resume`. Calls may be nested."""
+        with self._lock:
+            self._suspended += 1
+            if self._suspended == 1:
+                self._live.stop()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._suspended -= 1
+            if self._suspended == 0:
+                self._live = self._start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._suspended += 1
+            self._live.stop()
+
+    def _start(self) -> Live:
+        """A new one each time: one that is started again would erase what was printed meanwhile."""
+        live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # data for a file or a pipe must not go to the terminal
+        )
+        live.start()
+        return live
+
+    def _busiest(self, snapshot: Snapshot, most: int) -> tuple[list[PanelPart], int]:
+        """The parts with most remaining items, and how many others there are.
+
+        A part keeps its place until it ends, so that bars do not jump.
+        """
         parts = _parts(snapshot)
         if len(parts) < 2:
-            return []
+            return [], 0
         kept = [name for name in self._shown if name in parts and parts[name].remaining]
         rest = sorted((name for name in parts if name not in kept), key=lambda name: -parts[name].remaining)
-        self._shown = [*kept, *rest][:MAX_PARTS]
-        return [(name, parts[name]) for name in parts if name in self._shown]
+        self._shown = [*kept, *rest][:most]
+        shown = [PanelPart(name, parts[name]) for name in parts if name in self._shown]
+        return shown, len(parts) - len(shown)
 
 
 @contextmanager
 def open_screen(console: Console, title: str) -> Iterator[Screen]:
     """Show the display inside the block and erase it at the end. Prints to stderr appear above it."""
-    with Live(
-        console=console,
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # data for a file or a pipe must not go to the terminal
-    ) as live:
-        yield Screen(live, title)
+    screen = Screen(console, title)
+    try:
+        yield screen
+    finally:
+        screen.close()
 
 
-def _add_row(table: Table, name: Text, progress: tuple[int, int], bar_width: int, status: Text) -> None:
-    name.truncate(MAX_NAME_LENGTH, overflow="ellipsis")
-    done, total = progress
-    bar = ProgressBar(total=max(1, total), completed=done, width=bar_width)
-    table.add_row(name, bar, Text(f"{done}/{total}"), status)
-
-
-def _status(reading: Reading) -> Text:
-    text = Text(f"{format_percent(reading.share)} ended {format_rate(reading.rate)}")
-    if reading.ok is not None:
-        text.append(f" ok {format_percent(reading.ok)}", style="green" if reading.ok >= 0.9 else "yellow")
-    if reading.dead:
-        text.append(f" dead {reading.dead}", style="red")
-    if reading.skipped:
-        text.append(f" skipped {reading.skipped}")
-    text.append(f" eta {reading.eta_text}", style="cyan")
-    return text
-
-
-def _bottleneck(reading: Reading) -> Text:
-    text = f"waiting: {reading.waiting_for}"
-    if reading.bottleneck.text:
-        text += f". {reading.bottleneck.text}"
-    return Text(printable(redacted(text)), style="yellow", no_wrap=True, overflow="ellipsis")
+def _bar_style(console: Console) -> BarStyle:
+    if not (console.encoding or "").lower().startswith("utf"):
+        return ASCII_BAR
+    return PLAIN_BAR if console.no_color or console.color_system is None else BarStyle()
 
 
 def _parts(snapshot: Snapshot) -> dict[str, Counts]:
@@ -115,9 +123,3 @@ def _parts(snapshot: Snapshot) -> dict[str, Counts]:
         name = f"{part.stage} {part.partition or '-'}" if several_stages else part.partition or "-"
         parts[name] = sum_counts([parts[name], part.counts]) if name in parts else part.counts
     return parts
-
-
-def _states(counts: Counts) -> str:
-    """Counts of the states that have items, in the order in which an item passes them."""
-    named = ("ready", "waiting", "delayed", "leased", "dead", "skipped")
-    return " ".join(f"{name} {count}" for name in named if (count := getattr(counts, name)))

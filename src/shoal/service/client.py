@@ -37,6 +37,7 @@ from shoal.service.events import Host, OnEvent, ignore
 from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
 from shoal.service.lookup import (
+    LATEST,
     configure,
     find_run,
     find_selection,
@@ -45,8 +46,9 @@ from shoal.service.lookup import (
     operator,
     url_source,
 )
+from shoal.service.replay import ReplaySummary, replay_items
 from shoal.service.run import EnqueueReport, enqueue_on, flag_text
-from shoal.service.steer import ReleasedLeases, RemovedRun, ReplayedItem, ResumedRun
+from shoal.service.steer import ReleasedLeases, RemovedRun, ResumedRun
 from shoal.wiring import open_ledger
 
 
@@ -307,10 +309,26 @@ class Fleet:
         return await steer.cancel_items(self._open, run, which, key=key, limit=limit, by=self._by)
 
     async def replay(
-        self, run: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
-    ) -> ReplayedItem:
-        """Queue one dead, skipped or cancelled item again."""
-        return await steer.replay_item(self._open, run, id=id, key=key, stage=stage, by=self._by)
+        self,
+        scraper: Scraper | str,
+        run: str = LATEST,
+        which: ItemFilter = ALL_ITEMS,
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        follow_ups: bool = True,
+    ) -> ReplaySummary:
+        """Run the handlers of done items again on their stored pages, and replace their results."""
+        code, settings = self._configured(scraper)
+        if run == LATEST:
+            run = f"{LATEST}:{code.name}"
+        return await replay_items(
+            *(self._open, code, settings, self._host, run, which),
+            key=key,
+            limit=limit,
+            follow_ups=follow_ups,
+            by=self._by,
+        )
 
     async def release(self, *, older_than: float = 300.0, run: str | None = None) -> ReleasedLeases:
         """Return leases that were claimed more than `older_than` seconds ago, and those of dead workers."""

@@ -1,8 +1,8 @@
 """Compares the records of two runs: which are new, changed or gone, with the fields that differ.
 
-Both runs are read side by side in the order of their keys, a page at a time, so memory does not grow with them. A record
-is matched by its record key; without one by the key of its item and its position among the item's records. A key that is
-unique in all runs of a scraper is stored once: the ledger remembers what it replaced, but not the fields.
+Both runs are read side by side in the order of their keys, a page at a time, so memory does not grow with them. A
+record is matched by its record key; without one by the key of its item and its position among the item's records. A key
+that is unique in all runs of a scraper is stored once: the ledger knows that it replaced a record, but not its fields.
 """
 
 from __future__ import annotations

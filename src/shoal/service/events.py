@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from shoal.observe.breakpoints import Breakpoints
 from shoal.observe.doctor import Check
 from shoal.observe.formatting import pluralize
 from shoal.observe.logs import Stream
@@ -167,6 +168,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     `on_event` gets the events. `log_stream` gets the log besides its file; `log_level` replaces the default level.
     `stop` lets the program stop the operation. `handles_signals`: SIGINT and SIGTERM are handled while it works.
     `end_process(code, why)` ends the process when its event loop hangs; without it the process stays.
+    `shows_failures`: its progress shows why attempts fail, so that its log stream need not. `breakpoints`: where a
+    worker says what is to wait while a debugger has the terminal.
     """
 
     on_event: OnEvent = ignore
@@ -175,6 +178,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopRequest = msgspec.field(default_factory=StopRequest)
     handles_signals: bool = False
     end_process: Callable[[int, str], None] | None = None
+    shows_failures: bool = False
+    breakpoints: Breakpoints | None = None
 
     def notice(self, message: str) -> None:
         self.on_event(Notice(message=message))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shoal.observe.meter import Reading
     from shoal.observe.sinks import SinkStatus
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
+    from shoal.service.replay import ReplaySummary
     from shoal.service.status import RunStatus, RunStatusDetail
 
 STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
@@ -78,6 +79,15 @@ def run_detail_record(detail: RunDetail) -> Record:
     }
 
 
+def replay_record(summary: ReplaySummary) -> Record:
+    names = ("replayed", "failed", "skipped", "records", "dropped_records", "enqueued")
+    return {
+        "run_id": summary.run.id,
+        **{name: getattr(summary, name) for name in names},
+        "failures": [{"item_id": each.item, "name": each.name, "error": each.error} for each in summary.failures],
+    }
+
+
 def event_record(event: AuditEvent) -> Record:
     fields = msgspec.to_builtins(event)
     return {"event_id": fields.pop("id"), **fields}
@@ -99,10 +109,12 @@ def reading_record(reading: Reading) -> Record:
     low, high = reading.eta or (None, None)
     return {
         **run_record(reading.snapshot.run, reading.snapshot.counts),
-        "share": round(reading.share, 4),
+        "done_share": round(reading.done_share, 4),
+        "ended_share": round(reading.share, 4),
         "rate_per_minute": None if reading.rate is None else round(reading.rate, 2),
         "ok": None if reading.ok is None else round(reading.ok, 4),
         "eta_seconds": None if low is None or high is None else [round(low, 1), round(high, 1)],
+        "total_grows": reading.total_grows,
         "growing": reading.growing,
         "waiting_for": reading.waiting_for,
         "waiting_because": reading.bottleneck.text,
@@ -185,6 +197,7 @@ def failure_records(failures: Failures) -> list[Record]:
             "items": group.items,
             "error": group.sample,
             "item_id": group.example,
+            "last": group.last,
         }
         for group in failures.groups
     ]

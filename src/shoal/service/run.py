@@ -22,11 +22,13 @@ from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
 from shoal.errors import ShoalError
 from shoal.export import ExportReport, check_target, export_run
+from shoal.export.coverage import CoverageWarning, check_coverage
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts
 from shoal.model.worker import Scope
+from shoal.notify.conditions import coverage_rules
 from shoal.notify.delivery import check_addresses
 from shoal.observe.failures import Failures, read_failures
 from shoal.observe.sinks import SinkStatus, read_sinks
@@ -95,8 +97,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended, or how far it came.
 
     `work` is what this process did; None when the run of the idempotency key had ended before. `list_is_stored`: the
-    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed. `sinks`: how
-    the sinks stand.
+    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed. `coverage`:
+    the fields that are empty in most records, or far more often than in the last finished run. `sinks`: how the sinks
+    stand.
     """
 
     run: Run
@@ -108,6 +111,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     list_is_stored: bool = True
     export: ExportReport | None = None
     export_error: ShoalError | None = None
+    coverage: tuple[CoverageWarning, ...] = ()
     sinks: tuple[SinkStatus, ...] = ()
 
     @property
@@ -216,7 +220,7 @@ async def execute_run(
             except ShoalError:
                 await remove_empty(ledger, plan, run, progress, by=request.by)
                 raise
-            log.info("worker stopped", **msgspec.to_builtins(summary))
+            log.info("worker stopped", **summary.log_fields())
             await call_finish_hooks(scraper, ledger, run.id, log)
             await send_end_alerts(alert_thread, (run.id,), summary)
             with stop_signals(host):
@@ -241,6 +245,7 @@ async def make_report(
         settings=settings,
         work=work,
         resumed=resumed,
+        coverage=await check_coverage(ledger, run, coverage_rules(settings)),
         sinks=tuple(await read_sinks(ledger, settings)),
     )
 
@@ -379,7 +384,7 @@ async def _work_while_filling(
 
     filling = asyncio.create_task(fill())
     try:
-        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS) as following:
+        async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS, worker=worker) as following:
             with stop_signals(host):
                 summary = await run_beside(worker.work(), filling, following)
                 if request.urls is not None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import NotFound, WorkerLost, WrongState
+from shoal.errors import NotFound, WorkerLost
 from shoal.ledger.protocols import ALL_ITEMS
-from shoal.model.item import FINAL_STATES, OPEN_STATES, RETRYABLE_STATES, ItemState
+from shoal.model.item import OPEN_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, ItemFilter, ItemView
+from shoal.model.views import Counts, ItemFilter
 from shoal.service.lookup import find_item, find_run, find_run_id, suggest
 
 if TYPE_CHECKING:
@@ -49,14 +49,6 @@ class ItemSelection(msgspec.Struct, frozen=True, kw_only=True):
     which: ItemFilter
     count: int
     exact: bool = True
-
-
-class ReplayedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that is queued again; `item` is as it was before. `retried` is 0 when another process was faster."""
-
-    run: Run
-    item: ItemView
-    retried: int
 
 
 class ReleasedLeases(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +100,7 @@ async def preview_retry(
     ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, key: str | None = None, limit: int | None = None
 ) -> ItemSelection:
     """Count what `retry_items` with the same arguments would change."""
-    return await _select(ledger, run, which, key, limit, RETRY_STATES, named=RETRYABLE_STATES)
+    return await select_items(ledger, run, which, key, limit, RETRY_STATES, named=RETRYABLE_STATES)
 
 
 async def retry_items(
@@ -126,7 +118,7 @@ async def retry_items(
     Skipped and cancelled items are retried when `which.states` names them, or when one item is named: by its id in
     `which`, or by its key or URL.
     """
-    found, which = await _resolve(ledger, run, which, key, RETRY_STATES, named=RETRYABLE_STATES)
+    found, which = await resolve_items(ledger, run, which, key, RETRY_STATES, named=RETRYABLE_STATES)
     return await ledger.steering.retry(found.id, which, limit=limit, by=by, on_progress=on_progress)
 
 
@@ -134,7 +126,7 @@ async def preview_cancel(
     ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, key: str | None = None, limit: int | None = None
 ) -> ItemSelection:
     """Count what `cancel_items` with the same arguments would change."""
-    return await _select(ledger, run, which, key, limit, OPEN_STATES)
+    return await select_items(ledger, run, which, key, limit, OPEN_STATES)
 
 
 async def cancel_items(
@@ -148,34 +140,8 @@ async def cancel_items(
     on_progress: OnProgress = int,
 ) -> int:
     """End open items as cancelled, leased ones too, at most `limit`. Returns how many."""
-    found, which = await _resolve(ledger, run, which, key, OPEN_STATES)
+    found, which = await resolve_items(ledger, run, which, key, OPEN_STATES)
     return await ledger.steering.cancel(found.id, which, limit=limit, by=by, on_progress=on_progress)
-
-
-async def replay_item(
-    ledger: Ledger,
-    run: str,
-    *,
-    id: int | None = None,
-    key: str | None = None,
-    stage: str | None = None,
-    by: str = "",
-) -> ReplayedItem:
-    """Queue one dead, skipped or cancelled item again. Raises WrongState for one that is done or has not ended."""
-    found = await find_run(ledger, run)
-    item = await find_item(ledger, found, id=id, key=key, stage=stage)
-    if item.state is ItemState.DONE:
-        raise WrongState(
-            f"Item {item.id} is done: its results are stored, and the ledger stores results once.",
-            remedy="Enqueue it into a fresh run, or under another key.",
-        )
-    if item.state not in FINAL_STATES:
-        raise WrongState(
-            f"Item {item.id} is {item.state.value}: it has not ended yet.",
-            remedy=f"`shoal items why {found.id} {item.id}` says what it waits for.",
-        )
-    retried = await ledger.steering.retry(found.id, ItemFilter(ids=(item.id,), states=(item.state,)), by=by)
-    return ReplayedItem(run=found, item=item, retried=retried)
 
 
 async def release_leases(
@@ -237,7 +203,7 @@ async def drain_workers_of_run(ledger: Ledger, run: str, *, by: str = "") -> lis
     return drained
 
 
-async def _resolve(
+async def resolve_items(
     ledger: Ledger,
     run: str,
     which: ItemFilter,
@@ -254,7 +220,7 @@ async def _resolve(
     return found, msgspec.structs.replace(which, states=which.states or states)
 
 
-async def _select(
+async def select_items(
     ledger: Ledger,
     run: str,
     which: ItemFilter,
@@ -265,7 +231,7 @@ async def _select(
     named: tuple[ItemState, ...] = (),
 ) -> ItemSelection:
     """Count from the ledger's counters where they suffice, otherwise by reading pages of items."""
-    found, which = await _resolve(ledger, run, which, key, states, named=named)
+    found, which = await resolve_items(ledger, run, which, key, states, named=named)
     if not (which.ids or which.partition or which.outcome or which.error):
         counts = await ledger.reads.stats(found.id, stage=which.stage)
         matching = sum(getattr(counts, state.value) for state in which.states)

@@ -7,8 +7,9 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import msgspec
 
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import EXIT_INTERRUPTED
+from shoal.errors import EXIT_INTERRUPTED, LedgerError, NotFound
 from shoal.fetch.page import Fetcher
 from shoal.fleet.process import DRAINING, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
@@ -26,15 +27,20 @@ from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 from shoal.notify.alert_thread import AlertThread
 from shoal.notify.delivery import check_addresses
+from shoal.notify.watch import ALERT_RAISED
+from shoal.observe.failures import FailureCount
+from shoal.observe.formatting import format_rate
 from shoal.observe.logs import Logs, open_logs
 from shoal.observe.meter import Reading
-from shoal.observe.progress import follow_run
+from shoal.observe.progress import LINE_SECONDS, FailureSource, LedgerFailures, follow_run
+from shoal.observe.snapshot import Snapshot
 from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.service.lookup import find_run_of
 from shoal.service.sinks import deliver_beside, finish_deliveries
 from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
+from shoal.worker.failure_log import ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
 from shoal.worker.single_lock import was_abandoned
 from shoal.worker.state import StopReason, WorkerOptions, WorkSummary
@@ -61,8 +67,8 @@ async def work(
 ) -> WorkSummary:
     """Run one worker on the runs of `scope` until nothing is left, it is stopped, or `timeout` seconds have passed.
 
-    `options` are those of `WorkerOptions` that differ from the settings. With `shows_progress` and a single run in the
-    scope, `RunProgress` events are emitted; otherwise it says now and then why it is idle.
+    `options` are those of `WorkerOptions` that differ from the settings. With `shows_progress` it emits `RunProgress`
+    events of the newest open run; otherwise it says every ten seconds what it did, or now and then why it is idle.
     """
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger:
@@ -83,8 +89,10 @@ async def work(
             ):
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
-                    summary = await _work_and_report(ledger, scope, worker, host, shows_progress)
-                    logs.log.info("worker stopped", **msgspec.to_builtins(summary))
+                    summary = await _work_and_report(
+                        ledger, scope, worker, host, shows_progress=shows_progress, stays=chosen.forever
+                    )
+                    logs.log.info("worker stopped", **summary.log_fields())
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await send_end_alerts(alert_thread, [run.id for run in runs], summary)
                 with stop_signals(host):
@@ -122,6 +130,8 @@ def make_worker(  # noqa: PLR0913 - the parts of a worker
         end_process=None if host.end_process is None else end,
     )
     host.stop.attach(worker.drain, worker.stop_now)
+    if host.breakpoints is not None:
+        host.breakpoints.on_prompt(worker.enter_debugger, worker.leave_debugger)
     if timeout is not None:
         asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
     tune_garbage_collector()
@@ -168,11 +178,19 @@ def stop_signals(host: Host) -> Iterator[None]:
 def open_run_logs(settings: Settings, name: str, host: Host) -> Logs:
     """The log of a run or a worker: JSON lines in its file under `log_dir`, and what the host's stream gets."""
     level: str = settings.log_level
+    skips: tuple[str, ...] = ()
     if host.log_level is not None and settings.origins["log_level"].kind == "default":
         level = host.log_level
+        # The display and the summary say the same in fewer words.
+        skips = (ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED, ALERT_RAISED) if host.shows_failures else ()
     file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None
     return open_logs(
-        format=settings.log_format, level=level, file=file, stream=host.log_stream, secrets=settings.secrets()
+        format=settings.log_format,
+        level=level,
+        file=file,
+        stream=host.log_stream,
+        secrets=settings.secrets(),
+        stream_skips=skips,
     )
 
 
@@ -219,16 +237,30 @@ async def run_beside(main: Coroutine[Any, Any, T], *others: asyncio.Task[Any]) -
 
 
 @asynccontextmanager
-async def progress_events(ledger: Ledger, run_id: str, host: Host, *, every: float) -> AsyncIterator[asyncio.Task[Any]]:
-    """Emit `RunProgress` for the length of a block. The task fails when the run is removed meanwhile."""
+async def progress_events(
+    ledger: Ledger, run_id: str, host: Host, *, every: float, worker: Worker | None = None
+) -> AsyncIterator[asyncio.Task[Any]]:
+    """Emit `RunProgress` for the length of a block. The task fails when the run is removed meanwhile.
 
-    following = asyncio.create_task(follow_run(ledger, run_id, _EventDisplay(run_id, host), every=every))
+    Failures are those of the `worker`; without one those of the ledger's dead items.
+    """
+    failures = LedgerFailures(ledger, run_id) if worker is None else _failures_of(worker)
+    following = asyncio.create_task(
+        follow_run(ledger, run_id, _EventDisplay(run_id, host), every=every, failures=failures)
+    )
     try:
         yield following
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         host.on_event(RunEnded(run_id=run_id))
+
+
+def _failures_of(worker: Worker) -> FailureSource:
+    async def read(_: Snapshot) -> tuple[FailureCount, ...]:
+        return worker.failures
+
+    return read
 
 
 class _EventDisplay:
@@ -246,19 +278,45 @@ class _EventDisplay:
 
 
 async def _work_and_report(
-    ledger: Ledger, scope: Scope, worker: Worker, host: Host, shows_progress: bool
+    ledger: Ledger, scope: Scope, worker: Worker, host: Host, *, shows_progress: bool, stays: bool
 ) -> WorkSummary:
-    if shows_progress and len(scope.run_ids) == 1:
-        async with progress_events(ledger, scope.run_ids[0], host, every=FOLLOW_SECONDS):
-            with stop_signals(host):
-                return await worker.work()
-    explaining = asyncio.create_task(report_idle_reason(ledger, scope, lambda: worker.idle, host.notice))
+    reports = [_show_runs(ledger, scope, worker, host) if shows_progress else _report_work(worker, host)]
+    if not shows_progress or len(scope.run_ids) != 1:
+        reports.append(report_idle_reason(ledger, scope, lambda: worker.idle, host.notice, stays=stays))
+    reporting = [asyncio.create_task(report) for report in reports]
     try:
         with stop_signals(host):
             return await worker.work()
     finally:
-        explaining.cancel()
-        await asyncio.gather(explaining, return_exceptions=True)
+        for task in reporting:
+            task.cancel()
+        await asyncio.gather(*reporting, return_exceptions=True)
+
+
+async def _show_runs(ledger: Ledger, scope: Scope, worker: Worker, host: Host) -> None:
+    """Emit the progress of the newest open run of the scope, and of the next one when it has ended; until cancelled."""
+    while True:
+        with suppress(LedgerError, NotFound):  # the worker itself reports it
+            runs = [run for run in await open_runs(ledger, scope) if run.state is RunState.ACTIVE]
+            if runs:
+                async with progress_events(ledger, runs[0].id, host, every=FOLLOW_SECONDS, worker=worker) as following:
+                    await following
+        await asyncio.sleep(FOLLOW_SECONDS)
+
+
+async def _report_work(worker: Worker, host: Host) -> None:
+    """Say every ten seconds what this worker has done, as long as it does something; until cancelled."""
+    before, since = worker.summary.attempts, time.monotonic()
+    while True:
+        await asyncio.sleep(LINE_SECONDS)
+        done, now, summary = worker.summary.attempts - before, time.monotonic(), worker.summary
+        if done:
+            rate = format_rate(done * 60 / (now - since))
+            host.notice(
+                f"{worker.id}: done {summary.done} dead {summary.dead} retried {summary.retried} {rate} "
+                f"running {worker.running}"
+            )
+        before, since = summary.attempts, now
 
 
 async def _describe_runs(ledger: Ledger, scope: Scope) -> str:

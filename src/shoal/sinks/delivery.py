@@ -56,6 +56,7 @@ class Delivery:
         self._sink: Sink | None = None
         self._stored: ChangePosition | None = None  # where the cursor is in the ledger
         self._read_to = LOG_BEGIN  # what was read but contained nothing for this sink is not stored each time
+        self._ahead: tuple[ChangePosition, asyncio.Task[ChangePage]] | None = None
         self._idle_polls = 0
         self._not_before = 0.0
         self._refused_in_a_row = 0
@@ -75,6 +76,9 @@ class Delivery:
         try:
             yield lost
         finally:
+            _, reading = self._ahead or (None, None)
+            self._ahead = None
+            await _cancel(reading)
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
             with suppress(LedgerError):
@@ -96,9 +100,7 @@ class Delivery:
         if self._stored is None:
             await self._open(ledger)
         start = self._stored or LOG_BEGIN
-        page = await ledger.changes.read(
-            self._read_to, self.config.which, limit=self.config.batch_size, max_bytes=PAGE_BYTES
-        )
+        page = await self._next_page(ledger)
         if not page.records and not page.replaced:
             self._read_to = page.end
             if not page.more:
@@ -113,6 +115,22 @@ class Delivery:
             raise
         await self._move(ledger, start, page, delivered, dead)
         return page.more
+
+    async def _next_page(self, ledger: Ledger) -> ChangePage:
+        """The next page; the one after it is read while this one is delivered."""
+        position, reading = self._ahead or (None, None)
+        self._ahead = None
+        if reading is not None and position == self._read_to:
+            page = await reading
+        else:
+            await _cancel(reading)
+            page = await self._read(ledger, self._read_to)
+        if page.more and page.end != self._read_to:
+            self._ahead = (page.end, asyncio.create_task(self._read(ledger, page.end)))
+        return page
+
+    async def _read(self, ledger: Ledger, after: ChangePosition) -> ChangePage:
+        return await ledger.changes.read(after, self.config.which, limit=self.config.batch_size, max_bytes=PAGE_BYTES)
 
     async def _open(self, ledger: Ledger) -> None:
         begin = LOG_BEGIN
@@ -264,6 +282,8 @@ class Delivery:
                 return taken, refused
 
     async def close(self) -> None:
+        await _cancel(None if self._ahead is None else self._ahead[1])
+        self._ahead = None
         await self._close_sink()
 
     async def _close_sink(self) -> None:
@@ -272,6 +292,12 @@ class Delivery:
             with suppress(Exception):
                 async with asyncio.timeout(5):
                     await sink.close()
+
+
+async def _cancel(task: asyncio.Task[ChangePage] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _rest(records: tuple[ChangedRecord, ...], named: Mapping[RecordRef, str]) -> list[tuple[ChangedRecord, ...]]:

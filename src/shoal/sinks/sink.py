@@ -78,12 +78,17 @@ def envelope(record: ChangedRecord) -> Envelope:
     )
 
 
-def newest_only(records: Sequence[ChangedRecord]) -> list[ChangedRecord]:
+def newest_only(records: Sequence[ChangedRecord]) -> Sequence[ChangedRecord]:
     """Without records that a later one of the same batch replaces: the same key, or the same id."""
-    newest = {(record.scraper, record.stage, row_key(record)): record for record in records}
-    return list(newest.values()) if len(newest) < len(records) else list(records)
+    newest = {
+        (record.run_id, record.item, record.n)
+        if record.record_key is None
+        else (record.scraper, record.stage, record.record_key): record
+        for record in records
+    }
+    return list(newest.values()) if len(newest) < len(records) else records
 
 
-def row_key(record: ChangedRecord) -> str:
-    """What a record is upserted by."""
-    return record.id if record.record_key is None else record.record_key
+def row_key(record: ChangedRecord, id: str) -> str:
+    """What a record with this id is upserted by."""
+    return id if record.record_key is None else record.record_key

@@ -3,12 +3,13 @@
 `open_target` opens any of them for writing. All calls block: on an event loop they belong into a thread.
 """
 
-from shoal.storage.objects import is_object_url
+from shoal.storage.objects import ObjectForbidden, is_object_url
 from shoal.storage.stored import StoredBytes, delete, read, stat
 from shoal.storage.targets import STDOUT, Target, check_writable, open_target, write_errors_explained
 
 __all__ = [
     "STDOUT",
+    "ObjectForbidden",
     "StoredBytes",
     "Target",
     "check_writable",

@@ -28,6 +28,10 @@ RETRY_SECONDS = 120.0
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,60})\s*</Code>|\"(?:code|reason)\"\s*:\s*\"([A-Za-z0-9_]{1,60})\"")
 _STATUS = re.compile(r"status code: (\d{3})")
 _NETWORK = re.compile(r"Connection refused|Connection reset|timed out|dns error|certificate|Broken pipe", re.I)
+# A request for credentials to the service of a cloud's machine, not one to the store.
+_METADATA = re.compile(
+    r"/latest/(?:api|meta-data)/|/computeMetadata/|/metadata/identity/|//169\.254\.169\.254|//metadata\."
+)
 _BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _LOGIN_CODES = {
     *("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed"),
@@ -119,7 +123,7 @@ def check_bucket(url: ObjectUrl) -> None:
     try:
         with object_errors_explained(url):
             next(iter(open_store(url).list(url.key, chunk_size=1)), None)
-    except _Forbidden:
+    except ObjectForbidden:
         return
 
 
@@ -142,7 +146,7 @@ class ObjectMissing(UsageError):
     remedy = "Check the address."
 
 
-class _Forbidden(UsageError):
+class ObjectForbidden(UsageError):
     """The credentials are known, but have not the right."""
 
 
@@ -152,6 +156,11 @@ def _explained(url: ObjectUrl, problem: Exception) -> ShoalError:
     code = (match[1] or match[2]) if match else ""
     status = found[1] if (found := _STATUS.search(text)) else ""
     said = f"{status} {code}".strip()
+    if _METADATA.search(text):
+        return UsageError(
+            f"The metadata service of this machine gives no credentials for {url.scheme}://{url.bucket} ({said}).",
+            remedy="Give the machine a role, or set credentials; docs/export.md lists where they are read from.",
+        )
     if code in _BUCKET_CODES:
         return UsageError(f"There is no bucket {url.scheme}://{url.bucket} ({said}).", remedy="Create it first.")
     if code in _LOGIN_CODES or isinstance(problem, _errors().UnauthenticatedError):
@@ -160,7 +169,9 @@ def _explained(url: ObjectUrl, problem: Exception) -> ShoalError:
             remedy="Check key, region and clock; docs/export.md lists where credentials are read from.",
         )
     if isinstance(problem, _errors().PermissionDeniedError) or status == "403":
-        return _Forbidden(f"{url} is forbidden ({said}).", remedy="Grant these credentials the right, or use others.")
+        return ObjectForbidden(
+            f"{url} is forbidden ({said}).", remedy="Grant these credentials the right, or use others."
+        )
     if isinstance(problem, FileNotFoundError):
         return ObjectMissing(f"There is no {url}.")
     if status.startswith("3"):

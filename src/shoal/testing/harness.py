@@ -126,6 +126,10 @@ def done(
     )
 
 
+def record_key(stage: str, key: str, scope: RecordScope = RecordScope.RUN, *, replaces: bool = False) -> RecordKey:
+    return RecordKey(key, record_key_hash("shop", stage, key), scope, replaces)
+
+
 def keyed(
     claimed: ClaimedItem,
     *pairs: tuple[str, int],
@@ -134,7 +138,7 @@ def keyed(
     follow_ups: Sequence[NewItem] = (),
 ) -> FinishedAttempt:
     """A done attempt whose records are (key, value)."""
-    keys = [RecordKey(key, record_key_hash("shop", claimed.stage, key), scope, replaces) for key, _ in pairs]
+    keys = [record_key(claimed.stage, key, scope, replaces=replaces) for key, _ in pairs]
     records = [f'{{"key": "{key}", "value": {value}}}' for key, value in pairs]
     return done(claimed, *records, keys=keys, follow_ups=follow_ups)
 

@@ -17,15 +17,16 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from shoal.define.records import MAX_OUTPUT_VALUES
 from shoal.errors import WorkerLost, WrongState
-from shoal.model.changes import LOG_BEGIN, ChangePosition
-from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
+from shoal.model.changes import LOG_BEGIN, ChangePage, ChangePosition
+from shoal.model.item import ClaimedItem, ItemState, Lease, NewItem, prepare
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import FinishedAttempt, RedirectVisit, VisitDecision
+from shoal.model.outcome import DONE, FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import Run, RunSpec, StageSpec
-from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
+from shoal.model.views import CommitReport, ItemFilter, ResultRow, UpkeepReport
 from shoal.model.worker import Scope
-from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry, skipped, throttled
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, record_key, retry, skipped, throttled
 
 T = TypeVar("T")
 LEASE_SECONDS = 30.0
@@ -83,7 +84,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.workers: list[str] = []
         self.silent: dict[str, float] = {}
         self.earliest: dict[str, float] = {}
-        self.expected_results = 0
+        # How many records without a key each item has.
+        self.plain_records: dict[int, int] = {}
+        self.new_records = 0
         # The item that stored the record with a key, by stage and key.
         self.owners: dict[tuple[str, str], int] = {}
         self.paused = False
@@ -94,9 +97,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.not_before: dict[str, float] = {}
         # Host slots: the worker, the host, and whether the slot is granted.
         self.slots: dict[int, tuple[str, str, bool]] = {}
-        # A reader of the log of result changes: its position, and the ids it got.
+        # A sink that reads the log of result changes: its position, and what it has, by stage and key or id.
         self.read_to: ChangePosition = LOG_BEGIN
-        self.read_ids: list[str] = []
+        self.delivered: dict[tuple[str, str], tuple[int, int, str]] = {}
 
     def now(self) -> float:
         """The ledger's time, from an arbitrary origin."""
@@ -266,16 +269,7 @@ class LedgerMachine(RuleBasedStateMachine):
         kind = end.decision.kind.value
         if kind == "done":
             known.state = "done"
-            if not end.record_keys:
-                self.expected_results += len(end.records)
-            for key in end.record_keys:
-                # A first record stays, an upserted one is replaced by each later one.
-                self.owners.setdefault((item.stage, key.text), item.item)
-                if key.replaces:
-                    self.owners[item.stage, key.text] = item.item
-            for new in end.follow_ups:
-                assert new.key is not None
-                self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
+            self.store_records(item.stage, item.item, end)
         elif kind in ("dead", "skipped"):
             known.state = kind
 
@@ -321,6 +315,46 @@ class LedgerMachine(RuleBasedStateMachine):
         while (known := self.items.get(name)) is not None and known.same_as is not None:
             name = known.same_as
         return name
+
+    def store_records(self, stage: str, item: int, end: FinishedAttempt) -> None:
+        self.plain_records[item] = 0 if end.record_keys else len(end.records)
+        for key in end.record_keys:
+            # A first record stays, an upserted one is replaced by each later one.
+            place = stage, key.text
+            self.new_records += place not in self.owners
+            if key.replaces or place not in self.owners:
+                self.owners[place] = item
+        for new in end.follow_ups:
+            assert new.key is not None
+            self.items.setdefault(("page", new.key), ModelItem("page", new.lane, follow_up=True))
+
+    @precondition(lambda self: any(known.state in ("done", "dead") for known in self.items.values()))
+    @rule(data=st.data(), kind=st.sampled_from(["done", "keyed", "upsert", "follow"]), stale=st.booleans())
+    def replay(self, data: st.DataObject, kind: str, stale: bool) -> None:
+        """The records of an item that is done or dead are replaced, unless it has changed since it was read."""
+        ended = sorted(place for place, known in self.items.items() if known.state in ("done", "dead"))
+        stage, key = data.draw(st.sampled_from(ended))
+        view = self.run_sync(self.ledger.reads.item(self.run.id, key=key, stage=stage))
+        lease = Lease(view.id, view.epoch - stale, self.run.no)
+        records, keys, new = [f'{{"epoch": {view.epoch}}}'], [], []
+        if kind in ("keyed", "upsert"):
+            names = data.draw(st.lists(st.sampled_from(RECORD_KEYS), max_size=3))
+            texts = [f"{kind}-{name}" for name in names]
+            keys = [record_key(stage, text, replaces=kind == "upsert") for text in texts]
+            records = [f'{{"key": "{text}", "value": {view.epoch}}}' for text in texts]
+        elif kind == "follow":
+            new = [NewItem(key=f"{key}+", stage="page", lane=self.lane_name("page", "host-a"))]
+        end = FinishedAttempt(
+            lease=lease, decision=DONE, records=tuple(records), record_keys=tuple(keys), follow_ups=tuple(new)
+        )
+        report = self.run_sync(self.ledger.steering.replay(end))
+        assert report.replayed == (not stale)
+        if not stale:
+            # Its older keys are free, but a key that it had stays its own.
+            kept = {(stage, each.text) for each in keys}
+            self.owners = {place: item for place, item in self.owners.items() if item != view.id or place in kept}
+            self.items[stage, key].state = "done"
+            self.store_records(stage, view.id, end)
 
     @precondition(lambda self: any(h.committed for h in self.held))
     @rule(data=st.data())
@@ -520,12 +554,26 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4))
     def read_changes(self, limit: int) -> None:
-        """A sink reads on; it has never more than what was committed, and each record once."""
+        """A sink reads on. When it has read everything, it has what is stored."""
         page = self.run_sync(self.ledger.changes.read(self.read_to, limit=limit))
+        self.deliver(page)
+        if not page.more:
+            rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
+            assert self.delivered == stored_records(rows, self.run.id)
+
+    def deliver(self, page: ChangePage) -> None:
         self.read_to = page.end
-        self.read_ids += [record.id for record in page.records]
-        assert len(set(self.read_ids)) == len(self.read_ids) <= self.expected_results
-        assert page.more or len(self.read_ids) == self.expected_results
+        for record in page.records:
+            self.forget(record.item, record.n, record.n + 1)
+            self.delivered[record.stage, record.record_key or record.id] = record.item, record.n, record.record
+        for gone in page.replaced:
+            self.forget(gone.item, gone.count, MAX_OUTPUT_VALUES)
+
+    def forget(self, item: int, begin: int, end: int) -> None:
+        """The sink drops the records of an item with these numbers."""
+        self.delivered = {
+            key: value for key, value in self.delivered.items() if value[0] != item or not begin <= value[1] < end
+        }
 
     @rule()
     def seal_and_enqueue_after_the_end(self) -> None:
@@ -560,8 +608,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (counts.done, counts.dead, counts.skipped, counts.cancelled) == tuple(by_state.values())
         assert counts.total == len(self.items)
         assert counts.leased == sum(h.valid for h in self.held)
-        assert counts.results == self.expected_results + len(self.owners)
-        assert counts.new_records == len(self.owners)
+        assert counts.results == sum(self.plain_records.values()) + len(self.owners)
+        assert counts.new_records == self.new_records
         rows = self.run_sync(self.ledger.reads.results(self.run.id)).rows
         assert {(row.stage, row.record_key): row.item for row in rows if row.record_key} == self.owners
 
@@ -608,10 +656,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert finished + self.just_quarantined(counts.dead) == len(open_before)
         assert counts.total == len(self.items)
         await self.harness.check()
-        rest = await ledger.changes.read(self.read_to)
-        got = [*self.read_ids, *(record.id for record in rest.records)]
-        stored = (await ledger.reads.results(self.run.id)).rows
-        assert sorted(got) == sorted(f"{self.run.id}:{row.item}:{row.n}" for row in stored)
+        self.deliver(await ledger.changes.read(self.read_to))
+        assert self.delivered == stored_records((await ledger.reads.results(self.run.id)).rows, self.run.id)
 
     async def finish_all(self, worker: str, claimed: Sequence[ClaimedItem]) -> CommitReport:
         try:
@@ -622,3 +668,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def just_quarantined(self, dead_now: int) -> int:
         """Leases of workers that fell silent may turn out to be poison while draining."""
         return dead_now - sum(known.state == "dead" for known in self.items.values())
+
+
+def stored_records(rows: Sequence[ResultRow], run_id: str) -> dict[tuple[str, str], tuple[int, int, str]]:
+    """Results as a sink has them: by stage and record key, or by id."""
+    return {
+        (row.stage, row.record_key or f"{run_id}:{row.item}:{row.n}"): (row.item, row.n, row.record) for row in rows
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
@@ -91,6 +92,8 @@ class AttemptResources:
                 self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
         await self.providers.close()
         self.threads.close()
+        if self.downloads is not None:
+            self.downloads.close()
         await self.politeness.close()
 
 
@@ -156,7 +159,7 @@ class Attempt:
             deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
         )
-        http.link_source = StageLinks(self._stage, self.item)
+        http._link_source = StageLinks(self._stage, self.item)
         return http
 
     @property
@@ -170,6 +173,11 @@ class Attempt:
     def ends_at(self) -> float | None:
         """When its timeout expires, on the loop's clock; None once its handler has ended."""
         return None if self._closing else self._deadline.when()
+
+    def lift_timeout(self) -> None:
+        """Let it take as long as it likes: a person is looking at it in a debugger. On the loop's thread only."""
+        with suppress(RuntimeError):  # it has not begun, or is over
+            self._deadline.reschedule(None)
 
     def timeout_error(self) -> Transient:
         return Transient(f"timed out after {self._stage.policy.timeout:g} s while {self.step}")
@@ -279,11 +287,11 @@ class Attempt:
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
         self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
-        page.link_source = StageLinks(stage, self.item)
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:
             self.page = page = await self._hooks.after_response(request, page)
+        page._link_source = StageLinks(stage, self.item)
         ended = classify_page(page)
         if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):
             if isinstance(ended, Throttled):

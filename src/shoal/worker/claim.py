@@ -12,6 +12,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
+from shoal.observe.formatting import pluralize
 from shoal.observe.snapshot import find_bottleneck, take_snapshot
 from shoal.worker.registration import Registration
 from shoal.worker.slots import Slots
@@ -62,9 +63,12 @@ async def has_open_runs(ledger: Ledger, scope: Scope) -> bool:
 
 
 async def report_idle_reason(
-    ledger: Ledger, scope: Scope, is_idle: Callable[[], bool], report: Callable[[str], None]
+    ledger: Ledger, scope: Scope, is_idle: Callable[[], bool], report: Callable[[str], None], *, stays: bool
 ) -> None:
-    """Report why the worker is idle, until cancelled: what each of its runs waits for. A reason is reported once."""
+    """Report why the worker is idle, until cancelled: what each of its runs waits for. A reason is reported once.
+
+    `stays`: it waits when no run is open; otherwise it is about to end, and there is nothing to report.
+    """
     reported: list[tuple[str, str]] = []
     delay = IDLE_REPORT_SECONDS
     while True:
@@ -77,6 +81,8 @@ async def report_idle_reason(
             reasons = await _reasons(ledger, scope)
         except (LedgerError, NotFound):
             continue  # the worker itself reports it
+        if not stays and reasons[0][0] == "":
+            continue
         if (causes := [(run_id, cause) for run_id, cause, _ in reasons]) != reported and is_idle():
             reported = causes
             report("\n".join(text for *_, text in reasons))
@@ -97,7 +103,7 @@ async def _reasons(ledger: Ledger, scope: Scope) -> list[tuple[str, str, str]]:
             text += f"it waits for {found.cause}. {found.text}" if found.cause != "nothing" else found.text
         reasons.append((run.id, found.cause, text.rstrip()))
     if len(runs) > MAX_RUNS_REPORTED:
-        reasons.append(("", "", f"... and {len(runs) - MAX_RUNS_REPORTED} more open runs."))
+        reasons.append(("", "", f"... and {pluralize(len(runs) - MAX_RUNS_REPORTED, 'more open run')}."))
     return reasons
 
 

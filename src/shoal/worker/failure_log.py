@@ -15,11 +15,13 @@ from shoal.define.author_code import error_summary, is_library_code
 from shoal.define.records import DroppedRecords
 from shoal.model.item import ClaimedItem
 from shoal.model.log import Log
-from shoal.model.outcome import AttemptDecision, DecisionKind
-from shoal.observe.failures import normalize_message
+from shoal.model.outcome import EXCEEDED_RETRIES, AttemptDecision, DecisionKind
+from shoal.observe.failures import FailureCount, first_line, normalize_message
 from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.providers import ProviderFailed
 
+# What displays that count failures leave out of the log they show.
+ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED = "attempt failed", "more attempts failed"
 MAX_KINDS = 1_000
 REPEAT_SECONDS = 30.0
 # After this many errors at one line of the author's code and no success, retrying will not help.
@@ -27,11 +29,16 @@ SAME_ERROR_LIMIT = 20
 
 
 class RepeatedFailure(msgspec.Struct):
-    """A kind of failure: how often it occurred since it was last logged, and the fields of the last one."""
+    """A kind of failure: how often it occurred since it was last logged, and the fields of the last one.
+
+    `attempts` and `dead` count failed attempts, and the items that died of them, since the worker began.
+    """
 
     event: str
     fields: dict[str, object]
     count: int = 0
+    attempts: int = 0
+    dead: int = 0
 
 
 class FailureLog:
@@ -48,12 +55,19 @@ class FailureLog:
         self._skipped: set[str] = set()
         self._bugs: dict[str, int] = {}
         self._succeeded = False
+        self.broken_items: list[tuple[str, int]] = []
         self.dropped = 0
         self.first_dropped = ""
         self.dropped_records: dict[str, DroppedRecords] = {}
 
     def record_success(self) -> None:
         self._succeeded = True
+        self.broken_items.clear()
+
+    def record_programming_error(self, claimed: ClaimedItem) -> None:
+        """Remember an item that died of the author's code before anything succeeded: the code may be broken."""
+        if not self._succeeded and len(self.broken_items) < MAX_KINDS:
+            self.broken_items.append((claimed.run_id, claimed.item))
 
     def log_handler_error(self, claimed: ClaimedItem, error: BaseException) -> None:
         """Log an error of the author's code; its first occurrence with the traceback."""
@@ -95,8 +109,30 @@ class FailureLog:
         kind = (
             f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {normalize_message(decision.error or '')}"
         )
-        emit = self._log.warning if self._is_new(kind, "more attempts failed", fields) else self._log.debug
-        emit("attempt failed", **fields)
+        emit = self._log.warning if self._is_new(kind, MORE_ATTEMPTS_FAILED, fields) else self._log.debug
+        emit(ATTEMPT_FAILED, **fields)
+        if (known := self._logged.get(kind)) is not None:
+            known.attempts += 1
+            known.dead += decision.kind is DecisionKind.DEAD
+
+    def counts(self) -> tuple[FailureCount, ...]:
+        """Failed attempts by outcome and message, the most frequent first. A retried item counts for each attempt."""
+        found: dict[tuple[str, str], list[RepeatedFailure]] = {}
+        for known in self._logged.values():
+            if known.attempts:
+                error = str(known.fields["error"] or "").removeprefix(EXCEEDED_RETRIES)
+                found.setdefault((str(known.fields["outcome"]), normalize_message(error)), []).append(known)
+        counted = (
+            FailureCount(
+                outcome=outcome,
+                error=first_line(str(kinds[-1].fields["error"] or "").removeprefix(EXCEEDED_RETRIES)),
+                attempts=sum(kind.attempts for kind in kinds),
+                dead=sum(kind.dead for kind in kinds),
+                last=str(kinds[-1].fields["item"]),
+            )
+            for (outcome, _), kinds in found.items()
+        )
+        return tuple(sorted(counted, key=lambda each: -each.attempts))
 
     def _log_skipped(self, claimed: ClaimedItem, fields: dict[str, object]) -> None:
         kind = f"{claimed.stage} skipped {normalize_message(str(fields['error']))}"

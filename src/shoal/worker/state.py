@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from shoal.autoscale.rules import LoadLimits
 from shoal.define.records import DroppedRecords
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
+from shoal.observe.failures import FailureCount
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +63,8 @@ class StopReason(StrEnum):
 class WorkSummary(msgspec.Struct, kw_only=True):
     """What one worker did. The counts are of committed attempts; `dropped` items were invalid.
 
-    `dropped_records`: by hook, how many records it dropped, and why the first.
+    `dropped_by_hooks`: by hook, how many records it dropped, and why the first.
+    `failures`: why attempts failed, the most frequent reason first.
     """
 
     stop_reason: StopReason = StopReason.NOTHING_LEFT
@@ -77,8 +80,15 @@ class WorkSummary(msgspec.Struct, kw_only=True):
     given_back: int = 0
     dropped: int = 0
     first_dropped: str = ""
-    dropped_records: dict[str, DroppedRecords] = {}
+    dropped_by_hooks: dict[str, DroppedRecords] = {}
     seconds: float = 0.0
+    failures: tuple[FailureCount, ...] = ()
+
+    def log_fields(self) -> dict[str, Any]:
+        """What is logged when the worker stops: all but the failures, which were logged before."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        del fields["failures"]
+        return fields
 
 
 class WorkerEvents:

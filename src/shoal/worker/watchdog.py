@@ -91,6 +91,7 @@ class LoopWatchdog:
         self._previous_wakeup_fd = -1
         self._thread: threading.Thread | None = None
         self._stopped = False
+        self._paused = 0
         self._wake_read, self._wake_write = -1, -1
 
     @property
@@ -124,6 +125,13 @@ class LoopWatchdog:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
+    def pause(self) -> None:
+        """Let the loop stand still until `resume`: a debugger has it. Calls may be nested, from any thread."""
+        self._paused += 1
+
+    def resume(self) -> None:
+        self._paused -= 1
+
     def _install_wakeup_fd(self) -> None:
         """Receive signals in this thread too: Python's own handlers wait while the main thread is inside a library.
 
@@ -150,7 +158,7 @@ class LoopWatchdog:
             now = time.monotonic()
             # A process that was stopped or suspended did not hang, so each check counts for little.
             passed, checked_at = min(now - checked_at, 2 * TICK_SECONDS), now
-            if self._ticks != seen:
+            if self._ticks != seen or self._paused:
                 seen, self._warn_at = self._ticks, BLOCKED_SECONDS
                 self._stalled_seconds = self._stalled_at_stop_request = 0.0
             else:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
+from shoal.observe.failures import FailureCount
 from shoal.worker.attempt_runner import AttemptRunner
 from shoal.worker.claim import Claimer
 from shoal.worker.commit import CommitQueue, Committer
@@ -62,6 +64,7 @@ class Worker:
             if options.min_concurrency is None
             else AutoConcurrency(ledger, registration, self._lease_buffer, self._slots, self._committer, log)
         )
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         self._watchdog = LoopWatchdog(
             self._slots, registration, open_ledger, hang_timeout=hang_timeout, end_process=end_process, log=log
         )
@@ -82,6 +85,11 @@ class Worker:
         """Whether it has no leases."""
         return not self._lease_buffer.leases
 
+    @property
+    def running(self) -> int:
+        """How many attempts are running."""
+        return len(self._slots.running)
+
     def drain(self, reason: StopReason = StopReason.STOPPED) -> None:
         """Claim no more, finish what runs, return the rest, leave."""
         self._events.stop(reason)
@@ -90,6 +98,22 @@ class Worker:
         """Return what runs without waiting for it, and leave."""
         self.drain()
         self._events.stop_immediately.set()
+
+    @property
+    def failures(self) -> tuple[FailureCount, ...]:
+        """Why attempts failed, the most frequent reason first."""
+        return self._attempts.failure_log.counts()
+
+    def enter_debugger(self) -> None:
+        """An author's code stopped at a breakpoint: neither its timeout nor a loop that stands still ends it."""
+        self._watchdog.pause()
+        if threading.get_ident() == self._loop_thread:
+            self._attempts.lift_timeouts()
+        else:
+            self._loop.call_soon_threadsafe(self._attempts.lift_timeouts)
+
+    def leave_debugger(self) -> None:
+        self._watchdog.resume()
 
     async def work(self) -> WorkSummary:
         """Work until there is a reason to stop. Raises what a failed part raised."""
@@ -163,6 +187,9 @@ class Worker:
         await asyncio.wait((flushed, committer), return_when=asyncio.FIRST_COMPLETED)
         if committer.done():
             committer.result()
+        if self._events.stop_reason is StopReason.BROKEN:
+            # They died of the error that stopped the worker: the corrected code gets them.
+            await self._registration.retry_items(self._attempts.failure_log.broken_items)
         await self._registration.deregister()
 
     async def _stop_claiming(self, claimer: asyncio.Task[None]) -> None:
@@ -203,5 +230,6 @@ class Worker:
         summary.worker = self.id
         summary.dropped = failure_log.dropped
         summary.first_dropped = failure_log.first_dropped
-        summary.dropped_records = failure_log.dropped_records
+        summary.failures = failure_log.counts()
+        summary.dropped_by_hooks = failure_log.dropped_records
         summary.stop_reason = self._events.stop_reason or StopReason.NOTHING_LEFT

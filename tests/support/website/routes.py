@@ -45,6 +45,7 @@ class Site:
             "throttle": self._throttle,
             "redirect": self._redirect,
             "elsewhere": self._elsewhere,
+            "moved": self._moved,
             "loop": self._loop,
             "scheme": self._scheme,
             "empty": self._empty,
@@ -127,6 +128,11 @@ class Site:
         """/elsewhere/HOST/PATH: a redirect to another host of this site."""
         port = request.headers.get("host", "").rpartition(":")[2]
         request.answer(b"", 302, Location=f"http://{rest[0]}:{port}/{'/'.join(rest[1:])}")
+
+    async def _moved(self, request: Request, rest: list[str]) -> None:
+        """/moved/PATH: a redirect to the path."""
+        await asyncio.sleep(self._delay)
+        request.answer(b"", 301, Location=f"/{'/'.join(rest)}")
 
     async def _loop(self, request: Request, rest: list[str]) -> None:
         request.answer(b"", 302, Location="/loop" if rest else "/loop/again")

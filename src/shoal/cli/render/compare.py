@@ -52,8 +52,8 @@ class RecordChanges:
         )
         if totals.unknown_gone:
             session.note(
-                f"Stage {', '.join(totals.unknown_gone)}: duplicates of earlier runs are dropped, so which of the older "
-                "records are gone is not known."
+                f"Stage {', '.join(totals.unknown_gone)}: duplicates of earlier runs are dropped, so which of the "
+                "older records are gone is not known."
             )
 
 

@@ -12,7 +12,6 @@ import typer
 
 from shoal.cli.render.session import Session
 from shoal.errors import NotFound, UsageError
-from shoal.service.lookup import LATEST
 
 Text = str | None
 
@@ -22,7 +21,7 @@ MAX_ID_DIGITS = 18  # more than any ledger counts to
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
-def _item_id(text: str) -> int:
+def parse_item_id(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise typer.BadParameter(f"{text!r} is no item's number; name an item by its key or URL with --key {text!r}.")
     if len(text) > MAX_ID_DIGITS:
@@ -34,7 +33,7 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
 OptionalRunName = Annotated[Text, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
 LatestRunName = Annotated[str, typer.Argument(metavar="RUN", help=LATEST_HELP, show_default=False)]
 ItemId = Annotated[
-    int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=_item_id)
+    int | None, typer.Argument(metavar="ITEM", help="The item's number.", show_default=False, parser=parse_item_id)
 ]
 ItemKey = Annotated[Text, typer.Option("--key", help="The item by its key or URL instead.")]
 
@@ -42,7 +41,7 @@ ItemKey = Annotated[Text, typer.Option("--key", help="The item by its key or URL
 def run_and_item(run: str, item: int | None) -> tuple[str, int | None]:
     """A single argument that is a number is an item of the newest run: no run has such an id."""
     if item is None and run.isascii() and run.isdigit():
-        return LATEST, _item_id(run)
+        return "latest", parse_item_id(run)
     return run, item
 
 

@@ -14,15 +14,19 @@ from shoal.observe.sinks import undelivered_lines
 from shoal.service.records import failure_records, run_record, sink_record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.model.run import Run
+    from shoal.observe.failures import Failures
     from shoal.service.begin import RunBusy, RunPlan, UrlSource
     from shoal.service.run import RunReport
     from shoal.worker.state import WorkSummary
 
 COUNTED = 100_000
 MAX_FAILURES = 5
+MAX_WARNINGS = 5
 
 
 def print_plan(
@@ -165,12 +169,19 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
                 "work": report.work,
                 "failures": failure_records(report.failures),
                 "failures_complete": report.failures.complete,
+                "coverage": report.coverage,
                 "sinks": [sink_record(sink) for sink in report.sinks],
             }
         )
         return
     if not session.quiet and report.work is not None:
         _print_figures(session, report, report.work)
+    for warning in report.coverage[:MAX_WARNINGS]:
+        session.complain(f"Check the field: {printable(warning.text)}.")
+    if len(report.coverage) > MAX_WARNINGS:
+        session.complain(f"And {pluralize(len(report.coverage) - MAX_WARNINGS, 'more field')}.")
+    if session.quiet:
+        print_deaths(session, counts.dead, _death_lines(report.failures))
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
@@ -187,19 +198,34 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
     session.data(
         f"  {format_ends(counts.done, counts.dead, counts.skipped)}, {counts.remaining} left; "
-        f"{pluralize(counts.results, 'record')}; "
-        f"{pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)"
+        f"{pluralize(counts.results, 'record')}"
     )
+    session.data(f"  {pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)")
     if keyed := keyed_records_text(counts):
         session.data(f"  records by key: {keyed}")
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")
-    for hook, dropped in work.dropped_records.items():
+    for hook, dropped in work.dropped_by_hooks.items():
         left_out = f"{pluralize(dropped.count, 'record')} {'was' if dropped.count == 1 else 'were'} dropped"
         session.data(f"  {left_out} by {hook}, the first: {printable(dropped.first)}")
-    for group in report.failures.groups[:MAX_FAILURES]:
-        session.data(f"  {group.items} dead: {group.outcome}, {group.display_text}")
+    for line in _death_lines(report.failures):
+        session.data(f"  {line}")
+
+
+def print_deaths(session: Session, dead: int, lines: Sequence[str]) -> None:
+    """With -q, on stderr: why items died. Otherwise the summary says it."""
+    if dead:
+        session.complain("\n  ".join([f"{pluralize(dead, 'item')} died:", *lines]))
+
+
+def _death_lines(failures: Failures) -> list[str]:
+    lines = [
+        f"{group.items} dead: {group.outcome}, {group.display_text}, last: {printable(group.last)}"
+        for group in failures.groups[:MAX_FAILURES]
+    ]
+    more = len(failures.groups) - MAX_FAILURES
+    return [*lines, f"and {pluralize(more, 'more kind')} of failure"] if more > 0 else lines
 
 
 def _print_next(session: Session, report: RunReport, resume_arguments: str, *, exported: bool) -> None:

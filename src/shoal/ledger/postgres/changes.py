@@ -27,7 +27,7 @@ class PostgresChanges(BaseChanges):
         runs, items = [run for run, _ in pairs], [item for _, item in pairs]
         # One more than asked for tells whether these are all.
         rows = await self._db.fetch(self._sql["changed_results"], runs, items, after_n, limit + 1, max_bytes)
-        found = [FoundResult(pair - 1, *rest) for pair, *rest, _ in rows[:limit]]
+        found: list[FoundResult] = [(pair - 1, *rest) for pair, *rest, _ in rows[:limit]]
         return found, not rows or len(found) == rows[0]["selected"]
 
     async def _move(

@@ -23,7 +23,6 @@ class PostgresCommits(BaseCommits):
         plain = all(end.decision is DONE or end.decision == DONE for end in finished) and not any(
             end.detail for end in finished
         )
-        results = [(end.lease.item, n, record) for end in finished for n, record in enumerate(end.records)]
         row = await self._db.row(
             self._sql["commit"],
             worker_no,
@@ -36,8 +35,8 @@ class PostgresCommits(BaseCommits):
             None if plain else none_if_empty([end.decision.error for end in finished]),
             [end.seconds for end in finished],
             None if plain else none_if_empty([detail_text(end) for end in finished]),
-            *([list(column) for column in zip(*results, strict=True)] if results else (None, None, None)),
-            *await self._follow_ups(finished),
+            *result_columns(finished),
+            *await follow_up_columns(self._catalog, finished),
             *key_columns(finished),
         )
         return CommitReport(
@@ -70,12 +69,18 @@ class PostgresCommits(BaseCommits):
         )
         return RedirectReply(VisitDecision(row["decision"]), row["same_as"])
 
-    async def _follow_ups(self, finished: Sequence[FinishedAttempt]) -> tuple[object, ...]:
-        queued = await prepare_follow_ups(self._catalog, finished)
-        if queued is None:
-            return (None,) * 14
-        columns, lanes = as_columns(queued)
-        return (queued.parents, *columns, *lanes)
+
+def result_columns(finished: Sequence[FinishedAttempt]) -> tuple[list[object] | None, ...]:
+    results = [(end.lease.item, n, record) for end in finished for n, record in enumerate(end.records)]
+    return tuple(list(column) for column in zip(*results, strict=True)) if results else (None,) * 3
+
+
+async def follow_up_columns(catalog: Catalog, finished: Sequence[FinishedAttempt]) -> tuple[object, ...]:
+    queued = await prepare_follow_ups(catalog, finished)
+    if queued is None:
+        return (None,) * 14
+    columns, lanes = as_columns(queued)
+    return (queued.parents, *columns, *lanes)
 
 
 def key_columns(finished: Sequence[FinishedAttempt]) -> tuple[list[object] | None, ...]:

@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from shoal.ledger.catalog import Catalog
+from shoal.ledger.postgres.commits import follow_up_columns, key_columns, result_columns
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.protocols import Reads
 from shoal.ledger.steering import BaseSteering
+from shoal.model.outcome import FinishedAttempt
+from shoal.model.views import ReplayReport
 
 RELEASE_BATCH = 1_000
 
@@ -37,6 +40,17 @@ class PostgresSteering(BaseSteering):
     async def _cancel(self, run_no: int, items: list[int], reason: str) -> int:
         ended: int = await self._db.value(self._sql["cancel_items"], run_no, items, reason)
         return ended
+
+    async def _replay(self, finished: FinishedAttempt, replay_id: str) -> ReplayReport:
+        lease = finished.lease
+        row = await self._db.row(
+            self._sql["replay_item"],
+            *(lease.run_no, lease.item, lease.epoch, replay_id, finished.seconds),
+            *result_columns([finished]),
+            *await follow_up_columns(self._catalog, [finished]),
+            *key_columns([finished]),
+        )
+        return ReplayReport(**dict(row))
 
     async def _record_event(
         self, run_no: int | None, by: str, action: str, subject: str, detail: dict[str, Any]

@@ -5,6 +5,11 @@
 select c.position, c.run, c.stage, c.records, c.replaced
 from shoal.result_change c where c.position > $1 order by c.position limit $2
 
+-- name: replaced_changes
+select c.position, r.id as run_id, c.items
+from shoal.result_change c join shoal.run r on r.no = c.run
+where c.replaced and c.position > $1 and c.position <= $2 order by c.position limit $3
+
 -- name: change_stage
 select g.name as stage, r.no, r.id as run_id, r.scraper
 from shoal.stage g join shoal.run r on r.no = g.run where g.id = $1 and r.state <> 'removed'

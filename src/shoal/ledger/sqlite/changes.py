@@ -27,12 +27,13 @@ class SqliteChanges(BaseChanges):
         def read(connection: sqlite3.Connection) -> tuple[list[FoundResult], bool]:
             found: list[FoundResult] = []
             size = 0
+            items = json_text([item for _, item in pairs])
             # One more than asked for tells whether these are all.
-            for row in connection.execute(self._sql["changed_results"], (json_text(pairs), after_n, limit + 1)):
+            for row in connection.execute(self._sql["changed_results"], (items, after_n, limit + 1)):
                 if len(found) == limit or size >= max_bytes:
                     return found, False
-                found.append(FoundResult(*row))
-                size += len(row["record"])
+                found.append(tuple(row))
+                size += len(row[5])
             return found, True
 
         return await self._db.read(read)

@@ -62,19 +62,13 @@ class SqliteCommits(BaseCommits):
 
     async def _commit(self, worker_no: int, finished: Sequence[FinishedAttempt]) -> CommitReport:
         all_done = all(end.decision == DONE and end.detail is None for end in finished)
-        results = {
-            f"{end.lease.item}:{n}": record
-            for end in finished
-            if not end.record_keys
-            for n, record in enumerate(end.records)
-        }
         queued = await prepare_follow_ups(self._catalog, finished)
         ends = _CommitBatch(
             len(finished),
             _done_text(finished) if all_done else _any_text(finished),
             all_done,
-            json_text(results) if results else None,
-            json_text({end.lease.item: len(end.records) for end in finished if end.records and not end.record_keys}),
+            plain_records(finished),
+            plain_counts(finished),
             keyed_records(finished),
             None if queued is None else as_batch(queued),
         )
@@ -148,18 +142,38 @@ def _visit_redirect(tx: Transaction, worker: int, visit: RedirectVisit, batch: I
     return RedirectReply(VisitDecision.DUPLICATE, same_as)
 
 
-def store_keyed(tx: Transaction, worker: int, keyed: KeyedRecords) -> int:
-    """Store the records of done items in temp.ended, each key once. Returns how many were dropped."""
+def store_keyed(tx: Transaction, worker: int | None, keyed: KeyedRecords) -> int:
+    """Store the records of items in temp.ended, each key once. Returns how many were dropped.
+
+    Without a worker it is a replay, which logs the change of the whole item itself.
+    """
     tx.run("commit_keyed", keyed.records, keyed.hashes)
     tx.run("commit_keyed_move")
     tx.run("commit_keyed_insert")
     tx.run("commit_keyed_lost")
     tx.run("commit_keyed_counts")
-    tx.run("commit_keyed_minutes", tx.now, worker)
-    tx.run("commit_keyed_changes", tx.now)
+    if worker is not None:
+        tx.run("commit_keyed_minutes", tx.now, worker)
+        tx.run("commit_keyed_changes", tx.now)
     dropped: int = tx.value("commit_keyed_dropped")
     tx.run("commit_keyed_end")
     return dropped
+
+
+def plain_records(finished: Sequence[FinishedAttempt]) -> str | None:
+    """The records without a key, {"item:n": record}; None when there are none."""
+    results = {
+        f"{end.lease.item}:{n}": record
+        for end in finished
+        if not end.record_keys
+        for n, record in enumerate(end.records)
+    }
+    return json_text(results) if results else None
+
+
+def plain_counts(finished: Sequence[FinishedAttempt]) -> str:
+    """How many records without a key there are, {"item": number}."""
+    return json_text({end.lease.item: len(end.records) for end in finished if end.records and not end.record_keys})
 
 
 def keyed_records(finished: Sequence[FinishedAttempt]) -> KeyedRecords | None:

@@ -15,6 +15,7 @@ from shoal.testing.conformance.lanes import LanesConformance
 from shoal.testing.conformance.reads import ReadsConformance
 from shoal.testing.conformance.record_keys import RecordKeysConformance
 from shoal.testing.conformance.redirects import RedirectsConformance
+from shoal.testing.conformance.replay import ReplayConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
 
@@ -32,6 +33,7 @@ class LedgerConformance(
     LaneDelayConformance,
     HostSlotConformance,
     SteeringConformance,
+    ReplayConformance,
     ReadsConformance,
     LocksConformance,
 ):

@@ -181,17 +181,16 @@ begin
             where r.hash is null
             returning item
         ),
-        per_item as materialized (
-            select d.item, d.run, d.queue, count(*) as records
-            from stored s join ended d on d.item = s.item group by d.item, d.run, d.queue
+        per_queue as materialized (
+            select d.run, d.queue, count(*) as records, array_agg(distinct s.item order by s.item) as items
+            from stored s join ended d on d.item = s.item group by d.run, d.queue
         ),
         delta as (
             insert into shoal.count_delta (at, queue, worker, results)
-            select t, p.queue, worker_no, sum(p.records) from per_item p group by p.queue
+            select t, p.queue, worker_no, p.records from per_queue p
         )
         insert into shoal.result_change (at, run, stage, records, items)
-        select t, p.run, k.stage, sum(p.records), array_agg(p.item order by p.item)
-        from per_item p join shoal.queue k on k.id = p.queue group by p.run, k.stage;
+        select t, p.run, k.stage, p.records, p.items from per_queue p join shoal.queue k on k.id = p.queue;
     end if;
 
     if f_parents is not null and ended_items is not null then

@@ -1,6 +1,7 @@
 -- Store the records that have a key, once per (space, hash), and count them. Records without a hash are left out, and
 -- those of items that are not in `done_items`. Returns how many were dropped. A record whose key is stored already is
--- dropped or, if it replaces, takes the place of the older one, which may be of another item, even of another run.
+-- dropped or, if it replaces, takes the place of the older one, which may be of another item, even of another run. An
+-- item's own older record, which only a replay finds, is always replaced. A replay has no worker, and logs its change.
 --
 -- Concurrent calls with the same keys wait for each other here, in the order of the keys, so they cannot deadlock: the
 -- first statement inserts or locks one row per key. Within a call the order of the arrays counts, as if each record came
@@ -49,7 +50,7 @@ begin
         select k.space, k.hash, x.*
         from (select distinct i.space, i.hash from input i) k
         cross join lateral (
-            select x.ctid as row, x.record::text as record,
+            select x.ctid as row, x.record::text as record, x.run, x.item,
                    (select i.queue from shoal.item i where i.run = x.run and i.id = x.item) as queue,
                    coalesce((select g.state from shoal.run g where g.no = x.run), 'removed') = 'removed' as is_gone
             from shoal.result x
@@ -60,11 +61,12 @@ begin
     judged as materialized (
         select i.*, o.is_gone, o.row as old_row,
                case when i.place = 1 and coalesce(o.is_gone, true) then 'new'
-                    when not i.replaces then 'dropped'
+                    when not i.replaces and (i.place > 1 or (o.run, o.item) <> (i.run, i.item)) then 'dropped'
                     when coalesce(i.before, o.record) = i.record::text then 'unchanged'
                     else 'changed' end as verdict,
                o.hash is null and (case when i.replaces then i.is_last else i.place = 1 end) as is_fresh,
-               o.hash is not null and ((i.replaces and i.is_last) or (not i.replaces and o.is_gone and i.place = 1))
+               o.hash is not null and case when i.replaces then i.is_last
+                                           else i.place = 1 and (o.is_gone or (o.run, o.item) = (i.run, i.item)) end
                    as takes_place
         from input i left join old o on o.space = i.space and o.hash = i.hash
     ),
@@ -94,7 +96,7 @@ begin
         select t, o.run, o.stage, sum(o.records), array_agg(o.item order by o.item)
         from (select j.run, k.stage, j.item, count(*) as records
               from judged j join shoal.queue k on k.id = j.queue
-              where j.is_fresh or j.takes_place group by j.run, k.stage, j.item) o
+              where worker_no is not null and (j.is_fresh or j.takes_place) group by j.run, k.stage, j.item) o
         group by o.run, o.stage
     )
     select count(*) filter (where j.verdict = 'dropped') into dropped from judged j;

@@ -1,4 +1,4 @@
--- functions: 11794ba9e28bd8ca
+-- functions: 5efffb8d69d174dc
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -232,6 +232,7 @@ create table shoal.result_change (
 create unique index result_change_position on shoal.result_change (position) where position is not null;
 create index result_change_new on shoal.result_change (id) where position is null;
 create index result_change_run on shoal.result_change (run, id);
+create index result_change_replaced on shoal.result_change (position) where replaced;
 
 -- Cursors into result_change by name: of sinks, and of exports that continue. Rows before `position` are done; of the
 -- row at `position` the records up to (item, n), or all of them when item is 0.

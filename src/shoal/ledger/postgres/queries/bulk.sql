@@ -18,6 +18,12 @@ where k.run = $1
 -- name: retry_items
 select shoal.retry_items($1::int, $2::bigint[])
 
+-- name: replay_item
+select * from shoal.replay_item($1::int, $2::bigint, $3::int, $4::text, $5::real, $6::bigint[], $7::int[], $8::json[],
+    $9::bigint[], $10::int[], $11::bytea[], $12::text[], $13::text[], $14::json[], $15::int[], $16::int[],
+    $17::float8[], $18::int[], $19::json[], $20::int2[], $21::text[], $22::int[],
+    $23::text[], $24::bytea[], $25::int[], $26::boolean[])
+
 -- name: leases_older_than
 select s.item, s.epoch from shoal.lease s
 where s.claimed_at <= shoal.clock() - make_interval(secs => $1) and ($2::int is null or s.run = $2)

@@ -234,6 +234,7 @@ create table result_change (
     items    text not null
 ) strict;
 create index result_change_run on result_change (run);
+create index result_change_replaced on result_change (position) where replaced;
 
 -- Cursors into result_change by name: of sinks, and of exports that continue. Rows before `position` are done; of the
 -- row at `position` the records up to (item, n), or all of them when item is 0.

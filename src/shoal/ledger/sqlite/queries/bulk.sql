@@ -331,8 +331,50 @@ select json_array(
     coalesce((select min(a.id) from asked a where a.sum >= ?3), (select max(o.id) from looked_at o)),
     (select json_group_array(a.id) from asked a where a.sum - a.n < ?3))
 
+-- name: replay_ended
+-- The item's end: state, epoch, queue, and the id of the replay that it is the result of.
+select o.state, o.epoch, o.queue, o.detail ->> 'replay' as replay
+from outcome o join run r on r.no = o.run where o.item = ?1 and o.run = ?2 and r.state <> 'removed'
+
+-- name: replay_history
+insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
+select o.item, o.epoch, o.claimed_at, o.ended_at, o.run, o.worker, o.seconds, o.outcome, o.error, o.detail
+from outcome o where o.item = ?1
+on conflict (item, epoch) do nothing
+
+-- name: replay_outcome
+update outcome
+set epoch = epoch + 1, worker = null, claimed_at = ?2, ended_at = ?2, seconds = ?3, state = 'done', outcome = 'done',
+    error = null, detail = json_object('replay', ?4)
+where item = ?1
+
+-- name: replay_renumber
+-- The older records get numbers below 0, so that the new ones find theirs free. What is still below 0 when they are
+-- stored was not yielded again.
+update result set n = -1 - n where run = ?1 and item = ?2
+
+-- name: replay_take
+insert into temp.ended (item, run, queue, kind) values (?1, ?2, ?3, 'done')
+
+-- name: replay_drop
+delete from result where run = ?1 and item = ?2 and n < 0
+
+-- name: replay_compact
+-- Numbers without gaps, so that a reader of the log knows that there are no others. Below 0 first: see replay_renumber.
+update result as r set n = -o.place
+from (select x.rowid as row, row_number() over (order by x.n) as place from result x where x.run = ?1 and x.item = ?2) o
+where r.rowid = o.row
+
+-- name: replay_change
+insert into result_change (run, stage, at, records, replaced, items)
+select ?1, k.stage, ?3, (select count(*) from result r where r.run = ?1 and r.item = ?2), 1, json_array(?2)
+from queue k where k.id = ?4
+
+-- name: replay_counts
+update queue_count set results = results - ?2, done = done + ?3, dead = dead - ?3 where queue = ?1
+
 -- name: reactivate_run
--- A run with a retried item becomes active again.
+-- A run with a retried item, or with new items of a replayed one, becomes active again.
 update run set state = 'active', finished_at = null, changed_at = ?2
 where no = ?1 and state in ('finished', 'cancelled')
 returning id

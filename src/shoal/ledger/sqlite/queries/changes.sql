@@ -8,19 +8,14 @@ select coalesce(max(c.position), 0) from result_change c
 select c.position, c.items from result_change c where c.position in (select value from json_each(?1))
 
 -- name: changed_results
--- Records of [run, item] pairs, in their order; of the first pair only those after n. The inner query reads the index
--- only, so that the caller can stop when it has enough bytes.
-select w.pair, r.item, r.n, i.key, i.url, r.record, r.record_key
-from (
-    select j.key as pair, x.n, x.rowid as place
-    from json_each(?1) j
-    cross join result x on x.run = j.value ->> 0 and x.item = j.value ->> 1
-    where j.key > 0 or x.n > ?2
-    order by j.key, x.n limit ?3
-) w
-cross join result r on r.rowid = w.place
-cross join item i on i.id = r.item
-order by w.pair, r.n
+-- Records of items, [id, ...], in their order; of the first item only those after n. Nested loops give this order without
+-- a sort, so that the caller can stop when it has enough bytes.
+select j.key, r.item, r.n, i.key, i.url, r.record, r.record_key
+from json_each(?1) j
+cross join item i on i.id = j.value
+cross join result r on r.run = i.run and r.item = i.id
+where j.key > 0 or r.n > ?2
+limit ?3
 
 -- name: change_lag
 -- Of a window of the log, so that it costs the same however far behind a cursor is.

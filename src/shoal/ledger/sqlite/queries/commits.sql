@@ -87,13 +87,14 @@ group by o.run, o.stage
 
 -- name: commit_keyed
 -- Records with a key, [item, n, space, key, replaces, record], and their hashes as one blob of 16 bytes each. Those of
--- done items with a valid lease are compared with the stored ones, in their order, as if each came in a commit of its own.
--- The records of a run that is being removed count as gone: their place is taken in any case.
+-- ended items with a valid lease are compared with the stored ones, in their order, as if each came in a commit of its own.
+-- The records of a run that is being removed count as gone: their place is taken in any case, as is that of an item's own
+-- older record, which only a replay finds.
 insert into temp.keyed (space, hash, item, n, run, queue, key, record, old_row, old_queue, is_gone, verdict, stored)
 with input as (
     select j.value ->> 2 as space, substr(?2, 1 + 16 * j.key, 16) as hash, j.key as ord, e.item, j.value ->> 1 as n,
            e.run, e.queue, j.value ->> 3 as key, j.value ->> 4 as replaces, j.value ->> 5 as record
-    from json_each(?1) j cross join temp.ended e on e.item = j.value ->> 0 where e.kind = 'done'
+    from json_each(?1) j cross join temp.ended e on e.item = j.value ->> 0 where e.kind in ('done', 'dead')
 ),
 placed as (
     select i.*, lag(i.record) over w as before, row_number() over w as place,
@@ -102,7 +103,7 @@ placed as (
 ),
 found as (
     select p.*, x.rowid as old_row, x.record as old_record, o.queue as old_queue,
-           coalesce(g.state, 'removed') = 'removed' as is_gone
+           coalesce(g.state, 'removed') = 'removed' as is_gone, coalesce(x.item = p.item, 0) as is_own
     from placed p
     left join result x on x.key_space = p.space and x.key_hash = p.hash and x.key_hash is not null
     left join item o on o.id = x.item
@@ -110,10 +111,10 @@ found as (
 )
 select f.space, f.hash, f.item, f.n, f.run, f.queue, f.key, f.record, f.old_row, f.old_queue, f.is_gone,
        case when f.place = 1 and f.is_gone then 'new'
-            when not f.replaces then 'dropped'
+            when not f.replaces and (f.place > 1 or not f.is_own) then 'dropped'
             when coalesce(f.before, f.old_record) = f.record then 'unchanged'
             else 'changed' end,
-       case when f.replaces then f.is_last else f.place = 1 and f.is_gone end
+       case when f.replaces then f.is_last else f.place = 1 and (f.is_gone or f.is_own) end
 from found f
 
 -- name: commit_keyed_move
