@@ -322,7 +322,7 @@ class PostgresSink:
             [record.run_id for record in kept],
             [record.item for record in kept],
             [record.n for record in kept],
-            [row_key(record) for record in kept],
+            [row_key(record, record.id) for record in kept],
         )
 
 
