@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -13,7 +14,7 @@ import msgspec
 
 from bench.figures import Report
 from bench.places import Place, open_ledger
-from bench.rounds import alternate, paired_ratio
+from bench.rounds import Contender, alternate, paired_ratio
 from bench.session import Effort, Session
 from shoal.config.settings import Settings
 from shoal.ledger.protocols import Ledger
@@ -55,11 +56,11 @@ def run(session: Session) -> Report:
     report = Report("sinks", "How fast do records reach a table?", {"records": records, "batch": 2_000})
     with session.postgres.empty() as target, _filled(session.places, records) as ledgers:
         rows = asyncio.run(_rows(ledgers[0]))
-        contenders = {
-            f"sink, ledger on {place.name}": lambda address=address: records / asyncio.run(_sink(address, target))
+        contenders: dict[str, Contender] = {
+            f"sink, ledger on {place.name}": partial(_sink_rate, address, target, records)
             for place, address in zip(session.places, ledgers, strict=True)
         }
-        contenders["bare COPY, one transaction"] = lambda: records / asyncio.run(_copy(target, rows, len(rows)))
+        contenders["bare COPY, one transaction"] = partial(_copy_rate, target, rows, len(rows))
         contenders["bare COPY, 2,000 rows a transaction"] = lambda: records / asyncio.run(_copy(target, rows, 2_000))
         rates = alternate(contenders, session.rounds)
     for name, samples in rates.items():
@@ -78,8 +79,8 @@ def _dead_sink(session: Session, report: Report) -> None:
     for place in session.places:
         rates = alternate(
             {
-                "without a sink": lambda place=place: items / _commit_seconds(place, items, with_sink=False),
-                "with a dead sink": lambda place=place: items / _commit_seconds(place, items, with_sink=True),
+                "without a sink": partial(_commit_rate, place, items, with_sink=False),
+                "with a dead sink": partial(_commit_rate, place, items, with_sink=True),
             },
             session.rounds,
         )
@@ -175,16 +176,24 @@ async def _copy(target: str, rows: Sequence[tuple[Any, ...]], batch: int) -> flo
         await connection.close()
 
 
-def _commit_seconds(place: Place, items: int, *, with_sink: bool) -> float:
+def _sink_rate(address: str, target: str, records: int) -> float:
+    return records / asyncio.run(_sink(address, target))
+
+
+def _copy_rate(target: str, rows: Sequence[tuple[Any, ...]], batch: int) -> float:
+    return len(rows) / asyncio.run(_copy(target, rows, batch))
+
+
+def _commit_rate(place: Place, items: int, *, with_sink: bool) -> float:
     with place.fresh() as address:
-        return asyncio.run(_commit(address, items, with_sink=with_sink))
+        return items / asyncio.run(_commit(address, items, with_sink=with_sink))
 
 
 async def _commit(address: str, items: int, *, with_sink: bool) -> float:
     """A process that claims and commits, with a thread beside it whose sink refuses every connection."""
     dead = sink_config(kind="webhook", url=f"http://127.0.0.1:{free_port()}/")
     settings = Settings(ledger=address, sinks={dead.name: dead})
-    thread = SinkThread(lambda: connect_ledger(settings), settings, log=SilentLog())  # type: ignore[arg-type]
+    thread = SinkThread(lambda: connect_ledger(settings), settings, log=SilentLog())
     if with_sink:
         thread.start()
     began = time.perf_counter()

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from shoal.errors import SinkFailed
+from shoal.notify.watch import AlertChecker, list_alerts
 from shoal.observe.sinks import read_sinks
 from shoal.sinks.delivery import sink_lock
 from shoal.testing.harness import LedgerHarness
-from tests.support.sinks import ListSink, deliver_all, delivery_to, settings_for, sink_config, store
+from tests.support.sinks import ListSink, SilentLog, deliver_all, delivery_to, settings_for, sink_config, store
 
 
 def numbers(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -195,3 +196,23 @@ async def test_kill_9_between_delivery_and_cursor_replaces_the_same_part(
     assert await deliver("live") == 0
     lines = [line for part in sorted(folder.iterdir()) for line in part.read_text().splitlines()]
     assert len(lines) == len(set(lines)) == 270
+
+
+async def test_a_sink_that_is_behind_is_an_alert(harness: LedgerHarness) -> None:
+    run = await harness.run()
+    await store(harness, run, numbers(10))
+    checker = AlertChecker(settings_for("x", CONFIG), by="test", log=SilentLog())
+    await checker.check_recent_runs(harness.ledger)
+    await harness.advance_clock(620)
+    delivery = delivery_to(CONFIG, lambda _: broken)
+    broken = ListSink()
+    broken.down = "connection refused"
+    with pytest.raises(SinkFailed):
+        await delivery.step(harness.ledger)
+    for _ in range(2):
+        await checker.check_recent_runs(harness.ledger)
+    raised = [alert for alert in await list_alerts(harness.ledger) if alert.alert.kind == "sink"]
+    assert [alert.alert.body.partition("\n")[0] for alert in raised] == [
+        "Sink target is 10m behind (10 records): connection refused."
+    ]
+    assert raised[0].alert.title == f"Shoal: shop has a sink that is behind (run {run.id})"

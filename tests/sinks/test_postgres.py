@@ -145,7 +145,14 @@ async def test_records_that_do_not_fit_are_set_aside_with_the_reason(
     await store(harness, run, [{"n": 1, "flag": True}])
     await deliver_all(delivery_to(config), harness.ledger)
     await witness.execute("alter table shop_page add constraint positive check (n > 0)")
-    bad = [{"n": "N/A"}, {"n": -5}, {"n": 10**30}, {"flag": "yes"}, {"text": "nul \0"}, {"x" * 64: 1}]
+    bad: list[dict[str, Any]] = [
+        {"n": "N/A"},
+        {"n": -5},
+        {"n": 10**30},
+        {"flag": "yes"},
+        {"text": "nul \0"},
+        {"x" * 64: 1},
+    ]
     await store(harness, run, [{"n": 2}, *bad, {"n": 3}], per_item=1)
     await deliver_all(delivery_to(config), harness.ledger)
     assert [row["n"] for row in await rows(witness)] == [1, 2, 3]

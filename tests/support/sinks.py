@@ -50,7 +50,7 @@ def settings_for(ledger: Path | str, *sinks: SinkConfig, **values: Any) -> Setti
 
 
 def delivery_to(config: SinkConfig, make: Callable[[SinkConfig], Sink] = make_sink, by: str = "test") -> Delivery:
-    log: Log = SilentLog()  # type: ignore[assignment]
+    log: Log = SilentLog()
     _OPENED.append(Delivery(config, make, by=by, log=log, secrets=config.secrets()))
     return _OPENED[-1]
 

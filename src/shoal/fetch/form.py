@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
@@ -55,7 +55,8 @@ _STANDARD_NAMES = {
 class ItemMaker(Protocol[T_co]):
     """What makes items: a stage."""
 
-    def item(self, target: str, **options: Any) -> T_co: ...
+    @property
+    def item(self) -> Callable[..., T_co]: ...
 
 
 class _Option:

@@ -183,7 +183,7 @@ _TITLE_VERB = {
     AlertKind.STALL: "stalled",
     AlertKind.ERRORS: "keeps failing",
     AlertKind.COVERAGE: "yields empty fields",
-    AlertKind.SINK: "is not delivered",
+    AlertKind.SINK: "has a sink that is behind",
 }
 
 

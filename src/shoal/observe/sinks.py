@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
 from shoal.config.settings import Settings
 from shoal.config.sinks import SinkConfig
+from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.changes import LOG_BEGIN, ChangeFilter
+from shoal.model.run import Run
 from shoal.observe.formatting import format_duration, pluralize
+
+WATCH_SECONDS = 2.0
 
 
 class SinkStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,3 +109,41 @@ def undelivered_lines(sinks: Sequence[SinkStatus]) -> list[str]:
             count = "1,000 records or more" if status.dead_letters >= 1000 else pluralize(status.dead_letters, "record")
             lines.append(f"Sink {status.name} refused {count}: see `shoal sinks dead {status.name}`.")
     return lines
+
+
+@asynccontextmanager
+async def watch_sinks(
+    ledger: Ledger, settings: Settings, run: Run, on_read: Callable[[list[SinkStatus]], object]
+) -> AsyncIterator[None]:
+    """For the length of a block, read the sinks of a run every two seconds; what they are behind is of that run."""
+
+    async def read() -> None:
+        while True:
+            with suppress(NotFound):
+                on_read([sink for sink in await read_sinks(ledger, settings, run_id=run.id) if sink.gets(run.scraper)])
+            await asyncio.sleep(WATCH_SECONDS)
+
+    reading = asyncio.create_task(read()) if settings.sinks else None
+    try:
+        yield
+    finally:
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
+class SinkLines:
+    """Says when a sink begins to fail and when it takes records again."""
+
+    def __init__(self, print_line: Callable[[str], object]) -> None:
+        self._print_line = print_line
+        self._failing: set[str] = set()
+
+    def update(self, sinks: Sequence[SinkStatus]) -> None:
+        for sink in sinks:
+            if sink.error and sink.name not in self._failing:
+                self._failing.add(sink.name)
+                self._print_line(f"{sink.sentence}.")
+            elif not sink.error and sink.name in self._failing:
+                self._failing.discard(sink.name)
+                self._print_line(f"Sink {sink.name} takes records again.")
