@@ -13,12 +13,11 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import aio_pika
-import aiormq
-from aiormq.abc import DeliveredMessage
+from aio_pika import exceptions
 
 from shoal.errors import FeedUnavailable, UsageError
 from shoal.feeds.source import BrokerAddress, Message, Rejection
@@ -32,8 +31,10 @@ CALL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 15
 MAX_PREFETCH = 65_535
 CHECK_SECONDS = 5.0
+# What the client delivers, and its channels, are of types of a library below it.
+Delivered: TypeAlias = Any
 _YES = ("1", "yes", "true", "on")
-_LOST = (aiormq.exceptions.AMQPError, OSError, TimeoutError, RuntimeError)
+_LOST = (exceptions.AMQPError, OSError, TimeoutError, RuntimeError)
 # What the client logs about lost connections, the feed says itself, once.
 logging.getLogger("aiormq").addHandler(logging.NullHandler())
 logging.getLogger("aio_pika").addHandler(logging.NullHandler())
@@ -54,9 +55,9 @@ class AmqpSource:
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._publishing: aio_pika.abc.AbstractConnection | None = None
         self._publisher: aio_pika.abc.AbstractChannel | None = None
-        self._channel: aiormq.abc.AbstractChannel | None = None
+        self._channel: Any = None
         self._consumer: str | None = None
-        self._arrived: deque[DeliveredMessage] = deque()
+        self._arrived: deque[Delivered] = deque()
         self._changed = asyncio.Event()
         self._cancelled = False
         self._unsettled: set[int] = set()
@@ -117,7 +118,7 @@ class AmqpSource:
         mine = [rejection for rejection in rejections if rejection.message.ref.channel is self._channel]
         async with self._errors():
             for rejection in mine:
-                delivered: DeliveredMessage = rejection.message.ref
+                delivered: Delivered = rejection.message.ref
                 if self._dead_letter == REJECT:
                     await self._open_channel().basic_reject(_tag(delivered), requeue=False)
                     self._unsettled.discard(_tag(delivered))
@@ -162,7 +163,7 @@ class AmqpSource:
             parts = parts._replace(query=f"{joined}heartbeat={HEARTBEAT_SECONDS}")
         try:
             return await aio_pika.connect(parts.geturl(), timeout=CONNECT_SECONDS)
-        except aiormq.exceptions.ProbableAuthenticationError as error:
+        except exceptions.ProbableAuthenticationError as error:
             raise UsageError(
                 f"{self._address.shown} refuses the login.",
                 remedy="Put user and password into SHOAL_FEED_URL, as amqp://user:password@host/vhost?queue=NAME.",
@@ -173,10 +174,10 @@ class AmqpSource:
         channel = await connection.channel(publisher_confirms=False)
         try:
             await channel.declare_queue(self._queue, passive=True, timeout=CALL_SECONDS)
-        except aiormq.exceptions.ChannelNotFoundEntity:
+        except exceptions.ChannelNotFoundEntity:
             return False
-        except aiormq.exceptions.ChannelAccessRefused as error:
-            raise self._refused(self._queue) from error
+        except exceptions.ChannelClosed as error:
+            raise self._refused(self._queue, error) from error
         await channel.close()
         return True
 
@@ -185,26 +186,28 @@ class AmqpSource:
         channel = await connection.channel(publisher_confirms=False)
         try:
             await channel.declare_queue(queue, durable=True, timeout=CALL_SECONDS)
-        except aiormq.exceptions.ChannelPreconditionFailed:
+        except exceptions.ChannelPreconditionFailed:
             return
-        except aiormq.exceptions.ChannelAccessRefused as error:
-            raise self._refused(queue) from error
+        except exceptions.ChannelClosed as error:
+            raise self._refused(queue, error) from error
         await channel.close()
 
-    def _refused(self, queue: str) -> UsageError:
+    def _refused(self, queue: str, error: exceptions.ChannelClosed) -> Exception:
+        if "ACCESS_REFUSED" not in str(error):
+            return error
         return UsageError(
             f"{self._address.shown} does not let this user use the queue {queue!r}.",
             remedy=f"Grant it; &dead_letter={REJECT} in the address does without a queue of dead letters.",
         )
 
-    def _open_channel(self) -> aiormq.abc.AbstractChannel:
+    def _open_channel(self) -> Any:
         if self._cancelled:
             raise FeedUnavailable(f"The {self.name} was deleted.")
         if self._channel is None or self._channel.is_closed:
             raise FeedUnavailable(f"The connection to {self._address.shown} is lost.")
         return self._channel
 
-    async def _on_message(self, message: DeliveredMessage) -> None:
+    async def _on_message(self, message: Delivered) -> None:
         if message.channel is self._channel:
             self._arrived.append(message)
             self._changed.set()
@@ -213,7 +216,7 @@ class AmqpSource:
         self._cancelled = True
         self._changed.set()
 
-    async def _check_queue(self, channel: aiormq.abc.AbstractChannel) -> None:
+    async def _check_queue(self, channel: Any) -> None:
         """Now and then, while nothing arrives: a broker may forget a consumer without telling it."""
         now = asyncio.get_running_loop().time()
         if now - self._checked_at >= CHECK_SECONDS:
@@ -222,7 +225,7 @@ class AmqpSource:
             if not answer.consumer_count:
                 raise FeedUnavailable(f"The {self.name} lost its consumer.")
 
-    async def _publish(self, queue: str, delivered: DeliveredMessage, reason: str) -> None:
+    async def _publish(self, queue: str, delivered: Delivered, reason: str) -> None:
         if self._publisher is None or self._publisher.is_closed:
             if self._publishing is None or self._publishing.is_closed:
                 self._publishing = await self._connect()
@@ -260,7 +263,6 @@ class AmqpSource:
             raise FeedUnavailable(f"{self._address.shown} does not answer: {why.rstrip('.')}.") from error
 
 
-def _tag(delivered: DeliveredMessage) -> int:
-    tag = delivered.delivery_tag
-    assert tag is not None
+def _tag(delivered: Delivered) -> int:
+    tag: int = delivered.delivery_tag
     return tag
