@@ -361,6 +361,7 @@ class Feeder:
         self._stopping = asyncio.Event()
         self._waiting_for = ""
         self._backlog = 0
+        self._backlog_at = 0.0
         self._room = 0
         self._reported = 0
         self._progress_at = 0.0
@@ -404,6 +405,7 @@ class Feeder:
                 if self._dead.pending:
                     await self.sleep(ROOM_SECONDS[0])
                     continue
+                await self._refresh_backlog()
                 if self._source.ended:
                     return
                 if self._request.forever:
@@ -473,6 +475,15 @@ class Feeder:
             await self._ledger.runs.resume(run.id, by=self._request.by)
             report = await self._ledger.intake.enqueue(self.target.id, items)
         return report.enqueued, report.duplicates
+
+    async def _refresh_backlog(self) -> None:
+        """Read the backlog again now and then while nothing arrives."""
+        now = time.monotonic()
+        if self._backlog and now >= self._backlog_at + PROGRESS_SECONDS:
+            self._backlog_at = now
+            if (counts := await self._patiently(lambda: self._ledger.reads.stats(self.target.id))) is not None:
+                self._backlog = counts.remaining
+                self._room = max(self._room, self._request.backlog - self._backlog)
 
     async def _wait_for_room(self) -> None:
         """Read the backlog when the room that was left is used up; wait while there is none."""
