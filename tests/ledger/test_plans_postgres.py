@@ -29,7 +29,7 @@ BIG_TABLES = ("item", "ready", "waiting", "outcome", "delayed", "result", "attem
 CLAIM = "select * from shoal.claim($1::int, $2::int, $3::int[], $4::int[], $5::bigint[], $6::int[], $7::int)"
 COMMIT = """select * from shoal.commit($1::int, $2::bigint[], $3::int[], $4::int[], $5::text[], $6::text[],
     $7::float8[], null, $8::real[], null, null, null, null,
-    null, null, null, null, null, null, null, null, null, null, null, null)"""
+    null, null, null, null, null, null, null, null, null, null, null, null, null, null)"""
 
 
 class Probe:
