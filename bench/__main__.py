@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     drivers,
     enqueue,
+    feeds,
     fleet,
     growth,
     killed_jobs,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "fleet": fleet.run,
     "killed_jobs": killed_jobs.run,
     "sinks": sinks.run,
+    "feeds": feeds.run,
 }
 
 

@@ -34,7 +34,7 @@ def crawl(children: int, most: int = 10_000) -> tuple[int, list[str], int]:
         assert new.url is not None
         listed = "".join(f"<sitemap><loc>{new.url}{n}/</loc></sitemap>" for n in range(children))
         answer = Page.of(new.url, f"<sitemapindex>{listed}</sitemapindex>")
-        item = Item(new.url, payload=new.payload)
+        item = Item(new.url, payload=new.payload, depth=depth)
         function: Any = shop.stages["page.sitemap"].function
         todo += [(depth + 1, found) for found in function(answer, item, log)]
     return read, log.warned, deepest

@@ -64,19 +64,20 @@ def test_runs_are_compared_by_record_key(offers: Shoal) -> None:
     first = offers("run", "offers.py")
     assert "records by key: 4 new, 2 duplicates dropped" in first.stdout
     (run,) = lines(offers("runs", "ls", "--json"))
-    assert (run["results"], run["new_records"], run["dropped_records"]) == (4, 4, 2)
+    assert (run["records"], run["new_records"], run["dropped_records"]) == (4, 4, 2)
     (second,) = lines(offers("run", "offers.py", "--fresh", "--json", PRICE="3", PAGES="5"))
-    text = offers("runs", "compare", run["run"], second["run_id"])
+    text = offers("runs", "compare", run["run_id"], second["run_id"])
     assert text.returncode == 0
     assert 'new      "A4"' in text.stdout
     assert "    price: 2.0 -> 3.0" in text.stdout
     assert "Records: 1 new, 1 changed, 0 gone, 3 unchanged" in text.stdout
-    _, *changes, totals = lines(offers("runs", "compare", run["run"], "latest", "--json", "--exit-code"), code=1)
+    _, *changes, totals = lines(offers("runs", "compare", run["run_id"], "latest", "--json", "--exit-code"), code=1)
     assert {(change["change"], change["key"]) for change in changes} == {("new", '"A4"'), ("changed", '"A2"')}
     assert totals == {"kind": "records", "new": 1, "changed": 1, "gone": 0, "unchanged": 3, "unknown_gone": []}
-    back = lines(offers("runs", "compare", "latest", run["run"], "--json", "--limit", "0"))
+    assert "Records: 1 new, 1 changed" in offers("runs", "compare").stdout  # with the run before it
+    back = lines(offers("runs", "compare", "latest", run["run_id"], "--json", "--limit", "0"))
     assert (len(back), back[-1]["gone"]) == (2, 1)
-    assert len(lines(offers("runs", "compare", "latest", run["run"], "--json", "--no-records", "--exit-code"))) == 1
+    assert len(lines(offers("runs", "compare", "latest", run["run_id"], "--json", "--no-records", "--exit-code"))) == 1
 
 
 def test_replay_survives_a_kill_and_says_what_failed(offers: Shoal, site: Site) -> None:
@@ -93,7 +94,7 @@ def test_replay_survives_a_kill_and_says_what_failed(offers: Shoal, site: Site) 
     assert "no offer on this page" in failed.stderr
     assert prices(offers, run["run_id"])["A2"] == 9.0
     (summary,) = lines(offers("items", "replay", "latest", "2", "3", "-y", "--json", PRICE="7"))
-    assert (summary["replayed"], summary["failed"], summary["run"]) == (2, 0, run["run_id"])
+    assert (summary["replayed"], summary["failed"], summary["run_id"]) == (2, 0, run["run_id"])
     assert prices(offers, run["run_id"]) == {"A1": 1.0, "A2": 7.0, "A3": 1.0, "shared": 0.0}
     (shown,) = lines(offers("items", "show", "latest", "2", "--json"))
     assert (shown["state"], len(shown["attempts"])) == ("done", 3)

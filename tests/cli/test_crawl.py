@@ -44,7 +44,7 @@ def test_skipped_items_are_counted_and_listed_and_are_no_failures(either: Projec
         3,
     )
     status = json.loads(either.shoal("status", "--json").stdout)
-    assert (status["skipped"], status["dead"], status["share"], status["ok"]) == (2, 0, 1.0, 1.0)
+    assert (status["skipped"], status["dead"], status["ended_share"], status["ok"]) == (2, 0, 1.0, 1.0)
     assert "skipped 2" in either.shoal("status", "latest").stdout
     assert "Retried: 1 item " in either.shoal("items", "retry", "latest", str(number), "--yes").stdout
     assert "Retried: 1 item " in either.shoal("items", "retry", "latest", "--state", "skipped", "--yes").stdout

@@ -156,7 +156,7 @@ def test_with_json_logs_every_line_on_stderr_is_json(
 
 
 def test_json_logs_are_asked_for_by_a_flag_or_in_a_file_that_is_broken(project: Project) -> None:
-    said = project.shoal("stats", "--set", "log_format=json", "-q", code=2)
+    said = project.shoal("enqueue", "--set", "log_format=json", "-q", code=2)
     assert json.loads(said.stderr.splitlines()[-1])["event"] == "Missing argument 'SCRAPER'."
     (project.folder / ".env").write_text("SHOAL_LOG_FORMAT='json'\nSHOAL_LEASE 5\n")
     (line,) = project.shoal("status", code=2).stderr.splitlines()

@@ -112,6 +112,7 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "try": ("books.py", "URL/page/2"),
         "runs pause": (active,),
         "runs resume": (active,),
+        "runs seal": (active,),
         "items retry": (active, "--yes"),
         "items replay": (finished, "5"),
         "items cancel": (active, "--limit", "1", "--yes"),

@@ -65,7 +65,7 @@ async def test_a_killed_download_goes_on_by_range_and_is_stored_once(either: Pro
     # It stalls behind five of six megabytes.
     site.answers["/big.iso"] = served = ServedFile(CONTENT, pause=lambda position: 60.0 if position >= 5 << 20 else 0.0)
     urls = project.urls([site.url("/")])
-    command = project.start("run", "shop.py", "--urls-file", urls)
+    command = project.start("run", "shop.py", "--urls-file", urls, SHOAL_LEASE="4")
     part = None
     for _ in range(3000):
         part = next(files.rglob("*.part"), None)
@@ -103,6 +103,12 @@ async def test_saving_stages_and_http_download(project: Project, site: Site) -> 
     assert (json.loads(first)["same"], json.loads(again)["same"]) == (False, True)
     _, none = await run(project, *by_hand, SHOAL_FILES="", code=1)
     assert "there is no folder for downloads: set `files`" in none
+    project.write(FILES.replace(", robots=False", ""))
+    site.answers["/robots.txt"] = reply("User-agent: *\nDisallow: /a", content_type="text/plain")
+    before = len(site.log)
+    _, forbidden = await run(project, *by_hand, code=1)
+    assert "robots.txt" in forbidden
+    assert [seen.path for seen in site.log[before:]] == ["/robots.txt"]
 
 
 SELECTORS = """

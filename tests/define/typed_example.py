@@ -3,9 +3,25 @@
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import assert_type
+from typing import Annotated, assert_type
 
-from shoal import Counts, Follow, Http, Item, Log, Page, Permanent, Run, Scraper, Stage
+from shoal import (
+    Article,
+    Counts,
+    Download,
+    Follow,
+    Http,
+    Item,
+    Log,
+    Page,
+    Permanent,
+    Run,
+    Scraper,
+    Stage,
+    css,
+    extract,
+    extract_all,
+)
 from shoal.model.item import NewItem
 
 
@@ -55,6 +71,31 @@ async def book(page: Page, item: Item, log: Log, shelf: Shelf, price: Decimal = 
     return Book(title, float(price))
 
 
+@dataclass
+class Shop:
+    name: Annotated[str, css("h1")]
+    rating: float = css(".rating", default=0.0)
+
+
+@books.stage(record=Shop, each=".shop")
+async def shops(page: Page) -> None: ...
+
+
+@books.stage(save="covers/{name}", max_bytes=1_000_000)
+async def cover(file: Download) -> dict[str, str]:
+    return {"path": file.path, "sha256": file.sha256}
+
+
+@books.stage
+async def search(page: Page, http: Http) -> AsyncIterator[NewItem | Article]:
+    form = page.form("#search")
+    yield assert_type(form.item(shops, {"q": "rake"}, submit="go"), NewItem)
+    found = await http.submit(form, {"q": "hoe"})
+    assert_type(extract_all(Shop, found, ".shop"), list[Shop])
+    assert_type(await http.download(page.join("/terms.pdf")), Download)
+    yield found.article()
+
+
 @books.stage
 def reviews(page: Page) -> Iterator[dict[str, str]]:
     for text in page.css("p.review::text").getall():
@@ -87,6 +128,7 @@ async def as_a_test_calls_them(page: Page, log: Log) -> None:
     assert_type(stage(page), AsyncIterator[NewItem])
     assert_type(listing(page=page), AsyncIterator[NewItem])
     assert_type(await book(page, Item(key="b"), log, Shelf()), Book)
+    assert_type(extract(Shop, page), Shop)
     assert_type(reviews(page), Iterator[dict[str, str]])
     assert_type(listing.item("https://shop.example/"), NewItem)
     assert_type(book.item(Item(key="b"), priority=1), NewItem)

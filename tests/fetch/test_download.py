@@ -237,6 +237,17 @@ async def test_offline_only_earlier_downloads_are_given_out(save: Saver, site: S
     assert len(site.log) == 1
 
 
+async def test_looking_for_an_earlier_download_keeps_an_unfinished_one(
+    save: Saver, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = ServedFile(CONTENT)
+    await broken_once(save, served, monkeypatch)
+    with pytest.raises(Permanent, match="has not been downloaded"):
+        await Saver(save.site, save.fetcher, Downloads(str(folder), offline=True))()
+    assert (await save()).sha256 == SHA256
+    assert offsets(served)[1] > 0
+
+
 async def test_a_body_that_is_shorter_than_announced_is_an_error(save: Saver, site: Site, folder: Path) -> None:
     site.answers["/f.bin"] = reply(CONTENT[:1000], Content_Length="1001", content_type="x/y", Connection="close")
     with pytest.raises(Transient, match="the connection closed early"):
@@ -455,3 +466,7 @@ async def test_an_object_store_gets_the_whole_file_or_nothing(
     with pytest.raises(StoreFailed, match="could not be stored"):
         await save(name="other/{name}")
     assert [path.suffix for path in partial.rglob("*.part")] == [".part"], "the file need not be fetched again"
+    asked = len(site.log)
+    with pytest.raises(StoreFailed, match="Downloads cannot be stored: "):
+        await Saver(site, fetcher, Downloads(f"s3://{BUCKET}/raw/", partial=tmp_path / "new"))()
+    assert len(site.log) == asked, "known before the file is fetched"

@@ -8,17 +8,18 @@ import random
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.ledger.postgres.database import Record
 from shoal.ledger.postgres.errors import ConnectionLost
 from shoal.ledger.postgres.ledger import PostgresLedger, open_postgres
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ClaimedItem, NewItem, prepare
+from shoal.model.item import ClaimedItem, Lease, NewItem, prepare
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import FinishedAttempt, RedirectVisit, VisitDecision
 from shoal.model.run import RunSpec, RunState, StageSpec
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.testing.harness import InjectedFault, LedgerHarness, done, retry, retry_on_fault, skipped, with_faults
+from shoal.testing.harness import InjectedFault, LedgerHarness, done, keyed, retry, retry_on_fault, skipped, with_faults
 
 ITEMS = 250
 SPEC = RunSpec(
@@ -209,3 +210,43 @@ async def test_lost_and_late_answers_are_hidden_from_callers(postgres_url: str, 
     await prove(ledger, run.id)
     assert min(wire.injected[kind] for kind in ("before", "after", "late")) > 5, wire.injected
     await ledger.close()
+
+
+async def store_keyed(ledger: Ledger, run_id: str, name: str, rng: random.Random) -> None:
+    """A worker whose items yield some of twenty records, first ones that stay and upserted ones, and replays a few."""
+    await retry_on_fault(lambda: ledger.workers.register(WorkerSpec(id=name, node="n", pid=1, lease_seconds=3600)))
+    run = await retry_on_fault(lambda: ledger.runs.get(run_id))
+    while (await retry_on_fault(lambda: ledger.reads.stats(run_id))).remaining:
+        try:
+            claimed = await ledger.claims.claim(name, Scope(run_ids=(run_id,)), 4)
+        except InjectedFault:
+            await retry_on_fault(lambda: ledger.claims.reconcile(name, []))
+            continue
+        ends = [
+            keyed(item, *((f"{kind}{rng.randrange(20)}", item.item) for _ in range(3)), replaces=kind == "last")
+            for item in claimed
+            for kind in (rng.choice(("first", "last")),)
+        ]
+        if ends:
+            report = await retry_on_fault(lambda ends=ends: ledger.commits.commit(name, ends))  # type: ignore[misc]
+            assert report.lost == ()
+            again = replace(ends[0], lease=Lease(ends[0].lease.item, ends[0].lease.epoch, run.no))
+            assert (await retry_on_fault(lambda again=again: ledger.steering.replay(again))).replayed  # type: ignore[misc]
+
+
+async def test_each_record_key_is_stored_once_whatever_fails(harness: LedgerHarness) -> None:
+    flaky, injected = with_faults(harness.ledger, rate=0.35, seed=5)
+    run = await harness.ledger.runs.create(SPEC)
+    await harness.ledger.intake.enqueue(run.id, [NewItem(key=f"k{n}") for n in range(120)])
+    rng = random.Random(5)
+    await asyncio.wait_for(asyncio.gather(*(store_keyed(flaky, run.id, f"w{n}", rng) for n in range(3))), timeout=120)
+    rows = (await harness.ledger.reads.results(run.id, limit=1_000)).rows
+    keys = Counter(row.record_key for row in rows)
+    assert set(keys.values()) == {1}
+    assert len(keys) > 30
+    counts = await harness.ledger.reads.stats(run.id)
+    assert (counts.done, counts.remaining, counts.results) == (120, 0, len(rows))
+    assert await harness.ledger.upkeep.audit() == []
+    for kind in ("before", "after", "timeout"):
+        assert injected[f"commits.commit {kind}"] > 0
+        assert injected[f"steering.replay {kind}"] > 0

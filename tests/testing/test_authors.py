@@ -16,10 +16,10 @@ import pytest
 from multidict import CIMultiDict
 
 import shoal.testing
-from shoal import Http, Item, Log, Page, Permanent, Request, Scraper, Throttled, css
+from shoal import Follow, Http, Item, Log, Page, Permanent, Request, Scraper, Throttled, css
 from shoal.errors import InvalidRecord, NotFound, UsageError
 from shoal.model.item import NewItem
-from shoal.testing import FakeHttp, LocalSite, RecordedLog, load_page, save_page, yielded_by
+from shoal.testing import FakeHttp, LocalSite, RecordedLog, followed_by, load_page, save_page, yielded_by
 from shoal.testing.fake_http import UnexpectedRequest
 from shoal.testing.saved_pages import find_page
 
@@ -94,6 +94,22 @@ def test_a_stage_gets_values_by_their_types() -> None:
     assert log.events == [("info", "found", {"page": PAGE.url, "links": 1})]
     assert yielded_by(listing, PAGE, Item(key="k"))[0]["key"] == "k"
     assert yielded_by(plain, PAGE, Database()) == yielded_by(plain, PAGE, database=Database()) == [{"title": "X"}]
+
+
+def test_links_that_a_handler_follows_lead_to_its_stage() -> None:
+    @scraper.stage(name="crawl")
+    async def crawl(page: Page) -> list[NewItem]:
+        return page.follow_links() + page.follow_links(to="listing", depth=2)
+
+    page = Page.of("http://shop.example/", '<a href="/a">A</a>')
+    assert yielded_by(crawl, page) == [crawl.item("http://shop.example/a"), listing.item("http://shop.example/a")]
+    ruled = Scraper("ruled")
+
+    @ruled.stage(follow=Follow(deny="/b", depth=3))
+    async def visit(page: Page) -> None: ...
+
+    assert followed_by(visit, page) == [visit.item("http://shop.example/a")]
+    assert followed_by(visit, page, depth=3) == followed_by(listing, page) == []
 
 
 async def test_it_works_inside_a_running_event_loop() -> None:

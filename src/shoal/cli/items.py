@@ -232,7 +232,7 @@ def replay(
     page is not stored, keeps its state and its results: exit 1.
     """
     from shoal.cli.scrapers import load_code_of_run
-    from shoal.service.replay import preview_replay, replay_items
+    from shoal.service.replay import check_can_replay, preview_replay, replay_items
 
     run, first = run_and_item(run, items[0] if items else None)
     items = items or ([] if first is None else [first])
@@ -243,6 +243,7 @@ def replay(
     overrule(session, {"store": store})
     preview = session.with_ledger(lambda ledger: preview_replay(ledger, run, which, key=key, limit=limit))
     code, settings = load_code_of_run(session, scraper, preview.run)
+    check_can_replay(code, settings, preview.run)
     _confirm(session, preview, "replayed", yes=yes)
     progress = session.progress("Replayed so far: {} items. If this is interrupted, the rest keeps its results.")
     with session.console() as console:
@@ -263,8 +264,7 @@ def replay(
 def _print_replay(session: Session, summary: ReplaySummary) -> None:
     run = summary.run
     if session.json:
-        facts = {name: getattr(summary, name) for name in summary.__struct_fields__ if name != "run"}
-        session.record({"run_id": run.id, **facts})
+        session.record(records.replay_record(summary))
         return
     dropped = f" ({summary.dropped_records} dropped as duplicates)" if summary.dropped_records else ""
     session.data(

@@ -119,8 +119,13 @@ def rm(session: Session, run: RunName, yes: Yes = False) -> None:
 @with_options
 def compare(
     session: Session,
-    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
-    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run to compare it with.")],
+    first: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help=f"{RUN_HELP} By default the one before OTHER.", show_default=False),
+    ] = None,
+    second: Annotated[
+        str, typer.Argument(metavar="[OTHER]", help="The run to compare it with; by default the newest.")
+    ] = LATEST,
     limit: Annotated[int, typer.Option(min=0, help="Show at most so many records that differ.")] = 20,
     records_too: Annotated[
         bool, typer.Option("--records/--no-records", help="Compare the records too: all of both runs are read.")

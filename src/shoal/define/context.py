@@ -276,7 +276,7 @@ class Http:
             await self._gate.on_throttled(ended)
         if check and ended is not None:
             # A handler may make many requests: the message names the one that failed.
-            ended.message = f"{method} {redacted(url)}: {ended.message}"
+            ended.message = f"{method} {redacted(request.url)}: {ended.message}"
             raise ended
         return page
 

@@ -43,6 +43,7 @@ class AmqpSource:
     """A consumer of one queue. Up to `prefetch` messages are held unacknowledged."""
 
     ended = False
+    receives_ahead = False  # the broker sends ahead by itself
 
     def __init__(self, address: BrokerAddress, *, prefetch: int) -> None:
         self._address = address

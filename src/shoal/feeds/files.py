@@ -72,6 +72,7 @@ class StdinSource:
     """The lines of standard input. They cannot be returned: what was read and not stored is lost with the process."""
 
     name = "standard input"
+    receives_ahead = False
 
     def __init__(self) -> None:
         self._file = FileIO(0, closefd=False)
@@ -165,6 +166,7 @@ class FolderSource:
     """The files that appear in a folder, one after another, the oldest first."""
 
     ended = False
+    receives_ahead = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -4,9 +4,9 @@ A stream: an entry has the fields of an item (`url`, `key`, `payload` as JSON ..
 Entries that a consumer received and did not acknowledge within `claim_after` seconds, because it died, are claimed by
 the others. Dead letters go to the stream `<name>:dead`, with the field `reason`.
 
-A list: messages are taken from its head (`RPUSH` adds to its tail) into a list of this consumer, and deleted from there
-when they are stored. Consumers sign in under `<name>:feeds`; what one that died has left is put back by the others.
-Dead letters go to the list `<name>:dead`, as JSON with `message` and `reason`.
+A list: messages are moved from its head (`RPUSH` adds to its tail) into a list for each batch, which is deleted when
+they are stored. `<name>:feeds` has the batches; those of a consumer that died are put back by the others. Dead letters
+go to the list `<name>:dead`, as JSON with `message` and `reason`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError, ResponseError, WatchError
+from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError, ResponseError
 
 from shoal.errors import FeedUnavailable, UsageError
 from shoal.feeds.source import BrokerAddress, Message, Rejection
@@ -56,6 +56,7 @@ class _RedisSource:
     """What streams and lists share: the connection, and errors."""
 
     ended = False
+    receives_ahead = True
 
     def __init__(self, address: BrokerAddress, key: str, kind: str) -> None:
         self._address = address
@@ -219,18 +220,21 @@ class RedisStreamSource(_RedisSource):
 
 
 class RedisListSource(_RedisSource):
-    """A consumer of a list, which moves messages into a list of its own first."""
+    """A consumer of a list, which moves messages into lists of its own first, one for each batch."""
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address, address.options["list"], "list")
         self._registry = f"{self._key}:feeds"
         self._lasts = max(1, int(self._claim_after))
+        self._batches = 0
+        self._open: dict[str, int] = {}
 
     async def open(self) -> None:
         self._connect()
+        self._open.clear()
         async with self._errors():
             # What this consumer received before a lost connection goes back first.
-            await self._put_back(self._consumer)
+            await self._put_back_own()
 
     async def receive(self, limit: int, seconds: float) -> list[Message]:
         loop = asyncio.get_running_loop()
@@ -240,86 +244,101 @@ class RedisListSource(_RedisSource):
                 if self._claim_is_due():
                     await self._recover()
                 waiting = await self._client.llen(self._key)
-                if waiting and (taken := await self._take(min(waiting, limit))):
-                    return [Message(body, body) for body in taken]
+                if waiting and (messages := await self._take(min(waiting, limit))):
+                    return messages
                 if loop.time() >= deadline:
                     return []
                 await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
                 pause = min(2 * pause, POLL_SECONDS[1])
 
     async def acknowledge(self, messages: Sequence[Message]) -> None:
-        if messages:
-            await self._remove([message.ref for message in messages], [])
+        await self._remove(messages, [])
 
     async def reject(self, rejections: Sequence[Rejection]) -> None:
-        if rejections:
-            dead = [_dead_letter(rejection) for rejection in rejections]
-            await self._remove([rejection.message.ref for rejection in rejections], dead)
+        dead = [_dead_letter(rejection) for rejection in rejections]
+        await self._remove([rejection.message for rejection in rejections], dead)
 
     async def pause(self) -> None:
         """Nothing is fetched ahead."""
 
     async def is_empty(self) -> bool:
         async with self._errors():
-            consumers = await self._client.smembers(self._registry)
-            keys = [self._key, *(self._held(consumer.decode()) for consumer in consumers)]
-            return not await self._client.exists(*keys)
+            return not await self._client.exists(self._key, self._registry)
 
     async def close(self) -> None:
         if self._redis is not None:
             with suppress(FeedUnavailable, UsageError):
                 async with self._errors(), asyncio.timeout(CONNECT_SECONDS):
-                    await self._put_back(self._consumer)
+                    await self._put_back_own()
         await self._disconnect()
 
-    def _held(self, consumer: str) -> str:
-        return f"{self._key}:held:{consumer}"
+    def _held(self, batch: str) -> str:
+        return f"{self._key}:held:{batch}"
 
     def _alive(self, consumer: str) -> str:
         return f"{self._key}:alive:{consumer}"
 
-    async def _take(self, count: int) -> list[bytes]:
-        """Sign in and move messages in one step, so that nothing is ever held by a consumer that nobody knows."""
+    async def _take(self, count: int) -> list[Message]:
+        """Register a batch and move messages in one step, so that nothing is ever held in a list that nobody knows."""
+        self._batches += 1
+        batch = f"{self._consumer}/{self._batches}"
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.sadd(self._registry, self._consumer)
+            pipe.sadd(self._registry, batch)
             pipe.set(self._alive(self._consumer), 1, ex=self._lasts)
             for _ in range(count):
-                pipe.lmove(self._key, self._held(self._consumer), "LEFT", "RIGHT")
+                pipe.lmove(self._key, self._held(batch), "LEFT", "RIGHT")
             answers = await pipe.execute()
-        return [body for body in answers[2:] if body is not None]
+        bodies = [body for body in answers[2:] if body is not None]
+        if not bodies:
+            await self._client.srem(self._registry, batch)
+        self._open[batch] = len(bodies)
+        return [Message(body, batch) for body in bodies]
 
-    async def _remove(self, bodies: Sequence[bytes], dead: Sequence[bytes]) -> None:
+    async def _remove(self, messages: Sequence[Message], dead: Sequence[bytes]) -> None:
+        by_batch: dict[str, list[bytes]] = {}
+        for message in messages:
+            by_batch.setdefault(message.ref, []).append(message.body)
         async with self._errors(), self._client.pipeline(transaction=True) as pipe:
             if dead:
                 pipe.rpush(self._dead, *dead)
-            for body in bodies:
-                # By value: if the others took this consumer for dead, its list is not what it was.
-                pipe.lrem(self._held(self._consumer), 1, body)
+            for batch, bodies in by_batch.items():
+                if self._open.get(batch) == len(bodies):
+                    pipe.unlink(self._held(batch))
+                    pipe.srem(self._registry, batch)
+                    continue
+                for body in bodies:
+                    pipe.lrem(self._held(batch), 1, body)
             await pipe.execute()
+        for batch, bodies in by_batch.items():
+            if (left := self._open.pop(batch, 0) - len(bodies)) > 0:
+                self._open[batch] = left
 
     async def _recover(self) -> None:
+        """Put back what dead consumers hold. A consumer signs in again with every batch."""
+        alive: dict[str, bool] = {}
         for name in await self._client.smembers(self._registry):
-            consumer = name.decode()
-            if consumer != self._consumer and not await self._client.exists(self._alive(consumer)):
-                await self._put_back(consumer)
+            batch = name.decode()
+            consumer = batch.rpartition("/")[0]
+            if consumer == self._consumer:
+                continue
+            if consumer not in alive:
+                alive[consumer] = bool(await self._client.exists(self._alive(consumer)))
+            if not alive[consumer]:
+                await self._put_back(batch)
 
-    async def _put_back(self, consumer: str) -> None:
-        """Move what a consumer holds back to the head of the list, and sign it out."""
-        while count := await self._client.llen(self._held(consumer)):
-            async with self._client.pipeline(transaction=True) as pipe:
-                for _ in range(min(count, 1_000)):
-                    pipe.lmove(self._held(consumer), self._key, "RIGHT", "LEFT")
-                await pipe.execute()
+    async def _put_back_own(self) -> None:
+        for name in await self._client.smembers(self._registry):
+            if name.decode().rpartition("/")[0] == self._consumer:
+                await self._put_back(name.decode())
+
+    async def _put_back(self, batch: str) -> None:
+        """Move the messages of a batch back to the head of the list, in their order. A batch never grows again."""
+        count = await self._client.llen(self._held(batch))
         async with self._client.pipeline(transaction=True) as pipe:
-            # A consumer that was only slow may take messages in this moment: then it stays signed in.
-            await pipe.watch(self._held(consumer))
-            if await pipe.llen(self._held(consumer)):
-                return
-            pipe.multi()
-            pipe.srem(self._registry, consumer)
-            pipe.delete(self._alive(consumer))
-            with suppress(WatchError):
-                await pipe.execute()
+            for _ in range(count):
+                pipe.lmove(self._held(batch), self._key, "RIGHT", "LEFT")
+            pipe.srem(self._registry, batch)
+            await pipe.execute()
 
 
 def _body(fields: Mapping[bytes, bytes]) -> bytes:

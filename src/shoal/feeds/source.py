@@ -55,6 +55,8 @@ class Source(Protocol):
     """
 
     name: str
+    receives_ahead: bool
+    """Whether `receive` may be called while earlier messages are stored and acknowledged."""
 
     @property
     def ended(self) -> bool:

@@ -134,7 +134,7 @@ class Downloads:
         self.place = place.rstrip("/") if is_object else str(Path(place).expanduser())
         self._partial = partial or Path(".shoal/files" if is_object else self.place) / ".partial"
         self._offline = offline
-        self._pruned = False
+        self._is_ready = False
         # Not the loop's own threads, which resolve host names.
         self._threads = ThreadRunner("shoal-download", max_threads=MAX_THREADS)
 
@@ -176,10 +176,19 @@ class Downloads:
 
     def _open(self, key: str) -> _PartialFile:
         with _write_errors(self._partial):
-            if not self._pruned:
-                self._pruned = True
+            if not self._is_ready:
                 _remove_stale(self._partial)
+                if storage.is_object_url(self.place) and not self._offline:
+                    self._check_bucket()
+                self._is_ready = True
             return _PartialFile(self._partial / key[:2], key)
+
+    def _check_bucket(self) -> None:
+        """A wrong bucket or login is reported before a large file has been fetched for nothing."""
+        try:
+            storage.check_writable(f"{self.place}/check")
+        except ShoalError as error:
+            raise StoreFailed(f"Downloads cannot be stored: {error.message}", remedy=error.remedy) from error
 
 
 class _Transfer:
@@ -457,6 +466,7 @@ class _PartialFile:
         self.received = 0
         self.finished = _read(self._finished_file, _decode_finished)
         self._hash = hashlib.sha256()
+        self._is_prepared = False
         self._is_stored = False
 
     @property
@@ -470,6 +480,7 @@ class _PartialFile:
 
     def prepare(self) -> None:
         """Use what an earlier attempt has left, if it can be continued."""
+        self._is_prepared = True
         state = _read(self._state_file, _decode_state) if self._is_shared else None
         if state is None or state.validator is None:
             self.reset()
@@ -545,12 +556,19 @@ class _PartialFile:
             if self._descriptor < 0:
                 return
             with suppress(OSError):
-                if self._is_stored or self.state.validator is None or not self.size or not self._is_shared:
+                if not self._can_be_continued():
                     self._data.unlink(missing_ok=True)
                     if self._is_shared:
                         self._state_file.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _can_be_continued(self) -> bool:
+        if self._is_stored or not self._is_shared:
+            return False
+        if not self._is_prepared:
+            return os.fstat(self._descriptor).st_size > 0  # as an earlier attempt has left it
+        return self.state.validator is not None and self.size > 0
 
     def __del__(self) -> None:
         # An attempt that was cancelled while its file was opened.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
@@ -31,6 +31,8 @@ T_co = TypeVar("T_co", covariant=True)
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 PLAIN = "text/plain"
+# The way up from each field is walked, so a deep page with very many of them would take minutes.
+MAX_CONTROLS = 10_000
 _NEW_LINE = re.compile(r"\r\n|\r|\n")
 _SPACES = re.compile(r"[ \t\n\f\r]+")
 _SUBMIT_TYPES = frozenset({"submit", "image"})
@@ -55,7 +57,8 @@ _STANDARD_NAMES = {
 class ItemMaker(Protocol[T_co]):
     """What makes items: a stage."""
 
-    def item(self, target: str, **options: Any) -> T_co: ...
+    @property
+    def item(self) -> Callable[..., T_co]: ...
 
 
 class _Option:
@@ -362,7 +365,9 @@ def _candidates(form: Any) -> Iterator[Any]:
     own_id = form.get("id")
     root = form.getroottree().getroot()
     is_first = own_id is not None and next((each for each in root.iter() if each.get("id") == own_id), None) is form
-    for element in root.iter("input", "select", "textarea", "button"):
+    for number, element in enumerate(root.iter("input", "select", "textarea", "button")):
+        if number >= MAX_CONTROLS:
+            raise Permanent(f"the page has more than {MAX_CONTROLS} form fields")
         owner = element.get("form")
         if owner is not None:
             if is_first and owner == own_id:

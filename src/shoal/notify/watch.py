@@ -47,6 +47,7 @@ MAX_RECENT_ALERTS = 300
 MAX_ALERTS_READ = 1_000
 MAX_EVENTS_READ = 50
 CHECK_LOCK = "alert-check"
+ALERT_RAISED = "alert raised"  # in the log
 RAISE_SECONDS = 60.0
 EVENT = "alert"
 NOT_SENT, SENDING, INTERRUPTED = "not sent", "being sent", "interrupted"
@@ -147,7 +148,7 @@ class AlertChecker:
             alert = await build_alert(ledger, run_id, condition, self._settings.secrets())
             await self._record_event(ledger, alert)
             log_event = self._log.debug if condition.kind is AlertKind.FINISH else self._log.warning
-            log_event("alert raised", kind=condition.kind.value, run=run_id, scraper=alert.scraper, why=condition.text)
+            log_event(ALERT_RAISED, kind=condition.kind.value, run=run_id, scraper=alert.scraper, why=condition.text)
         except BaseException:
             with suppress(LedgerError):
                 await ledger.locks.release(name, self._by)

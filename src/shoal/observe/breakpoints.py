@@ -20,7 +20,8 @@ class Breakpoints:
 
     What was passed to `on_prompt` is called before the prompt appears and after the code continues: displays make way,
     timeouts wait. One thread has a prompt at a time. Leaving the debugger (`q`, Ctrl-D) calls `on_quit`; the code goes
-    on, and later breakpoints are ignored. A hook of another debugger stays in place, as does `PYTHONBREAKPOINT`.
+    on, and later breakpoints are ignored. The debugger that `PYTHONBREAKPOINT` names is used instead, and keeps the
+    terminal, as nobody says when it is left. A hook that another program has installed stays in place.
     """
 
     def __init__(self, on_quit: Callback) -> None:
@@ -34,9 +35,10 @@ class Breakpoints:
         self._callbacks.append((enter, leave))
 
     def __enter__(self) -> Self:
-        self._installed = sys.breakpointhook is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
+        chosen = os.environ.get("PYTHONBREAKPOINT", "")
+        self._installed = sys.breakpointhook is sys.__breakpointhook__ and chosen != "0"
         if self._installed:
-            sys.breakpointhook = self._stop_here
+            sys.breakpointhook = self._hand_over if chosen else self._stop_here
         return self
 
     def __exit__(
@@ -53,6 +55,13 @@ class Breakpoints:
             self._leave()
         else:
             _debugger()(self._enter, self._leave, self._quit).set_trace(sys._getframe(1))
+
+    def _hand_over(self, *args: Any, **options: Any) -> Any:
+        if not self._quitting.is_set():
+            self._quitting.set()
+            for enter, _ in self._callbacks:
+                enter()
+        return sys.__breakpointhook__(*args, **options)
 
     def _enter(self) -> None:
         self._turn.acquire()

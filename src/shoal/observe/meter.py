@@ -75,12 +75,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`
 
-        The percentage is done of total; dead items are not done. There is none while the total grows.
+        The percentage is done of the items that are wanted: dead ones are not done, skipped ones are not wanted. There is
+        none while the total grows.
         """
         if self.total == 0 and not self.ended:
             return f"no items yet, waiting: {self.waiting_for}"
         ok = "-" if self.ok is None else format_percent(self.ok)
-        total = f" of {self.total} found" if self.total_grows else f"/{self.total} {format_percent(self.done_share)}"
+        wanted = self.total - self.skipped
+        total = f" of {wanted} found" if self.total_grows else f"/{wanted} {format_percent(self.done_share)}"
         head = f"done {self.done}{total} {format_rate(self.rate)} ok {ok}"
         skipped = f" skipped {self.skipped}" if self.skipped else ""
         if self.ended:
@@ -89,7 +91,9 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done_share(self) -> float:
-        return self.done / self.total if self.total else 0.0
+        """Done, of the items that are wanted: those that are not skipped."""
+        wanted = self.total - self.skipped
+        return self.done / wanted if wanted else 0.0
 
 
 class _Sample(NamedTuple):

@@ -112,11 +112,10 @@ class FeedProgress(Event, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """The numbers in one line."""
-        waits = f"; waiting for {self.waiting_for}" if self.waiting_for else ""
+        waits = f", waiting for {self.waiting_for}" if self.waiting_for else ""
         return (
-            f"feed: {pluralize(self.messages, 'message')} in, {self.enqueued:,} new, "
-            f"{pluralize(self.duplicates, 'duplicate')}, {pluralize(self.dead_letters, 'dead letter')}; "
-            f"backlog {self.backlog:,}{waits}"
+            f"feed: {self.messages:,} in, {self.enqueued:,} new, {pluralize(self.duplicates, 'duplicate')}, "
+            f"{pluralize(self.dead_letters, 'dead letter')}, backlog {self.backlog:,}{waits}"
         )
 
 

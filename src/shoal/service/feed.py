@@ -184,7 +184,7 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
                 summary = await _feed_and_work(ledger, scraper, settings, feeder, request, host, logs)
             else:
                 host.stop.attach(feeder.stop, feeder.stop)
-                async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS):
+                async with progress_events(ledger, run.id, host, every=PROGRESS_SECONDS):
                     with stop_signals(host):
                         await feeder.run()
                         if reply is not None:
@@ -361,10 +361,12 @@ class Feeder:
         self._stopping = asyncio.Event()
         self._waiting_for = ""
         self._backlog = 0
+        self._backlog_at = 0.0
         self._room = 0
         self._reported = 0
         self._progress_at = 0.0
         self._dead = _DeadLetters(source, self._say)
+        self._ahead: asyncio.Task[list[Message]] | None = None
 
     def stop(self) -> None:
         """Store what is being stored, return the rest, and end."""
@@ -377,6 +379,7 @@ class Feeder:
             await self._feed()
         finally:
             await self._drop_dead_letters()
+            await self._drop_ahead()
             await self._source.close()
             self._show(now=True)
         if not self._request.forever and not self.stopped:
@@ -386,14 +389,15 @@ class Feeder:
         idle_since = time.monotonic()
         while not self._stopping.is_set():
             self._show()
-            await self._wait_for_room()
+            if self._ahead is None:
+                await self._wait_for_room()
             if self._stopping.is_set():
                 return
             try:
                 if len(self._dead.pending) >= self._request.batch:
                     await self.sleep(RECEIVE_SECONDS)
                     continue
-                messages = await self._source.receive(min(self._room, self._request.batch), RECEIVE_SECONDS)
+                messages = await self._receive()
                 if messages:
                     await self._process(messages)
                     idle_since = time.monotonic()
@@ -401,6 +405,7 @@ class Feeder:
                 if self._dead.pending:
                     await self.sleep(ROOM_SECONDS[0])
                     continue
+                await self._refresh_backlog()
                 if self._source.ended:
                     return
                 if self._request.forever:
@@ -411,8 +416,24 @@ class Feeder:
                 await self._reopen(error)
                 idle_since = time.monotonic()
 
+    async def _receive(self) -> list[Message]:
+        """The next messages: those that were received ahead, if any."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            return await ahead
+        return await self._source.receive(min(self._room, self._request.batch), RECEIVE_SECONDS)
+
+    async def _drop_ahead(self) -> None:
+        """Forget what was received ahead: it is returned when the source is closed."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            await asyncio.gather(ahead, return_exceptions=True)
+
     async def _process(self, messages: Sequence[Message]) -> None:
-        """Store the items of these messages, then acknowledge them."""
+        """Store the items of these messages, then acknowledge them; meanwhile receive the next ones."""
+        room = min(self._room - len(messages), self._request.batch)
+        if self._source.receives_ahead and room > 0:
+            self._ahead = asyncio.create_task(self._source.receive(room, RECEIVE_SECONDS))
         good: list[Message] = []
         items: list[PreparedItem] = []
         bad: list[Rejection] = []
@@ -455,6 +476,15 @@ class Feeder:
             report = await self._ledger.intake.enqueue(self.target.id, items)
         return report.enqueued, report.duplicates
 
+    async def _refresh_backlog(self) -> None:
+        """Read the backlog again now and then while nothing arrives."""
+        now = time.monotonic()
+        if self._backlog and now >= self._backlog_at + PROGRESS_SECONDS:
+            self._backlog_at = now
+            if (counts := await self._patiently(lambda: self._ledger.reads.stats(self.target.id))) is not None:
+                self._backlog = counts.remaining
+                self._room = max(self._room, self._request.backlog - self._backlog)
+
     async def _wait_for_room(self) -> None:
         """Read the backlog when the room that was left is used up; wait while there is none."""
         if self._room > 0:
@@ -492,6 +522,7 @@ class Feeder:
             self._waiting_for = self._source.name
             self._show()
             await self._drop_dead_letters()
+            await self._drop_ahead()
             await self._source.close()
             await self.sleep(pause * (0.5 + random.random()))
             pause = min(2 * pause, BACKOFF_SECONDS[1])

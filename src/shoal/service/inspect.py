@@ -218,10 +218,29 @@ async def list_failures(ledger: Ledger, run: str, *, limit: int = 2_000) -> Fail
     return await read_failures(ledger, (await find_run(ledger, run)).id, limit=limit)
 
 
-async def compare_runs(ledger: Ledger, first: str, second: str) -> tuple[RunFigures, RunFigures]:
-    """Return the figures of two runs: counts, rate, share of successes and why items died."""
-    runs = await find_run(ledger, first), await find_run(ledger, second)
-    return await _figures(ledger, runs[0]), await _figures(ledger, runs[1])
+async def compare_runs(ledger: Ledger, first: str | None = None, second: str = LATEST) -> tuple[RunFigures, RunFigures]:
+    """Return the figures of two runs: counts, rate, share of successes and why items died.
+
+    Without `first` it is the scraper's run before the second.
+    """
+    later = await find_run(ledger, second)
+    earlier = await _run_before(ledger, later) if first is None else await find_run(ledger, first)
+    return await _figures(ledger, earlier), await _figures(ledger, later)
+
+
+async def _run_before(ledger: Ledger, run: Run) -> Run:
+    cursor = None
+    while True:
+        page = await ledger.runs.list(scraper=run.scraper, cursor=cursor, limit=RUNS_PAGE)
+        for other in page.rows:
+            if other.no < run.no:
+                return other
+        cursor = page.cursor
+        if cursor is None:
+            raise NotFound(
+                f"Run {run.id} is the first one of {run.scraper}: there is none to compare it with.",
+                remedy="Name two runs; `shoal runs ls` lists them.",
+            )
 
 
 async def _figures(ledger: Ledger, run: Run) -> RunFigures:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shoal.observe.meter import Reading
     from shoal.observe.sinks import SinkStatus
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
+    from shoal.service.replay import ReplaySummary
     from shoal.service.status import RunStatus, RunStatusDetail
 
 STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
@@ -75,6 +76,15 @@ def run_detail_record(detail: RunDetail) -> Record:
         "code_version": run.code_version,
         "settings": without_secret_settings(run.settings),
         "events": [event_record(event) for event in detail.events],
+    }
+
+
+def replay_record(summary: ReplaySummary) -> Record:
+    names = ("replayed", "failed", "skipped", "records", "dropped_records", "enqueued")
+    return {
+        "run_id": summary.run.id,
+        **{name: getattr(summary, name) for name in names},
+        "failures": [{"item_id": each.item, "name": each.name, "error": each.error} for each in summary.failures],
     }
 
 

@@ -91,15 +91,7 @@ async def replay_items(  # noqa: PLR0913 - most by keyword
     Raises UsageError without a page store, and for the code of another scraper.
     """
     found, which = await resolve_items(ledger, run, _check_states(which), key, _default_states(which, key))
-    if found.scraper != scraper.name:
-        raise UsageError(
-            f"The run {found.id} is one of {found.scraper}, not of {scraper.name}.", remedy="Name the right scraper."
-        )
-    if not settings.store:
-        raise UsageError(
-            "There is no page store, so there is nothing to replay from.",
-            remedy="Name the folder that the run kept its pages in with --store, or set `store`.",
-        )
+    check_can_replay(scraper, settings, found)
     fetcher = build_fetcher(settings, from_store=True)
     logs = open_run_logs(settings, found.id, host)
     attempts = build_attempts(scraper, fetcher, settings, log=logs.log.bind(run=found.id), from_store=True)
@@ -125,6 +117,19 @@ async def replay_items(  # noqa: PLR0913 - most by keyword
     if summary.replayed:
         await store_coverage(ledger, await ledger.runs.get(found.id))
     return summary
+
+
+def check_can_replay(scraper: Scraper, settings: Settings, run: Run) -> None:
+    """Raise UsageError without a page store, and for the code of another scraper."""
+    if run.scraper != scraper.name:
+        raise UsageError(
+            f"The run {run.id} is one of {run.scraper}, not of {scraper.name}.", remedy="Name the right scraper."
+        )
+    if not settings.store:
+        raise UsageError(
+            "There is no page store, so there is nothing to replay from.",
+            remedy="Name the folder that the run kept its pages in with --store, or set `store`.",
+        )
 
 
 class _Replay:

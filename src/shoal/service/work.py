@@ -27,6 +27,7 @@ from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 from shoal.notify.alert_thread import AlertThread
 from shoal.notify.delivery import check_addresses
+from shoal.notify.watch import ALERT_RAISED
 from shoal.observe.failures import FailureCount
 from shoal.observe.formatting import format_rate
 from shoal.observe.logs import Logs, open_logs
@@ -180,7 +181,8 @@ def open_run_logs(settings: Settings, name: str, host: Host) -> Logs:
     skips: tuple[str, ...] = ()
     if host.log_level is not None and settings.origins["log_level"].kind == "default":
         level = host.log_level
-        skips = (ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED) if host.shows_failures else ()
+        # The display and the summary say the same in fewer words.
+        skips = (ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED, ALERT_RAISED) if host.shows_failures else ()
     file = Path(settings.log_dir).expanduser() / f"{name}.log" if settings.log_dir else None
     return open_logs(
         format=settings.log_format,

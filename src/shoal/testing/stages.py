@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from shoal.define.context import Http, Item
+from shoal.define.follow import StageLinks
 from shoal.define.providers import FunctionKind, Provider, function_location
 from shoal.define.records import Output
 from shoal.define.stage import AnyStage, Stage
@@ -97,7 +98,18 @@ def _arguments(stage: AnyStage, values: Iterable[object], named: Mapping[str, ob
     for name, provider in providers.items():
         if name not in arguments:
             arguments[name] = _default(stage, name, provider, arguments)
+    _set_link_source(stage, arguments.values())
     return arguments
+
+
+def _set_link_source(stage: AnyStage, arguments: Iterable[Any]) -> None:
+    """Let `page.follow_links` lead to the stages of the scraper, as it does in an attempt."""
+    given = list(arguments)
+    sent = [value for value in given if isinstance(value, Page | Http)]
+    urls = [value.requested_url for value in sent if isinstance(value, Page)]
+    item = next((value for value in given if isinstance(value, Item)), Item(urls[0] if urls else None))
+    for value in sent:
+        value._link_source = StageLinks(stage, item)
 
 
 def _takes(provider: Provider, value: object) -> bool:

@@ -162,8 +162,11 @@ class AttemptRunner:
         if isinstance(error, Dropped):
             return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
         self.failure_log.log_handler_error(claimed, error)
+        if not is_programming_error(error):
+            return Transient(error_summary(error))
         # The code will not be different in the next attempt, so the page is not fetched again for it.
-        return (Permanent if is_programming_error(error) else Transient)(error_summary(error))
+        self.failure_log.record_programming_error(claimed)
+        return Permanent(error_summary(error))
 
     def running_attempts(self) -> list[tuple[Lease, float]]:
         """The running attempts and when each began, by the monotonic clock. Safe to call from another thread."""

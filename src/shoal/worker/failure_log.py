@@ -55,12 +55,19 @@ class FailureLog:
         self._skipped: set[str] = set()
         self._bugs: dict[str, int] = {}
         self._succeeded = False
+        self.broken_items: list[tuple[str, int]] = []
         self.dropped = 0
         self.first_dropped = ""
         self.dropped_records: dict[str, DroppedRecords] = {}
 
     def record_success(self) -> None:
         self._succeeded = True
+        self.broken_items.clear()
+
+    def record_programming_error(self, claimed: ClaimedItem) -> None:
+        """Remember an item that died of the author's code before anything succeeded: the code may be broken."""
+        if not self._succeeded and len(self.broken_items) < MAX_KINDS:
+            self.broken_items.append((claimed.run_id, claimed.item))
 
     def log_handler_error(self, claimed: ClaimedItem, error: BaseException) -> None:
         """Log an error of the author's code; its first occurrence with the traceback."""

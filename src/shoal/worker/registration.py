@@ -25,7 +25,7 @@ from shoal.model.outcome import (
     VisitDecision,
     clean_error,
 )
-from shoal.model.views import CommitReport, UpkeepReport
+from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import WorkerSpec, new_worker_id
 from shoal.worker.state import WorkerIdentity, WorkerOptions
 
@@ -143,6 +143,14 @@ class Registration:
         except WorkerLost:
             self.identity.mark_lost(worker)
             return 0
+
+    async def retry_items(self, items: Sequence[tuple[str, int]]) -> None:
+        """Make dead items of these runs ready again."""
+        by_run: dict[str, list[int]] = {}
+        for run_id, item in items:
+            by_run.setdefault(run_id, []).append(item)
+        for run_id, ids in by_run.items():
+            await self._ledger.steering.retry(run_id, ItemFilter(ids=tuple(ids)), by=self.identity.id)
 
     async def reconcile(self, known: Sequence[Lease]) -> None:
         """Give back every lease of this worker that is not among those known here."""

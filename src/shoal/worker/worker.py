@@ -187,6 +187,9 @@ class Worker:
         await asyncio.wait((flushed, committer), return_when=asyncio.FIRST_COMPLETED)
         if committer.done():
             committer.result()
+        if self._events.stop_reason is StopReason.BROKEN:
+            # They died of the error that stopped the worker: the corrected code gets them.
+            await self._registration.retry_items(self._attempts.failure_log.broken_items)
         await self._registration.deregister()
 
     async def _stop_claiming(self, claimer: asyncio.Task[None]) -> None:

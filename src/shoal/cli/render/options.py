@@ -12,7 +12,6 @@ import typer
 
 from shoal.cli.render.session import Session
 from shoal.errors import NotFound, UsageError
-from shoal.service.lookup import LATEST
 
 Text = str | None
 
@@ -42,7 +41,7 @@ ItemKey = Annotated[Text, typer.Option("--key", help="The item by its key or URL
 def run_and_item(run: str, item: int | None) -> tuple[str, int | None]:
     """A single argument that is a number is an item of the newest run: no run has such an id."""
     if item is None and run.isascii() and run.isdigit():
-        return LATEST, parse_item_id(run)
+        return "latest", parse_item_id(run)
     return run, item
 
 

@@ -63,9 +63,9 @@ where (l.taken, l.unstarted, l.waiting)
 limit 20
 
 -- name: audit_results
--- Law 2: only items that are done have results.
-select 'result of ' || r.item || ' which is not done' as detail
+-- Law 2: only items that are done, or that died and left records (`on_error`), have results.
+select 'result of ' || r.item || ' which has not ended' as detail
 from shoal.result r
-where not exists (select 1 from shoal.outcome o where o.run = r.run and o.item = r.item and o.state = 'done')
+where not exists (select 1 from shoal.outcome o where o.run = r.run and o.item = r.item and o.state in ('done', 'dead'))
   and not exists (select 1 from shoal.run n where n.no = r.run and n.state = 'removed')
 limit 20

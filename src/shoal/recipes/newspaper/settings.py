@@ -94,7 +94,7 @@ class Thumbnail(_StrictStruct, frozen=True):
     date: OneOrMore = ()
 
 
-class Article(_StrictStruct, frozen=True):
+class ArticleSelectors(_StrictStruct, frozen=True):
     """The fields of an article's own page."""
 
     body: OneOrMore
@@ -104,7 +104,7 @@ class Article(_StrictStruct, frozen=True):
 
 
 class Selectors(_StrictStruct, frozen=True):
-    article: Article
+    article: ArticleSelectors
     thumbnail: Thumbnail | None = None
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from shoal.errors import InvalidRecord
+from shoal.errors import InvalidRecord, UsageError
 from shoal.model.record_key import RecordScope
 from shoal.model.run import Run
 from shoal.testing.harness import LedgerHarness, done, keyed
@@ -196,6 +196,42 @@ class RecordKeysConformance:
         repeated = (batches * size - 1) * len(keys)
         assert (changed, dropped) == ((repeated, 0) if replaces else (0, repeated))
         await harness.check()
+
+    async def test_results_are_listed_by_their_keys_in_pages(self, harness: LedgerHarness) -> None:
+        """Both lists are in the same order in every run, so that two runs can be compared side by side."""
+        worker = await harness.worker()
+        by_record, by_item = [], []
+        for turn in (1, -1):
+            run = await harness.run("page", "other")
+            await harness.put(run, *[f"p{n}" for n in range(6)][::turn])
+            await harness.put(run, *[f"q{n}" for n in range(6)][::turn], stage="other")
+            ends = []
+            for item in await harness.claim(worker):
+                if item.stage == "page":
+                    ends.append(keyed(item, (f"{item.name}-a", 1), (f"{item.name}-b", 2)))
+                elif item.name != "q3":
+                    ends.append(done(item, '{"n":0}', '{"n":1}', '{"n":2}'))
+            await harness.commit(worker, *ends)
+            found: list[list[str]] = [[], []]
+            cursor: str | None = None
+            while True:
+                page = await harness.ledger.reads.results_by_record_key(run.id, cursor=cursor, limit=5)
+                found[0] += [str(row.row.record_key) for row in page.rows]
+                if (cursor := page.cursor) is None:
+                    break
+            while True:
+                page = await harness.ledger.reads.results_by_item_key(run.id, stage="other", cursor=cursor, limit=2)
+                found[1] += [f"{row.row.key}-{row.row.n}" for row in page.rows]
+                if (cursor := page.cursor) is None:
+                    break
+            by_record.append(found[0])
+            by_item.append(found[1])
+        assert by_record[0] == by_record[1]
+        assert sorted(by_record[0]) == sorted(f"p{n}-{end}" for n in range(6) for end in "ab")
+        assert by_item[0] == by_item[1]
+        assert sorted(by_item[0]) == sorted(f"q{n}-{at}" for n in (0, 1, 2, 4, 5) for at in range(3))
+        with pytest.raises(UsageError):
+            await harness.ledger.reads.results_by_record_key(run.id, cursor="nonsense")
 
     async def test_as_many_keys_as_records_or_none(self, harness: LedgerHarness) -> None:
         run = await harness.run()

@@ -19,6 +19,7 @@ declare
     t timestamptz;
     stage_no int;
     lane_no bigint;
+    passed bigint;
     target bigint;
     alias_of bigint;
     redirects boolean;
@@ -33,10 +34,10 @@ begin
     end if;
     select k.stage into stage_no from shoal.queue k where k.id = in_queue;
     if via is not null then
+        select i.id into passed from shoal.item i where i.stage = stage_no and i.key_hash = via;
         update shoal.outcome o set detail = json_build_object('same_as', item_no, 'redirects', true)
-        from shoal.item i
-        where i.stage = stage_no and i.key_hash = via and o.run = run_no and o.item = i.id
-          and o.epoch = 0 and o.outcome = 'duplicate' and (o.detail ->> 'same_as')::bigint = item_no;
+        where o.run = run_no and o.item = passed and o.epoch = 0 and o.outcome = 'duplicate'
+          and (o.detail ->> 'same_as')::bigint = item_no;
     end if;
 
     select i.id into target from shoal.item i where i.stage = stage_no and i.key_hash = hash;

@@ -1,6 +1,6 @@
 -- Replace the results of an item that ended as done or dead by those of a further attempt, and store its follow-ups; then
--- it is done. Nothing changes unless the item still has this epoch. `replay_id` is stored with the attempt, so that the
--- call may be repeated: then it answers as the first one did. New items make a finished or cancelled run active again.
+-- it is done. Nothing changes unless the item still has this epoch. `replay_id` is stored with the attempt, so that a
+-- call that is repeated knows that it took effect. New items make a finished or cancelled run active again.
 create or replace function shoal.replay_item(
     run_no int, item_id bigint, old_epoch int, replay_id text, took real,
     r_items bigint[], r_ns int[], r_records json[],
