@@ -114,7 +114,7 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "runs resume": (active,),
         "runs seal": (active,),
         "items retry": (active, "--yes"),
-        "items replay": (finished, "5"),
+        "items replay": (finished, "5", "--store", str(folder / "pages"), "--yes"),
         "items cancel": (active, "--limit", "1", "--yes"),
         "workers stop": (WORKER,),
         "release": ("--run", active, "--older-than", "0"),
