@@ -25,6 +25,7 @@ from shoal.config.settings import (
     STAGE_TYPES,
     Settings,
 )
+from shoal.config.sinks import SINK_TYPES
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
 from shoal.define.providers import BUILT_IN_PROVIDERS
 from shoal.define.stage import StageOptions
@@ -109,7 +110,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert default == written(getattr(defaults, name)), name
         for word in words_of(name):
             assert word in meaning, f"the row of {name} does not say {word}"
-    assert {*NAMES, "scrapers", "mode", "origins", "hidden"} == set(Settings.__struct_fields__)
+    not_settings = {"scrapers", "sinks", "mode", "origins", "hidden", "project", "ledger_above"}
+    assert {*NAMES, *not_settings} == set(Settings.__struct_fields__)
 
 
 def written(default: object) -> str:
@@ -190,6 +192,11 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
 
 def parameters(function: Callable[..., object]) -> set[str]:
     return {name for name in inspect.signature(function).parameters if name != "self"}
+
+
+def test_every_setting_of_sinks_is_documented() -> None:
+    text = section(text_of("howto/sinks.md"), "Settings")
+    assert [name for name in SINK_TYPES if f"`{name}`" not in text] == []
 
 
 def test_every_stage_option_is_in_the_reference_with_its_default() -> None:

@@ -94,6 +94,11 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
         return CURSOR_PREFIX + self.name
 
     @property
+    def is_files(self) -> bool:
+        """Whether it writes parts; a part may take any time, and nothing of it is seen before it is complete."""
+        return self.kind in _FILES
+
+    @property
     def batch_size(self) -> int:
         return self.batch or _DEFAULT_BATCH.get(self.kind, 500)
 

@@ -148,7 +148,7 @@ class Delivery:
 
     async def _may_wait(self, ledger: Ledger, page: ChangePage) -> bool:
         """Whether a file is not full and its oldest record not old enough."""
-        if self.config.kind not in ("jsonl", "parquet") or len(page.records) >= self.config.batch_size:
+        if not self.config.is_files or len(page.records) >= self.config.batch_size:
             return False
         lag = await ledger.changes.lag(self._stored or LOG_BEGIN, self.config.which)
         return lag.seconds < self.config.interval
@@ -204,7 +204,7 @@ class Delivery:
         try:
             if self._sink is None:
                 self._sink = self._make_sink(self.config)
-            async with asyncio.timeout(self.config.timeout):
+            async with asyncio.timeout(None if self.config.is_files else self.config.timeout):
                 await self._sink.deliver(batch)
         except RecordsRefused:
             raise
