@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.errors import NotFound, UnknownStage, UsageError
@@ -15,7 +16,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.changes import ChangeFilter
 from shoal.model.run import Run
 from shoal.service.lookup import find_selection
-from shoal.testing.harness import LedgerHarness
+from shoal.testing.harness import LedgerHarness, done
 from tests.support.export_shop import REVIEW, add, read_jsonl, read_parquet, stored
 
 SHOP = ChangeFilter(scrapers=("shop",))
@@ -215,26 +216,20 @@ async def test_what_a_name_means(either_harness: LedgerHarness) -> None:
         await find_selection(ledger, "shop", stage="nope")
 
 
-async def test_records_that_were_replaced_come_once(
-    either_harness: LedgerHarness, tmp_path: Path, place: Path | str
-) -> None:
+async def test_records_of_a_replayed_item_come_once(either_harness: LedgerHarness, tmp_path: Path) -> None:
     """In one export once, however often they were replaced before; in the next one again, with their new content."""
-    ledger = either_harness.ledger
-    run = await begun(ledger, {"n": 1}, {"n": 2})
-    path = str(tmp_path / "out-{n}.jsonl")
-    await replace_all(ledger, place)
-    first = await export_new(ledger, SHOP, path)
-    assert numbers(Path(first.path)) == [1, 2]
-    await add(ledger, run, [{"n": 3}], name="more")
-    await replace_all(ledger, place)
-    second = await export_new(ledger, SHOP, path)
-    assert sorted(numbers(Path(second.path))) == [1, 2, 3]
-
-
-async def replace_all(ledger: Ledger, place: Path | str) -> None:
-    """As if all items had been replayed, with the same records."""
-    schema, true = ("", "1") if isinstance(place, Path) else ("shoal.", "true")
-    await ledger.db.fetch(  # type: ignore[attr-defined]
-        f"insert into {schema}result_change (run, stage, at, records, replaced, items) "
-        f"select run, stage, at, records, {true}, items from {schema}result_change"
-    )
+    harness, path = either_harness, str(tmp_path / "out-{n}.jsonl")
+    run = await harness.run()
+    await harness.put(run, "a", "b")
+    worker = await harness.worker()
+    a, b = await harness.claim(worker)
+    await harness.commit(worker, done(a, '{"n":1}', '{"n":11}'), done(b, '{"n":2}'))
+    assert (await harness.ledger.steering.replay(done(a, '{"n":101}'))).replayed
+    first = await export_new(harness.ledger, SHOP, path)
+    assert numbers(Path(first.path)) == [101, 2]
+    end = done(a, '{"n":201}', '{"n":202}')
+    again = msgspec.structs.replace(end, lease=msgspec.structs.replace(end.lease, epoch=end.lease.epoch + 1))
+    assert (await harness.ledger.steering.replay(again)).replayed
+    second = await export_new(harness.ledger, SHOP, path)
+    assert numbers(Path(second.path)) == [201, 202]
+    assert (await export_new(harness.ledger, SHOP, path)).written is None

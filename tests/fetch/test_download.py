@@ -466,3 +466,7 @@ async def test_an_object_store_gets_the_whole_file_or_nothing(
     with pytest.raises(StoreFailed, match="could not be stored"):
         await save(name="other/{name}")
     assert [path.suffix for path in partial.rglob("*.part")] == [".part"], "the file need not be fetched again"
+    asked = len(site.log)
+    with pytest.raises(StoreFailed, match="Downloads cannot be stored: "):
+        await Saver(site, fetcher, Downloads(f"s3://{BUCKET}/raw/", partial=tmp_path / "new"))()
+    assert len(site.log) == asked, "known before the file is fetched"

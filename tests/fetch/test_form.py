@@ -251,3 +251,9 @@ def test_what_a_form_does_not_have_is_an_error_with_a_hint(asked: Any, message: 
 def test_a_form_that_sends_nothing_over_http(attributes: str) -> None:
     with pytest.raises(Permanent, match="the form on "):
         form("", attributes).request()
+
+
+def test_a_page_with_too_many_fields_is_refused() -> None:
+    with pytest.raises(Permanent, match="more than 10000 form fields"):
+        form("<input name=a>" * 10_001)
+    assert len(sent(form("<input name=a>" * 9_000).request())) == 9_000

@@ -48,7 +48,7 @@ def test_nothing_is_started_without_a_yes(project: Project) -> None:
         ("import nothing_like_it", [], 2, "scraper", "Correct"),
         (GATED, ["--ledger", "postgresql://nobody@127.0.0.1:1/none", "--set", "patience=0.1"], 3, "ledger", "Check"),
         (GATED, ["--log-dir", "gated.py"], 2, "logs", "--log-dir"),
-        (GATED, ["--run-id", "20200101_000000"], 5, "run", "Check the name"),
+        (GATED, ["--run-id", "20200101_000000"], 5, "run", "lists the runs"),
         (GATED.replace("gated.start", "list"), [], 2, "run", "--urls-file"),
         (GATED, ["--assign", "who.txt"], 2, "partitions", "Add the missing partitions"),
     ],

@@ -62,7 +62,7 @@ def alerts(project: Project, *arguments: str) -> list[dict[str, Any]]:
 
 
 def kinds_and_states(project: Project) -> list[tuple[str, str]]:
-    return [(alert["kind"], alert["told"]) for alert in alerts(project)]
+    return [(alert["kind"], alert["delivery"]) for alert in alerts(project)]
 
 
 def keeps_secrets(project: Project) -> bool:
@@ -160,7 +160,7 @@ def test_without_an_address_alerts_are_stored(project: Project) -> None:
     project.write(KEYS)
     project.shoal("run", "shop.py")
     (alert,) = alerts(project, "latest")
-    assert (alert["kind"], alert["told"], alert["scraper"]) == ("finish", "not sent", "shop")
+    assert (alert["kind"], alert["delivery"], alert["scraper"]) == ("finish", "not sent", "shop")
     events = json.loads(project.shoal("runs", "show", "latest", "--json").stdout)["events"]
     assert [event["subject"] for event in events if event["action"] == "alert"] == ["finish"]
     assert "finish" in project.shoal("alerts", "ls").stdout
@@ -266,7 +266,7 @@ def test_addresses_are_not_shown(project: Project, mailbox: Mailbox) -> None:
     said = project.shoal("config", "show", "--json", SHOAL_NOTIFY=mailbox.address).stdout
     shown = {row["name"]: row["value"] for row in map(json.loads, said.splitlines())}
     assert shown["notify"] == "mailto://***"
-    assert shown["notify_on"] == "finish failure stall errors coverage"
+    assert shown["notify_on"] == "finish failure stall errors coverage sink"
     assert PASSWORD not in said
 
 

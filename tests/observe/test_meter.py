@@ -144,6 +144,12 @@ def test_dead_items_are_not_done() -> None:
     assert (reading.share, reading.done_share) == (1.0, 25 / 301)
 
 
+def test_skipped_items_are_not_wanted() -> None:
+    reading = Meter().read(moment(state=RunState.FINISHED, done=60, dead=1, skipped=60), 0.0)
+    assert reading.line == "done 60/61 98% -/min ok 98% dead 1 skipped 60, finished"
+    assert (reading.share, reading.done_share) == (1.0, 60 / 61)
+
+
 def test_a_total_that_grows_has_no_percentage() -> None:
     meter = Meter()
     meter.read(moment(ready=50), 0.0)

@@ -316,13 +316,13 @@ async def test_links_that_a_handler_follows(crawl: Crawl) -> None:
         for item in page.follow_links(to="product", allow="/item/"):
             yield item
         if page.url.endswith("/"):
-            yield (await http.get(page.join("/more"))).follow_links(to=product)
+            yield (await http.get(page.join("/more"))).follow_links(to=crawl.scraper.stages["product"])
 
     async def product(page: Page, item: Item) -> AsyncIterator[dict[str, object]]:
         yield {"url": page.url, "depth": item.depth}
 
     crawl.scraper.stage(dedupe_redirects=True)(listing)
-    product = crawl.scraper.stage(product)  # type: ignore[assignment]
+    crawl.scraper.stage(product)
     routes = {
         "/": ["/1", "/old", "/item/a", "http://127.0.0.2/elsewhere"],
         "/1": ["/2", "/item/b"],

@@ -39,7 +39,7 @@ VERBS = {
     "alerts": Verb("shoal.cli.alerts", "List alerts, test addresses, raise alerts without a worker."),
     "watch": Verb("shoal.cli.watch", "Watch a run until it ends."),
     "stats": Verb("shoal.cli.stats", "Count a run's items by state."),
-    "runs": Verb("shoal.cli.runs", "List, show, pause, seal, resume, cancel, remove and compare runs."),
+    "runs": Verb("shoal.cli.runs", "List, show, pause, resume, seal, cancel, remove, compare runs."),
     "items": Verb("shoal.cli.items", "Find items, explain, retry, cancel and replay them."),
     "lanes": Verb("shoal.cli.lanes", "See and change limits and delays while it runs."),
     "workers": Verb("shoal.cli.workers", "List workers, drain them."),

@@ -134,7 +134,7 @@ class Downloads:
         self.place = place.rstrip("/") if is_object else str(Path(place).expanduser())
         self._partial = partial or Path(".shoal/files" if is_object else self.place) / ".partial"
         self._offline = offline
-        self._pruned = False
+        self._is_ready = False
         # Not the loop's own threads, which resolve host names.
         self._threads = ThreadRunner("shoal-download", max_threads=MAX_THREADS)
 
@@ -176,10 +176,19 @@ class Downloads:
 
     def _open(self, key: str) -> _PartialFile:
         with _write_errors(self._partial):
-            if not self._pruned:
-                self._pruned = True
+            if not self._is_ready:
                 _remove_stale(self._partial)
+                if storage.is_object_url(self.place) and not self._offline:
+                    self._check_bucket()
+                self._is_ready = True
             return _PartialFile(self._partial / key[:2], key)
+
+    def _check_bucket(self) -> None:
+        """A wrong bucket or login is reported before a large file has been fetched for nothing."""
+        try:
+            storage.check_writable(f"{self.place}/check")
+        except ShoalError as error:
+            raise StoreFailed(f"Downloads cannot be stored: {error.message}", remedy=error.remedy) from error
 
 
 class _Transfer:

@@ -31,6 +31,8 @@ T_co = TypeVar("T_co", covariant=True)
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 PLAIN = "text/plain"
+# The way up from each field is walked, so a deep page with very many of them would take minutes.
+MAX_CONTROLS = 10_000
 _NEW_LINE = re.compile(r"\r\n|\r|\n")
 _SPACES = re.compile(r"[ \t\n\f\r]+")
 _SUBMIT_TYPES = frozenset({"submit", "image"})
@@ -363,7 +365,9 @@ def _candidates(form: Any) -> Iterator[Any]:
     own_id = form.get("id")
     root = form.getroottree().getroot()
     is_first = own_id is not None and next((each for each in root.iter() if each.get("id") == own_id), None) is form
-    for element in root.iter("input", "select", "textarea", "button"):
+    for number, element in enumerate(root.iter("input", "select", "textarea", "button")):
+        if number >= MAX_CONTROLS:
+            raise Permanent(f"the page has more than {MAX_CONTROLS} form fields")
         owner = element.get("form")
         if owner is not None:
             if is_first and owner == own_id:

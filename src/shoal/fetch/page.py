@@ -255,7 +255,8 @@ class Page:
         prefixes = (prefix,) if isinstance(prefix, str) else tuple(prefix)
         rules = _link_filter(same_host, prefixes, allow, deny, depth, css, tuple(skip))
         source = self._link_source
-        found = rules.select(self, source and source.url, 0 if source is None else source.depth)
+        url, at_depth = (None, 0) if source is None else (source.url, source.depth)
+        found = rules.select(self, url, at_depth)
         if to is not None and not isinstance(to, str):
             return [to.item(url) for url in found]
         if source is not None:

@@ -75,8 +75,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> str:
         """`done 48210/120000 40% 312/min ok 97% waiting: host limit 61% dead 37 eta 3h40-4h30`
 
-        The percentage is done of the items that are wanted: dead ones are not done, skipped ones are not wanted. There is
-        none while the total grows.
+        The percentage is done of the items that are wanted: dead ones are not done, skipped ones are not wanted. While
+        the total grows there is none.
         """
         if self.total == 0 and not self.ended:
             return f"no items yet, waiting: {self.waiting_for}"

@@ -95,9 +95,7 @@ class PostgresSink:
             self._connection.terminate()
 
     async def _deliver(self, batch: SinkBatch) -> None:
-        groups: dict[str, list[ChangedRecord]] = {}
-        for record in newest_only(batch.records):
-            groups.setdefault(self._table_name(record.scraper, record.stage), []).append(record)
+        groups = self._grouped(newest_only(batch))
         replaced: dict[str, list[ReplacedItem]] = {}
         for item in batch.replaced:
             replaced.setdefault(self._table_name(item.scraper, item.stage), []).append(item)
@@ -121,6 +119,16 @@ class PostgresSink:
                 url, statement_cache_size=0, timeout=connect_timeout or self._config.timeout
             )
         return self._connection
+
+    def _grouped(self, records: Sequence[ChangedRecord]) -> dict[str, Sequence[ChangedRecord]]:
+        """The records by table; mostly there is one."""
+        stages = {(record.scraper, record.stage) for record in records}
+        if len(stages) == 1:
+            return {self._table_name(*stages.pop()): records}
+        groups: dict[str, list[ChangedRecord]] = {}
+        for record in records:
+            groups.setdefault(self._table_name(record.scraper, record.stage), []).append(record)
+        return dict(groups)
 
     def _table_name(self, scraper: str, stage: str) -> str:
         known = self._names.get((scraper, stage))
@@ -322,7 +330,7 @@ class PostgresSink:
             [record.run_id for record in kept],
             [record.item for record in kept],
             [record.n for record in kept],
-            [row_key(record) for record in kept],
+            [row_key(record, record.id) for record in kept],
         )
 
 

@@ -78,15 +78,18 @@ def envelope(record: ChangedRecord) -> Envelope:
     )
 
 
-def newest_only(records: Sequence[ChangedRecord]) -> Sequence[ChangedRecord]:
-    """Without records that a later one of the same batch replaces: the same key, or the same id."""
+def newest_only(batch: SinkBatch) -> Sequence[ChangedRecord]:
+    """The records without those that a later one replaces: the same key, or the same id of a replaced item."""
+    records = batch.records
+    if not batch.replaced and all(record.record_key is None for record in records):
+        return records
     newest = {
         (record.run_id, record.item, record.n)
         if record.record_key is None
         else (record.scraper, record.stage, record.record_key): record
         for record in records
     }
-    return list(newest.values()) if len(newest) < len(records) else records
+    return list(newest.values())
 
 
 def row_key(record: ChangedRecord, id: str) -> str:
