@@ -45,7 +45,7 @@ def test_a_feed_that_works_runs_to_the_end(either: Project, redis_server: RedisS
         )
         answer = json.loads(done.stdout)
         assert (answer["messages"], answer["enqueued"], answer["duplicates"]) == (22, 20, 1)
-        assert (answer["dead_letters"], answer["backlog"], answer["state"]) == (1, 0, "finished")
+        assert (answer["dead_letters"], answer["remaining"], answer["state"]) == (1, 0, "finished")
         assert sorted(visit.path for visit in site.visits() if visit.path != "/robots.txt") == sorted(
             f"/page/{n}" for n in range(1, 21)
         )
