@@ -25,6 +25,7 @@ class Sent(msgspec.Struct):
     query: str
     headers: dict[str, str]
     body: str
+    at: float
 
 
 class EchoSite:
@@ -54,7 +55,8 @@ class EchoSite:
             return web.Response(status=404)
         body = (await request.read()).decode()
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self.log.append(Sent(request.method, request.path, request.query_string, headers, body))
+        now = asyncio.get_running_loop().time()
+        self.log.append(Sent(request.method, request.path, request.query_string, headers, body, now))
         if request.path.startswith("/status/"):
             return web.Response(status=int(request.path.split("/")[2]), text="<h1>gone</h1>", content_type="text/html")
         return web.json_response({"method": request.method, "body": body, "query": request.query_string})
@@ -283,3 +285,22 @@ def test_an_error_inside_a_library_may_be_the_page_and_is_retried(site: EchoSite
     shop.start(f"{site.url}/ok")
     run(shop)
     assert len(site.log) == 2
+
+
+def test_the_default_pace_is_gentle_and_announced_once(site: EchoSite, capfd: pytest.CaptureFixture[str]) -> None:
+    """0.0.0.0 leads to this machine, but is not one of the names that say so."""
+    pages = Scraper("pages")
+
+    @pages.stage
+    async def page(page: Page):  # type: ignore[no-untyped-def]
+        yield {"url": page.url}
+
+    far = site.url.replace("127.0.0.1", "0.0.0.0")
+    pages.start(f"{far}/1", f"{far}/2", f"{site.url}/3")
+    report = pages.run(log_level="info")
+    assert report.counts.done == 3
+    first, second = (sent.at for sent in site.log if sent.headers["host"].startswith("0.0.0.0"))
+    assert second - first > 0.9
+    said = capfd.readouterr().err
+    assert said.count("no pace is set: the default is gentle") == 1
+    assert "seconds_between=1.0" in said
