@@ -52,6 +52,19 @@ def test_a_feed_that_works_runs_to_the_end(either: Project, redis_server: RedisS
     assert len(either.export()) == 20
 
 
+def test_a_killed_feed_that_had_read_everything_goes_on_with_its_items(project: Project) -> None:
+    project.write(CODE)
+    with Site() as site:
+        folder = project.folder / "in"
+        folder.mkdir()
+        (folder / "urls.txt").write_text("".join(f"{site.url}/page/{n}\n" for n in range(1, 6)))
+        feed = ("feed", str(folder), "shop.py", "--idle", "0", "--json", "-q")
+        project.shoal(*feed)  # it seals the run, and nobody works on it
+        again = json.loads(project.shoal(*feed, "--work").stdout)
+    assert (again["messages"], again["remaining"], again["state"]) == (0, 0, "finished")
+    assert len(project.export()) == 5
+
+
 @pytest.mark.parametrize("broker", ["rabbitmq", "redis_server"])
 def test_records_are_sent_back_to_the_broker(project: Project, broker: str, request: pytest.FixtureRequest) -> None:
     project.write(CODE)

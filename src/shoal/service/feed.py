@@ -253,7 +253,8 @@ async def _begin(
     """The run to feed, and whether it is an older one.
 
     By default it is the newest run if that is open; a sealed one belongs to somebody else, and a new run is made beside
-    it. With a worker in this process, single mode holds as for `shoal run`.
+    it. With a worker in this process it is the unfinished run, as for `shoal run`, also if it is sealed: an earlier feed
+    that was killed had perhaps read its source to the end, and only the items are left.
     """
     async with begin_lock(ledger, settings, scraper.name, owned=request.works):
         if request.works:
@@ -266,7 +267,7 @@ async def _begin(
             )
         else:
             plan = await plan_run(ledger, scraper, request.choice, ledger_name=settings.shown()["ledger"])
-        if request.choice is RunChoice.AUTO and plan.run is not None and plan.run.sealed:
+        if request.choice is RunChoice.AUTO and plan.run is not None and plan.run.sealed and not request.works:
             plan = RunPlan(run=None)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=request.by)
         await note_record_types(ledger, scraper, run.id)
