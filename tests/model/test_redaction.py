@@ -82,3 +82,17 @@ def test_settings_are_stored_without_secrets() -> None:
         "login": {"user": "me", "password": "***"},
         "own": "***",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"password": ["hunter2hunter2"]}', '{"password": "***"}'),
+        ('{"tokens": {"a": "hunter2hunter2"}, "n": 1}', '{"tokens": "***", "n": 1}'),
+        ("{'list': [{'token': 'hunter2hunter2'}]}", "{'list': [{'token': '***'}]}"),
+        ('headers={"Authorization": secret("API_KEY")}', 'headers={"Authorization": secret("API_KEY")}'),
+        ("{'Authorization': {'$secret': 'API_KEY'}}", "{'Authorization': {'$secret': 'API_KEY'}}"),
+    ],
+)
+def test_lists_objects_and_names_of_secrets(text: str, shown: str) -> None:
+    assert redacted(text) == shown

@@ -58,6 +58,8 @@ PlainText = Annotated[str, Meta(min_length=1, max_length=500, pattern=rf"\A{PLAI
 VariableName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable")
 ]
+# Shorter parts of a webhook's path are words.
+MIN_TOKEN_LENGTH = 16
 
 
 class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,8 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind in _FILES:
             return redacted(self.path or "")
         if self.kind == "webhook" and self.url:  # the path of a webhook is often its token
-            return f"{urlsplit(self.url).scheme}://{urlsplit(self.url).hostname}/..."
+            parts = urlsplit(self.url)
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/..."
         return redacted_address(self.url) if self.url else f"${self.url_env}"
 
     def shown(self) -> dict[str, Any]:
@@ -126,7 +129,8 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
         parts = urlsplit(self.url or "")
         words |= {parts.password or "", unquote(parts.password or "")}
         if self.kind == "webhook" and len(parts.path) > 1:
-            words |= {self.url or "", parts.path.strip("/")}
+            tokens = (part for part in parts.path.split("/") if len(part) >= MIN_TOKEN_LENGTH)
+            words |= {self.url or "", *tokens}
         return tuple(
             word for word in sorted({*words, *(quote(word, safe="") for word in words)}, key=len)[::-1] if word
         )

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 from multidict import CIMultiDict
 
-from shoal.errors import Permanent, SecretMissing, Throttled
+from shoal.errors import AttemptEnded, Permanent, SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
 from shoal.fetch.page import Fetcher, LinkSource, Page, Request, RequestGate
@@ -237,16 +237,21 @@ class Http:
         async with self._one_at_a_time:
             if self._hooks is not None:
                 request = await self._hooks.before_request(request)
-            return await self._downloads.save(
-                self._fetcher,
-                request,
-                gate=self._gate,
-                jar=self._jar,
-                name=name,
-                max_bytes=max_bytes,
-                sha256=sha256,
-                deadline=self._deadline,
-            )
+            try:
+                return await self._downloads.save(
+                    self._fetcher,
+                    request,
+                    gate=self._gate,
+                    jar=self._jar,
+                    name=name,
+                    max_bytes=max_bytes,
+                    sha256=sha256,
+                    deadline=self._deadline,
+                )
+            except AttemptEnded as ended:
+                if (shown := redacted(request.url)) not in ended.message:
+                    ended.message = f"GET {shown}: {ended.message}"
+                raise
 
     async def request(
         self,

@@ -54,7 +54,7 @@ class FileStore:
     """The last good copy of each page. Files are written atomically, so a crash leaves no partial file."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     async def get(self, url: str) -> Page | None:
         """The stored page of this URL; None if there is none, or if its file is not valid."""
@@ -80,7 +80,7 @@ class FileStore:
 
     def _path(self, url: str) -> Path:
         name = key_hash(url_key(url)).hex()
-        return self._folder / name[:2] / name[2:4] / name
+        return self.folder / name[:2] / name[2:4] / name
 
 
 def _load(path: Path, key: str) -> Page | None:
@@ -198,7 +198,7 @@ class StoreOnlyFetcher:
                 raise Permanent(error.message) from None
         if page is None:
             what = request.url if request.method.upper() == "GET" else f"{request.method} {request.url}"
-            raise Permanent(f"{what} is not in the store; fetch it once without --from-store")
+            raise Permanent(f"{what} is not in the store {self._store.folder}: fetch it once with --store")
         if max_body is not None and len(page.body) > max_body:
             raise too_large_error(request.url, max_body)
         return await reserve_page_memory(page)
@@ -206,7 +206,7 @@ class StoreOnlyFetcher:
     def stream(
         self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
     ) -> AbstractAsyncContextManager[ResponseStream]:
-        raise Permanent(f"{request.url} is not in the store; fetch it once without --from-store")
+        raise Permanent(f"{request.url} is not in the store {self._store.folder}: fetch it once with --store")
 
     async def close(self) -> None:
         return None

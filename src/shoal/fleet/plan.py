@@ -126,9 +126,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of some partitions of a run. `busy`: items of any partition of the run are leased."""
+    """Items of some partitions of a run. `wanted`: all but the skipped ones. `busy`: items of any partition of the run
+    are leased.
+    """
 
     total: int = 0
+    wanted: int = 0
     remaining: int = 0
     dead: int = 0
     busy: bool = False
@@ -166,6 +169,7 @@ async def read_partition_totals(ledger: Ledger, run_id: str, assignment: Partiti
     mine = [row.counts for row in rows if row.partition in own]
     return PartitionTotals(
         total=sum(counts.total for counts in mine),
+        wanted=sum(counts.wanted for counts in mine),
         remaining=sum(counts.remaining for counts in mine),
         dead=sum(counts.dead for counts in mine),
         busy=any(row.counts.leased for row in rows),

@@ -39,7 +39,12 @@ _QUERY = re.compile(r"(?<=[?&;])([A-Za-z_][\w.\-\[\]]{0,99})=([^&;\s\"'<>#]+)")
 _PAIR = re.compile(
     r"(?<![\w.%-])([A-Za-z_][\w.-]{0,99})(\s?=\s?)('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\"']?[^\s&;,\"'<>)\]}]+)"
 )
-_FIELD = re.compile(r"([\"'])([A-Za-z_][\w.-]{0,99})\1(\s*:\s*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,}\]\"']+)")
+_FIELD = re.compile(
+    r"([\"'])([A-Za-z_][\w.-]{0,99})\1(\s*:\s*)"
+    r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|secret\([^)]*\)|\[[^\]]*\]?|\{[^}]*\}?|[^\s,}\]\"'\[{]+)"
+)
+# How a request stores a secret by name.
+_SECRET_MARK = re.compile(r"\{\s*[\"']\$secret[\"']")
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-(?:[\w-]*-)?(?:key|token|auth|secret|signature))(\s*:\s*)"
     r"([^\r\n\"']+)",
@@ -140,7 +145,9 @@ def is_secret_field(name: object, value: Any, *, bare_key: bool = False) -> bool
         value is not None
         and not isinstance(value, bool)
         and value not in ("", HIDDEN)
+        and not (isinstance(value, Mapping) and "$secret" in value)
         and isinstance(name, str)
+        and name != "$secret"
         and is_secret_name(name, bare_key=bare_key)
     )
 
@@ -165,6 +172,10 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_field(found: re.Match[str]) -> str:
+    if found[4].startswith("secret(") or _SECRET_MARK.match(found[4]) is not None:
+        return found[0]  # a name, not a value
+    if found[4][0] in "[{" and not is_secret_name(found[2]):
+        return found[0][: found.start(4) - found.start()] + _FIELD.sub(_without_field, found[4])
     if not is_secret_name(found[2]) or found[4] in ("null", "None", "true", "false", "True", "False", '""', "''"):
         return found[0]
     quote = found[4][0] if found[4][0] in "\"'" else found[1]

@@ -43,6 +43,11 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     dropped_records: int = 0
 
     @property
+    def wanted(self) -> int:
+        """All but the skipped ones: what a share of dead or done items is of."""
+        return self.total - self.skipped
+
+    @property
     def pending(self) -> int:
         return self.ready + self.waiting + self.delayed
 

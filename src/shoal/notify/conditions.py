@@ -92,7 +92,7 @@ def end_condition(run: Run, counts: Counts, rules: AlertRules) -> AlertCondition
             AlertKind.FAILURE,
             f"The run was cancelled after {took}, with {pluralize(counts.cancelled, 'item')} open.",
         )
-    elif (allowed := NO_DEAD if _is_collection(run) else rules.max_dead).exceeded(counts.dead, counts.total):
+    elif (allowed := NO_DEAD if _is_collection(run) else rules.max_dead).exceeded(counts.dead, counts.wanted):
         kind = AlertKind.FAILURE
         text = f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}."
     else:

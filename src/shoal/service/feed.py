@@ -139,7 +139,7 @@ class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def too_many_dead(self) -> bool:
         """Whether more items are dead than the setting `max_dead` allows."""
-        return self.settings.max_dead.exceeded(self.counts.dead, self.counts.total)
+        return self.settings.max_dead.exceeded(self.counts.dead, self.counts.wanted)
 
 
 async def feed(scraper: Scraper, settings: Settings, request: FeedRequest, host: Host) -> FeedReport:
@@ -253,8 +253,8 @@ async def _begin(
     """The run to feed, and whether it is an older one.
 
     By default it is the newest run if that is open; a sealed one belongs to somebody else, and a new run is made beside
-    it. With a worker in this process it is the unfinished run, as for `shoal run`, also if it is sealed: an earlier feed
-    that was killed had perhaps read its source to the end, and only the items are left.
+    it. With a worker in this process it is the unfinished run, as for `shoal run`, also if it is sealed: an earlier
+    feed that was killed had perhaps read its source to the end, and only the items are left.
     """
     async with begin_lock(ledger, settings, scraper.name, owned=request.works):
         if request.works:

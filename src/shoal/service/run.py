@@ -125,7 +125,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def too_many_dead(self) -> bool:
         """Whether more items are dead than the setting `max_dead` allows."""
-        return self.settings.max_dead.exceeded(self.counts.dead, self.counts.total)
+        return self.settings.max_dead.exceeded(self.counts.dead, self.counts.wanted)
 
     @property
     def ok(self) -> bool:

@@ -155,6 +155,7 @@ class Committer:
                 summary.records += len(finished.records)
             case DecisionKind.DEAD:
                 summary.dead += 1
+                summary.records += len(finished.records)
             case DecisionKind.SKIPPED:
                 summary.skipped += 1
             case DecisionKind.RETRY:

@@ -104,7 +104,7 @@ def print_end(session: Session, report: PoolReport, target: str, kept_options: s
         session.complain(f"The run has not ended: {pluralize(report.failed_workers, 'worker')} failed.")
     elif own is not None and _too_many_dead(report):
         allowed = report.run.settings.max_dead
-        session.complain(f"Too many items are dead: {own.dead} of {own.total}; allowed: {allowed}.")
+        session.complain(f"Too many items are dead: {own.dead} of {own.wanted}; allowed: {allowed}.")
 
 
 def pool_exit_code(report: PoolReport) -> int:
@@ -118,7 +118,7 @@ def _has_failed(report: PoolReport) -> bool:
 
 def _too_many_dead(report: PoolReport) -> bool:
     own = report.partitions
-    return own is not None and report.run.settings.max_dead.exceeded(own.dead, own.total)
+    return own is not None and report.run.settings.max_dead.exceeded(own.dead, own.wanted)
 
 
 def _print_check(session: Session, check: Check) -> None:

@@ -184,7 +184,7 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
         print_deaths(session, counts.dead, _death_lines(report.failures))
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
-        session.complain(f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}.")
+        session.complain(f"Too many items are dead: {counts.dead} of {counts.wanted}; allowed: {allowed}.")
     for line in undelivered_lines(report.sinks):
         session.complain(line)
     if resume_arguments is not None:

@@ -40,7 +40,16 @@ def print_items(session: Session, items: Sequence[ItemView], *, run_id: str) -> 
         session.table(
             ["ITEM", "STAGE", "PARTITION", "STATE", "TRIES", "LANE", "NAME", "ERROR"],
             [
-                (i.id, i.stage, i.partition, i.state, i.tries, i.lane, item_name(i), (i.error or "")[:ERROR_WIDTH])
+                (
+                    i.id,
+                    i.stage,
+                    i.partition,
+                    i.state,
+                    i.tries,
+                    i.lane,
+                    item_name(i),
+                    _error(i),
+                )
                 for i in items
             ],
         )
@@ -62,5 +71,14 @@ def reason_text(reason: WaitReason) -> str:
 
 def item_name(item: ItemView) -> str:
     """The URL or key of an item, shortened to the width of its column."""
-    name = item.url or item.key or ""
-    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
+    # Requests to one URL differ in their keys.
+    name = (item.key if item.request is not None else None) or item.url or item.key or ""
+    return _shortened(name, NAME_WIDTH)
+
+
+def _error(item: ItemView) -> str:
+    return _shortened(item.error or "", ERROR_WIDTH)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -66,7 +66,7 @@ async def member_outcome(ledger: Ledger, run: Run, max_dead: DeadLimit) -> Membe
         groups = (await read_failures(ledger, run.id)).groups
         main = f": {groups[0].outcome}, {groups[0].display_text}" if groups else ""
         reason = f"{counts.dead} of {pluralize(counts.total, 'item')} dead{main}"
-        too_many = max_dead.exceeded(counts.dead, counts.total)
+        too_many = max_dead.exceeded(counts.dead, counts.wanted)
         return MemberOutcome(
             status=MemberStatus.FAILED if too_many else MemberStatus.WARNING, reason=reason, counts=counts
         )

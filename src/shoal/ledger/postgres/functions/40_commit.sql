@@ -141,7 +141,8 @@ begin
                        count(*) filter (where not j.holds and j.started_at is null)::int as left_unstarted,
                        count(*) filter (where j.holds and j.started_at is not null)::int as held_again,
                        count(*) filter (where j.kind = 'throttled' and not j.holds)::int as back,
-                       bool_or(j.started_at is null) as never_started,
+                       -- Nothing was sent for a skipped item that has not started: its host need not rest.
+                       bool_or(j.started_at is null and j.kind <> 'skipped') as never_started,
                        max(t + shoal.seconds(j.delay)) filter (where j.kind = 'throttled') as blocked_until,
                        max(j.error) filter (where j.kind = 'throttled') as why
                 from classified j where j.lane is not null group by j.lane

@@ -146,7 +146,12 @@ begin
     ),
     discarded as (
         -- Records that were stored when the item died.
-        delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue
+        delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue, p.item
+    ),
+    logged as (
+        insert into shoal.result_change (at, run, stage, records, replaced, items)
+        select t, run_no, k.stage, 0, true, array_agg(distinct d.item order by d.item)
+        from discarded d join shoal.queue k on k.id = d.queue group by k.stage
     ),
     fewer_results as (
         insert into shoal.count_delta (at, queue, results)

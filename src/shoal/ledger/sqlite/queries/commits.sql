@@ -186,7 +186,8 @@ from (
            sum(not e.holds and e.started_at is null) as left_unstarted,
            sum(e.holds and e.started_at is not null) as held_again,
            sum(e.kind = 'throttled' and not e.holds) as back,
-           max(e.started_at is null) as never_started,
+           -- Nothing was sent for a skipped item that has not started: its host need not rest.
+           max(e.started_at is null and e.kind <> 'skipped') as never_started,
            max(case when e.kind = 'throttled' then ?1 + e.delay end) as blocked_until,
            max(case when e.kind = 'throttled' then e.error end) as why
     from temp.ended e where e.lane is not null group by e.lane
