@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -418,9 +419,10 @@ def test_watch_takes_the_newest_active_run_and_ends_with_ctrl_c(real: Look) -> N
         assert process.wait(20) == 130
 
 
-def watching(look: Look, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def watching(look: Look, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     folder = Path(look.address).parent
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
         env=clean_environment(folder, SHOAL_LEDGER=look.address),
@@ -429,6 +431,11 @@ def watching(look: Look, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()  # of a test that failed; else it has ended
 
 
 @pytest.fixture

@@ -458,15 +458,15 @@ async def test_a_list_of_a_full_redis_is_waited_for(redis_server: RedisServer, s
         try:
             async with feeding(settings, queue.address(), batch=10, forever=True) as fed:
                 await fed.until(lambda: fed.messages == 100)
-                await queue.put(urls(200))
+                await queue.put(urls(2_000))  # enough to be still at it when Redis is full
                 await operator.config_set("maxmemory", 1)
                 await fed.until_it_says("is full")
                 await operator.config_set("maxmemory", 0)
-                await fed.until(lambda: fed.messages == 300)
+                await fed.until(lambda: fed.messages == 2_100)
                 report = await fed.stop()
         finally:
             await operator.config_set("maxmemory", 0)
-    assert report.feed.enqueued == 200
+    assert report.feed.enqueued == 2_000
     assert await queue.left() == 0
 
 
