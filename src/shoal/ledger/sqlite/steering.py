@@ -26,6 +26,7 @@ def retry_items(tx: Transaction, no: int, items: str) -> int:
     if retried:
         tx.run("retry_leave")
         tx.run("retry_result_counts", no)
+        tx.run("retry_changes", no, tx.now)
         tx.run("retry_results", no)
         tx.run("retry_history", no)
         tx.run("retry_ready", tx.now)
