@@ -10,12 +10,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, quote, quote_plus
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from shoal import Failure, Http, Item, Page, RunReport, Scraper, connect, secret
+from shoal import Failure, Http, Item, Log, Page, RunReport, Scraper, connect, secret
 from shoal.errors import InvalidScraper, SecretMissing
 
 
@@ -55,6 +56,10 @@ class EchoSite:
         body = (await request.read()).decode()
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.log.append(Sent(request.method, request.path, request.query_string, headers, body))
+        if request.path == "/moved":
+            raise web.HTTPFound(f"/here?{request.query_string}")
+        if request.path == "/file":
+            return web.Response(text="a file")
         if request.path.startswith("/status/"):
             return web.Response(status=int(request.path.split("/")[2]), text="<h1>gone</h1>", content_type="text/html")
         return web.json_response({"method": request.method, "body": body, "query": request.query_string})
@@ -118,6 +123,37 @@ def test_a_secret_is_read_from_dotenv(site: EchoSite) -> None:
     Path(".env").write_text("API_KEY=from-the-file\n")
     run(search_scraper(site))
     assert site.log[1].headers["authorization"] == "from-the-file"
+
+
+@pytest.mark.parametrize("value", ["k3yInTheQuery", "k3y+in/the=query"])
+def test_a_secret_in_a_query_is_written_nowhere(site: EchoSite, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Its name says nothing, a redirect repeats it, code logs and raises the URL, files and pages are stored."""
+    monkeypatch.setenv("QUERY_KEY", value)
+    api, params = Scraper("api"), {"q": secret("QUERY_KEY")}
+
+    @api.stage(retries=0)
+    async def moved(page: Page, log: Log):  # type: ignore[no-untyped-def]
+        log.error("fetched", url=page.url)
+        yield {"n": 1}
+
+    @api.stage(retries=0)
+    async def broken(page: Page):  # type: ignore[no-untyped-def]
+        raise ValueError(page.url)
+
+    @api.stage(retries=0)
+    async def saved(item: Item, http: Http):  # type: ignore[no-untyped-def]
+        yield await http.download(f"{site.url}/file", params=params)
+
+    api.start(moved.item(f"{site.url}/moved", params=params), broken.item(f"{site.url}/b", params=params))
+    api.start(saved.item(key="file"))
+    for _ in range(2):  # the second time with stored copies
+        report = run(api, store="pages", fresh=True)
+        assert (report.counts.done, report.counts.dead) == (2, 1)
+        assert next(record["url"] for record in report.records() if "url" in record) == f"{site.url}/file?q=***"
+    assert {tuple(parse_qs(sent.query)["q"]) for sent in site.log} == {(value,)}
+    written = b"".join(file.read_bytes() for file in Path().rglob("*") if file.is_file())
+    assert sum(file.is_file() for file in Path("pages").rglob("*")) == 2
+    assert not any(form.encode() in written for form in (value, quote(value), quote_plus(value)))
 
 
 def test_a_missing_secret_stops_the_run_and_loses_nothing(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from shoal.fetch.body import too_large_error
 from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import reserve_page_memory
 from shoal.fetch.page import Page
+from shoal.model.redaction import without_sent_secrets
 from shoal.model.url_key import key_hash, url_key
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class FileStore:
 
     async def get(self, url: str) -> Page | None:
         """The stored page of this URL; None if there is none, or if its file is not valid."""
-        return await asyncio.to_thread(_load, self._path(url), url_key(url))
+        return await asyncio.to_thread(_load, self._path(url), url)
 
     async def put(self, page: Page) -> None:
         """Store the page under its requested URL. Raises StoreFailed when it cannot be written."""
@@ -83,19 +84,21 @@ class FileStore:
         return self._folder / name[:2] / name[2:4] / name
 
 
-def _load(path: Path, key: str) -> Page | None:
+def _load(path: Path, url: str) -> Page | None:
+    stored_url = without_sent_secrets(url)
     try:
         first_line, _, packed = path.read_bytes().partition(b"\n")
         head = _decode_header(first_line)
         unpacker = zlib.decompressobj()
         body = unpacker.decompress(packed)
-        if head.shoal_page != _FORMAT or not unpacker.eof or url_key(head.requested_url) != key:
+        if head.shoal_page != _FORMAT or not unpacker.eof or url_key(head.requested_url) != url_key(stored_url):
             return None
     except (OSError, msgspec.MsgspecError, zlib.error):
         return None
+    # Without a redirect it is the page of this URL; its secrets are not stored.
     page = Page(
-        head.url,
-        requested_url=head.requested_url,
+        url if stored_url != url and head.url == head.requested_url else head.url,
+        requested_url=head.requested_url if stored_url == url else url,
         status=head.status,
         headers=CIMultiDict(head.headers),
         body=body,
@@ -108,11 +111,11 @@ def _load(path: Path, key: str) -> Page | None:
 def _save(path: Path, page: Page) -> None:
     head = _Header(
         shoal_page=_FORMAT,
-        url=page.url,
-        requested_url=page.requested_url,
+        url=without_sent_secrets(page.url),
+        requested_url=without_sent_secrets(page.requested_url),
         status=page.status,
         headers=[(str(name), _storable(value)) for name, value in page.headers.items()],
-        history=page.history,
+        history=tuple(map(without_sent_secrets, page.history)),
         stored_at=time.time(),
     )
     content = _encode_header(head) + b"\n" + zlib.compress(page.body, _COMPRESSION)
@@ -159,7 +162,7 @@ class StoringFetcher:
             conditional = msgspec.structs.replace(request, headers={**request.headers, **validators})
         page = await self._fetcher.fetch(conditional, gate=gate, jar=jar, max_body=max_body)
         if page.status == 304 and validators and copy is not None:
-            if page.url == copy.url:
+            if page.url == copy.url or without_sent_secrets(page.url) == copy.url:
                 if max_body is not None and len(copy.body) > max_body:
                     raise too_large_error(request.url, max_body)
                 copy.not_modified = True
