@@ -67,9 +67,9 @@ _MIME_TYPES = mimetypes.MimeTypes()
 class Download(msgspec.Struct, frozen=True, kw_only=True):
     """A downloaded file: where it is, and what it is.
 
-    `url`: as requested; `final_url`: after redirects; both without secrets that were given by name. `path`: the file, or
-    the address of the object. `filename`: what the site calls it. `not_modified`: the site says that the file of an
-    earlier download is still current.
+    `url`: as requested; `final_url`: after redirects; both without secrets given by name. `path`: the file, or the
+    address of the object. `filename`: what the site calls it. `not_modified`: the site says that the file of an earlier
+    download is still current.
     """
 
     url: str
