@@ -309,6 +309,28 @@ def test_a_programming_error_is_not_retried(site: EchoSite, body: str, error: st
     assert len(site.log) == 1
 
 
+@pytest.mark.parametrize("in_hook", [False, True])
+def test_items_that_died_of_broken_code_are_open_again_when_the_worker_stops_for_it(
+    site: EchoSite, in_hook: bool
+) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def product(item: Item) -> dict[str, str]:
+        return {"key": item.key if in_hook else undefined_name}  # type: ignore[name-defined] # noqa: F821
+
+    if in_hook:
+
+        @shop.on_record
+        def shortened(record: dict[str, str]) -> None:
+            record["key"] = undefined_name  # type: ignore[name-defined] # noqa: F821
+
+    shop.start([product.item(key=str(number)) for number in range(30)])
+    report = run(shop, concurrency=1)
+    assert not report.finished
+    assert (report.counts.dead, report.counts.remaining) == (0, 30)
+
+
 def test_an_error_inside_a_library_may_be_the_page_and_is_retried(site: EchoSite) -> None:
     shop = Scraper("shop")
 

@@ -158,7 +158,10 @@ class AttemptRunner:
             return Transient(str(error))
         if isinstance(error, HookFailed):
             self.failure_log.log_hook_error(claimed, error)
-            return (Permanent if error.is_permanent else Transient)(str(error))
+            if not error.is_permanent:
+                return Transient(str(error))
+            self.failure_log.record_programming_error(claimed)
+            return Permanent(str(error))
         if isinstance(error, Dropped):
             return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
         self.failure_log.log_handler_error(claimed, error)
