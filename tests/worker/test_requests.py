@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from shoal import Failure, Http, Item, Log, Page, RunReport, Scraper, connect, secret
-from shoal.errors import InvalidScraper, SecretMissing
+from shoal.errors import InvalidScraper, Permanent, SecretMissing
 
 
 class Sent(msgspec.Struct):
@@ -329,6 +329,24 @@ def test_items_that_died_of_broken_code_are_open_again_when_the_worker_stops_for
     report = run(shop, concurrency=1)
     assert not report.finished
     assert (report.counts.dead, report.counts.remaining) == (0, 30)
+
+
+def test_a_broken_on_error_function_does_not_stop_the_worker(site: EchoSite) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def product(item: Item) -> dict[str, str]:
+        if int(item.key) < 25:
+            raise Permanent("sold out")
+        return {"key": item.key}
+
+    @product.on_error
+    def lost(failure: Failure) -> None:
+        raise KeyError(failure.message)
+
+    shop.start([product.item(key=str(number)) for number in range(30)])
+    report = run(shop, concurrency=1)
+    assert (report.counts.dead, report.counts.done) == (25, 5)
 
 
 def test_an_error_inside_a_library_may_be_the_page_and_is_retried(site: EchoSite) -> None:
