@@ -58,6 +58,8 @@ class EchoSite:
         self.log.append(Sent(request.method, request.path, request.query_string, headers, body))
         if request.path == "/moved":
             raise web.HTTPFound(f"/here?{request.query_string}")
+        if request.path == "/elsewhere":
+            raise web.HTTPFound(f"http://localhost:{request.url.port}/here")
         if request.path == "/file":
             return web.Response(text="a file")
         if request.path.startswith("/status/"):
@@ -154,6 +156,26 @@ def test_a_secret_in_a_query_is_written_nowhere(site: EchoSite, monkeypatch: pyt
     written = b"".join(file.read_bytes() for file in Path().rglob("*") if file.is_file())
     assert sum(file.is_file() for file in Path("pages").rglob("*")) == 2
     assert not any(form.encode() in written for form in (value, quote(value), quote_plus(value)))
+
+
+def test_a_redirect_to_another_host_does_not_take_secrets_along(
+    site: EchoSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADER_KEY", "k3y-for-one-host")
+    api = Scraper("api")
+
+    @api.stage
+    async def page(page: Page) -> dict[str, str]:
+        return {"url": page.url}
+
+    headers: dict[str, Any] = {"X-Api-Key": secret("HEADER_KEY"), "X-Who": secret("HEADER_KEY"), "X-Plain": "1"}
+    api.start(page.item(f"{site.url}/elsewhere", headers=headers))
+    assert run(api).counts.done == 1
+    first, second = (sent.headers for sent in site.log)
+    assert first["x-api-key"] == first["x-who"] == "k3y-for-one-host"
+    assert "x-api-key" not in second
+    assert "x-who" not in second
+    assert second["x-plain"] == "1"
 
 
 def test_a_missing_secret_stops_the_run_and_loses_nothing(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:
