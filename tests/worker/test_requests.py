@@ -60,6 +60,11 @@ class EchoSite:
             raise web.HTTPFound(f"/here?{request.query_string}")
         if request.path == "/elsewhere":
             raise web.HTTPFound(f"http://localhost:{request.url.port}/here")
+        if request.path == "/team":
+            if "if-modified-since" in headers:
+                return web.Response(status=304)
+            changed = {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+            return web.json_response({"team": headers["x-team"]}, headers=changed)
         if request.path == "/file":
             return web.Response(text="a file")
         if request.path.startswith("/status/"):
@@ -176,6 +181,20 @@ def test_a_redirect_to_another_host_does_not_take_secrets_along(
     assert "x-api-key" not in second
     assert "x-who" not in second
     assert second["x-plain"] == "1"
+
+
+def test_stored_pages_of_one_url_with_different_headers_are_not_mixed_up(site: EchoSite) -> None:
+    api = Scraper("api")
+
+    @api.stage
+    async def page(page: Page, item: Item) -> dict[str, str]:
+        return {"asked": item.key, "got": page.json()["team"]}
+
+    api.start([page.item(f"{site.url}/team", key=team, headers={"X-Team": team}) for team in ("red", "blue")])
+    for _ in range(2):  # the second time with stored copies
+        records = list(run(api, store="pages", fresh=True, concurrency=1).records())
+        assert sorted(record["got"] for record in records) == ["blue", "red"]
+        assert all(record["asked"] == record["got"] for record in records)
 
 
 def test_a_missing_secret_stops_the_run_and_loses_nothing(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:

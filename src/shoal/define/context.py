@@ -308,4 +308,5 @@ def outgoing_request(
     if request.params:
         pairs = [(name, revealed(value, value_of)) for name, value in request.params]
         url = with_query(url, urlencode(pairs))
-    return Request(url=url, method=request.method, headers=sent, body=body)
+    variant = msgspec.json.encode(request.headers, order="sorted").decode() if request.headers else ""
+    return Request(url=url, method=request.method, headers=sent, body=body, variant=variant)

@@ -57,14 +57,14 @@ class FileStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def get(self, url: str) -> Page | None:
+    async def get(self, url: str, variant: str = "") -> Page | None:
         """The stored page of this URL; None if there is none, or if its file is not valid."""
-        return await asyncio.to_thread(_load, self._path(url), url)
+        return await asyncio.to_thread(_load, self._path(url, variant), url)
 
-    async def put(self, page: Page) -> None:
+    async def put(self, page: Page, variant: str = "") -> None:
         """Store the page under its requested URL. Raises StoreFailed when it cannot be written."""
         try:
-            await asyncio.to_thread(_save, self._path(page.requested_url), page)
+            await asyncio.to_thread(_save, self._path(page.requested_url, variant), page)
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise StoreFailed(f"{page.requested_url} could not be written to the store: {reason}.") from error
@@ -79,8 +79,9 @@ class FileStore:
             headers["If-Modified-Since"] = changed
         return headers
 
-    def _path(self, url: str) -> Path:
-        name = key_hash(url_key(url)).hex()
+    def _path(self, url: str, variant: str) -> Path:
+        key = url_key(url)
+        name = key_hash(f"{key} {variant}" if variant else key).hex()
         return self._folder / name[:2] / name[2:4] / name
 
 
@@ -153,7 +154,7 @@ class StoringFetcher:
         if not _is_plain_get(request):
             return await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
         try:
-            copy = await self._store.get(request.url)
+            copy = await self._store.get(request.url, request.variant)
         except InvalidItem as error:
             raise Permanent(error.message) from None
         validators = {} if copy is None else self._store.validators(copy)
@@ -172,7 +173,7 @@ class StoringFetcher:
             page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
         # A block with a good status must not replace the page.
         if page.status == 200 and classify_page(page) is None:
-            await self._store.put(page)
+            await self._store.put(page, request.variant)
         return page
 
     def stream(
@@ -196,7 +197,7 @@ class StoreOnlyFetcher:
         page = None
         if _is_plain_get(request):
             try:
-                page = await self._store.get(request.url)
+                page = await self._store.get(request.url, request.variant)
             except InvalidItem as error:
                 raise Permanent(error.message) from None
         if page is None:
