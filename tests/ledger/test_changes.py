@@ -183,3 +183,17 @@ async def test_a_page_costs_the_same_steps_on_sqlite(sqlite_path: Path) -> None:
     await ledger.close()
     small, big = costs
     assert big < 1.5 * small + 5, costs
+
+
+async def test_the_end_is_behind_all_that_nobody_has_read(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor that begins at the end gets nothing old, however many changes have no position yet."""
+    monkeypatch.setattr("shoal.ledger.postgres.changes.NUMBERED_AT_ONCE", 2)
+    async with postgres_harness(postgres_url) as harness:
+        run = await harness.run()
+        await harness.put(run, *"abcdefg")
+        worker = await harness.worker()
+        for item in await harness.claim(worker):
+            await finish(harness, worker, [item], '{"v":1}')
+        end = await harness.ledger.changes.end()
+        assert (await follow(harness.ledger, end))[0] == []
+        assert len((await follow(harness.ledger))[0]) == 7

@@ -177,7 +177,7 @@ def urls(count: int, prefix: str = "p") -> list[str]:
     return [f"http://127.0.0.1:1/{prefix}/{n}" for n in range(count)]
 
 
-async def test_messages_become_items_of_a_sealed_run(queue: BrokerQueue, settings: Settings) -> None:
+async def test_messages_become_items_of_a_sealed_run(queue: BrokerQueue, settings: Settings) -> None:  # S2.28
     await queue.put(
         [
             "http://127.0.0.1:1/plain",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal import Item, Page, Scraper
-from shoal.errors import Permanent, UsageError
+from shoal import Item, Page, Scraper, secret
+from shoal.errors import Permanent, SecretMissing, UsageError
 from shoal.model.item import ItemState
 from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
@@ -176,3 +176,17 @@ async def test_what_cannot_be_replayed_says_why(site: Site) -> None:
             await fleet.replay(other, run)
         with pytest.raises(UsageError, match="Only done and dead"):
             await fleet.replay(pages_scraper(site, second_version), run, ItemFilter(states=(ItemState.READY,)))
+
+
+async def test_a_missing_secret_ends_a_replay_with_its_own_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scraper() -> Scraper:
+        pages = pages_scraper(site, second_version, [])
+        pages.start([pages.first_stage.item(f"{site.url}/page/{n}", headers={"X-A": secret("PAGES")}) for n in (1, 2)])
+        return pages
+
+    monkeypatch.setenv("PAGES", "open sesame")
+    run = await asyncio.to_thread(run_once, scraper())
+    monkeypatch.delenv("PAGES")
+    async with shoal.connect(store="pages") as fleet:
+        with pytest.raises(SecretMissing):
+            await fleet.replay(scraper(), run)

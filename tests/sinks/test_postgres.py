@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from shoal.define.record_types import record_field_types
 from shoal.errors import SinkFailed
+from shoal.model.views import ItemFilter
 from shoal.sinks.delivery import RECORD_TYPES_NOTE
-from shoal.testing.harness import LedgerHarness, keyed
+from shoal.testing.harness import LedgerHarness, dead, done, keyed
 from tests.support.sinks import deliver_all, delivery_to, sink_config, store
 
 
@@ -242,3 +243,26 @@ async def test_a_password_is_not_shown(harness: LedgerHarness) -> None:
     assert "refused" in cursor.last_error.lower() or "connect" in cursor.last_error.lower()
     for text in (str(raised.value), cursor.last_error, str(config.shown())):
         assert "hush-hush" not in text
+
+
+async def test_rows_of_a_retried_item_are_replaced(
+    harness: LedgerHarness, postgres_url: str, witness: asyncpg.Connection
+) -> None:
+    """Also when its end, its retry and its next end are in one batch, and the batch ends between its records."""
+    run = await harness.run()
+    await harness.put(run, "a")
+    worker = await harness.worker()
+    (claimed,) = await harness.claim(worker)
+    await harness.commit(worker, replace(dead(claimed), records=('{"v":1}', '{"v":2}')))
+    early = delivery_to(sink_config(kind="postgresql", url=postgres_url, name="early", table="early", batch=6))
+    late = delivery_to(sink_config(kind="postgresql", url=postgres_url, name="late", table="late", batch=6))
+    await deliver_all(early, harness.ledger)
+    assert [row["v"] for row in await rows(witness, "early")] == [1, 2]
+    await harness.ledger.steering.retry(run.id, ItemFilter())
+    await deliver_all(early, harness.ledger)
+    assert await rows(witness, "early") == []
+    (again,) = await harness.claim(worker)
+    await harness.commit(worker, done(again, '{"v":3}', '{"v":4}', '{"v":5}', '{"v":6}'))
+    for delivery, table in ((early, "early"), (late, "late")):
+        await deliver_all(delivery, harness.ledger)
+        assert [row["v"] for row in await rows(witness, table)] == [3, 4, 5, 6]

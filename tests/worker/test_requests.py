@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, quote, quote_plus
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from shoal import Failure, Http, Item, Page, RunReport, Scraper, connect, secret
-from shoal.errors import InvalidScraper, SecretMissing
+from shoal import Failure, Http, Item, Log, Page, RunReport, Scraper, connect, secret
+from shoal.errors import InvalidScraper, Permanent, SecretMissing
 
 
 class Sent(msgspec.Struct):
@@ -57,6 +58,17 @@ class EchoSite:
         headers = {name.lower(): value for name, value in request.headers.items()}
         now = asyncio.get_running_loop().time()
         self.log.append(Sent(request.method, request.path, request.query_string, headers, body, now))
+        if request.path == "/moved":
+            raise web.HTTPFound(f"/here?{request.query_string}")
+        if request.path == "/elsewhere":
+            raise web.HTTPFound(f"http://localhost:{request.url.port}/here")
+        if request.path == "/team":
+            if "if-modified-since" in headers:
+                return web.Response(status=304)
+            changed = {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+            return web.json_response({"team": headers["x-team"]}, headers=changed)
+        if request.path == "/file":
+            return web.Response(text="a file")
         if request.path.startswith("/status/"):
             return web.Response(status=int(request.path.split("/")[2]), text="<h1>gone</h1>", content_type="text/html")
         return web.json_response({"method": request.method, "body": body, "query": request.query_string})
@@ -120,6 +132,71 @@ def test_a_secret_is_read_from_dotenv(site: EchoSite) -> None:
     Path(".env").write_text("API_KEY=from-the-file\n")
     run(search_scraper(site))
     assert site.log[1].headers["authorization"] == "from-the-file"
+
+
+@pytest.mark.parametrize("value", ["k3yInTheQuery", "k3y+in/the=query"])
+def test_a_secret_in_a_query_is_written_nowhere(site: EchoSite, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Its name says nothing, a redirect repeats it, code logs and raises the URL, files and pages are stored."""
+    monkeypatch.setenv("QUERY_KEY", value)
+    api, params = Scraper("api"), {"q": secret("QUERY_KEY")}
+
+    @api.stage(retries=0)
+    async def moved(page: Page, log: Log):  # type: ignore[no-untyped-def]
+        log.error("fetched", url=page.url)
+        yield {"n": 1}
+
+    @api.stage(retries=0)
+    async def broken(page: Page):  # type: ignore[no-untyped-def]
+        raise ValueError(page.url)
+
+    @api.stage(retries=0)
+    async def saved(item: Item, http: Http):  # type: ignore[no-untyped-def]
+        yield await http.download(f"{site.url}/file", params=params)
+
+    api.start(moved.item(f"{site.url}/moved", params=params), broken.item(f"{site.url}/b", params=params))
+    api.start(saved.item(key="file"))
+    for _ in range(2):  # the second time with stored copies
+        report = run(api, store="pages", fresh=True)
+        assert (report.counts.done, report.counts.dead) == (2, 1)
+        assert next(record["url"] for record in report.records() if "url" in record) == f"{site.url}/file?q=***"
+    assert {tuple(parse_qs(sent.query)["q"]) for sent in site.log} == {(value,)}
+    written = b"".join(file.read_bytes() for file in Path().rglob("*") if file.is_file())
+    assert sum(file.is_file() for file in Path("pages").rglob("*")) == 2
+    assert not any(form.encode() in written for form in (value, quote(value), quote_plus(value)))
+
+
+def test_a_redirect_to_another_host_does_not_take_secrets_along(
+    site: EchoSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADER_KEY", "k3y-for-one-host")
+    api = Scraper("api")
+
+    @api.stage
+    async def page(page: Page) -> dict[str, str]:
+        return {"url": page.url}
+
+    headers: dict[str, Any] = {"X-Api-Key": secret("HEADER_KEY"), "X-Who": secret("HEADER_KEY"), "X-Plain": "1"}
+    api.start(page.item(f"{site.url}/elsewhere", headers=headers))
+    assert run(api).counts.done == 1
+    first, second = (sent.headers for sent in site.log)
+    assert first["x-api-key"] == first["x-who"] == "k3y-for-one-host"
+    assert "x-api-key" not in second
+    assert "x-who" not in second
+    assert second["x-plain"] == "1"
+
+
+def test_stored_pages_of_one_url_with_different_headers_are_not_mixed_up(site: EchoSite) -> None:
+    api = Scraper("api")
+
+    @api.stage
+    async def page(page: Page, item: Item) -> dict[str, str]:
+        return {"asked": item.key, "got": page.json()["team"]}
+
+    api.start([page.item(f"{site.url}/team", key=team, headers={"X-Team": team}) for team in ("red", "blue")])
+    for _ in range(2):  # the second time with stored copies
+        records = list(run(api, store="pages", fresh=True, concurrency=1).records())
+        assert sorted(record["got"] for record in records) == ["blue", "red"]
+        assert all(record["asked"] == record["got"] for record in records)
 
 
 def test_a_missing_secret_stops_the_run_and_loses_nothing(site: EchoSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +350,46 @@ def test_a_programming_error_is_not_retried(site: EchoSite, body: str, error: st
     assert report.counts.dead == 1
     assert error in report.failures.groups[0].message
     assert len(site.log) == 1
+
+
+@pytest.mark.parametrize("in_hook", [False, True])
+def test_items_that_died_of_broken_code_are_open_again_when_the_worker_stops_for_it(
+    site: EchoSite, in_hook: bool
+) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def product(item: Item) -> dict[str, str]:
+        return {"key": item.key if in_hook else undefined_name}  # type: ignore[name-defined] # noqa: F821
+
+    if in_hook:
+
+        @shop.on_record
+        def shortened(record: dict[str, str]) -> None:
+            record["key"] = undefined_name  # type: ignore[name-defined] # noqa: F821
+
+    shop.start([product.item(key=str(number)) for number in range(30)])
+    report = run(shop, concurrency=1)
+    assert not report.finished
+    assert (report.counts.dead, report.counts.remaining) == (0, 30)
+
+
+def test_a_broken_on_error_function_does_not_stop_the_worker(site: EchoSite) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def product(item: Item) -> dict[str, str]:
+        if int(item.key) < 25:
+            raise Permanent("sold out")
+        return {"key": item.key}
+
+    @product.on_error
+    def lost(failure: Failure) -> None:
+        raise KeyError(failure.message)
+
+    shop.start([product.item(key=str(number)) for number in range(30)])
+    report = run(shop, concurrency=1)
+    assert (report.counts.dead, report.counts.done) == (25, 5)
 
 
 def test_an_error_inside_a_library_may_be_the_page_and_is_retried(site: EchoSite) -> None:

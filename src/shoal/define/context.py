@@ -16,7 +16,7 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
 from shoal.fetch.page import Fetcher, LinkSource, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
-from shoal.model.redaction import redacted
+from shoal.model.redaction import hide_everywhere, redacted
 from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ def secret_variable(name: str) -> str:
     """The value of an environment variable. Raises SecretMissing."""
     if not (value := os.environ.get(name)):
         raise SecretMissing(f"A request needs the secret {name}, which is not set.")
+    hide_everywhere(value)
     return value
 
 
@@ -312,4 +313,5 @@ def outgoing_request(
     if request.params:
         pairs = [(name, revealed(value, value_of)) for name, value in request.params]
         url = with_query(url, urlencode(pairs))
-    return Request(url=url, method=request.method, headers=sent, body=body)
+    variant = msgspec.json.encode(request.headers, order="sorted").decode() if request.headers else ""
+    return Request(url=url, method=request.method, headers=sent, body=body, variant=variant)

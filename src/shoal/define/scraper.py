@@ -20,7 +20,7 @@ from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
-from shoal.model.redaction import MIN_SECRET_LENGTH, secret_texts, without_secret_settings
+from shoal.model.redaction import MIN_SECRET_LENGTH, hide_everywhere, secret_texts, without_secret_settings
 from shoal.model.run import RunSpec, StageSpec, check_name
 
 if TYPE_CHECKING:
@@ -310,6 +310,7 @@ class Scraper:
         value = self._revealed.get(name)
         if value is None:
             value = self._revealed[name] = self.find_secret(name)
+            hide_everywhere(value)
             self._secrets = None
         return value
 

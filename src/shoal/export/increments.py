@@ -28,8 +28,6 @@ NUMBER = "{n}"
 DIGITS = 6
 CURSOR_PREFIX = "export:"
 DEFAULT_CURSOR = "default"
-# More than this in one step: the log is being numbered, and its end is still behind what was committed.
-NUMBERING_STEP = 1_000
 MAX_STATE_CHARACTERS = 1 << 20
 MAX_PLAN_TRIES = 5
 
@@ -165,7 +163,7 @@ async def _plan(ledger: Ledger, name: str, which: ChangeFilter, path: str) -> tu
         last = _plan_of(cursor)
         if last is not None and last.open and last.start == cursor.position:
             return last, True
-        end = await _log_end(ledger)
+        end = await ledger.changes.end()
         if end <= cursor.position:
             return None, False
         columns = {} if last is None else last.columns
@@ -191,15 +189,6 @@ async def _check_is_free(path: str, number: int) -> None:
             f"{place} exists, and was not written by this cursor.",
             remedy="Choose another name, or move the file away; no record was skipped.",
         )
-
-
-async def _log_end(ledger: Ledger) -> ChangePosition:
-    end = await ledger.changes.end()
-    while True:
-        later = await ledger.changes.end()
-        if later.change - end.change < NUMBERING_STEP:
-            return later
-        end = later
 
 
 async def _changed_pages(

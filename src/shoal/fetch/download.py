@@ -34,6 +34,7 @@ from shoal.fetch import urls
 from shoal.fetch.body import inflater_of
 from shoal.fetch.classify import classify_page
 from shoal.fetch.page import Fetcher, Page, Request, RequestGate, ResponseStream
+from shoal.model.redaction import without_sent_secrets
 from shoal.model.url_key import key_hash, quoted, url_key
 from shoal.threads import ThreadRunner
 
@@ -66,8 +67,9 @@ _MIME_TYPES = mimetypes.MimeTypes()
 class Download(msgspec.Struct, frozen=True, kw_only=True):
     """A downloaded file: where it is, and what it is.
 
-    `url`: as requested; `final_url`: after redirects. `path`: the file, or the address of the object. `filename`: what
-    the site calls it. `not_modified`: the site says that the file of an earlier download is still current.
+    `url`: as requested; `final_url`: after redirects; both without secrets given by name. `path`: the file, or the
+    address of the object. `filename`: what the site calls it. `not_modified`: the site says that the file of an earlier
+    download is still current.
     """
 
     url: str
@@ -225,7 +227,8 @@ class _Transfer:
             try:
                 async with fetcher.stream(request, gate=gate, jar=jar) as response:
                     if response.status == 304 and finished is not None and not offset:
-                        return msgspec.structs.replace(finished, url=self._request.url, not_modified=True)
+                        url = without_sent_secrets(self._request.url)
+                        return msgspec.structs.replace(finished, url=url, not_modified=True)
                     if response.status == 416 and offset:
                         await self.in_thread(partial.reset)
                         continue
@@ -366,8 +369,8 @@ class _Transfer:
                 raise ended
         filename = _filename(headers.get("Content-Disposition"), response.url)
         download = Download(
-            url=self._request.url,
-            final_url=response.url,
+            url=without_sent_secrets(self._request.url),
+            final_url=without_sent_secrets(response.url),
             path=_place(self._place, self._template, filename, content_type, digest, response.url),
             bytes=partial.size,
             sha256=digest,

@@ -361,13 +361,17 @@ def _is_xml(media: str) -> bool:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `truncate` cuts a body above the size cap instead of refusing it."""
+    """One request. `truncate` cuts a body above the size cap instead of refusing it.
+
+    `variant`: tells requests of one URL with different headers apart in the page store.
+    """
 
     url: str
     method: str = "GET"
     headers: Mapping[str, str] = {}
     body: bytes | None = None
     truncate: bool = False
+    variant: str = ""
 
     def replace(self, **changes: Any) -> Request:
         """A copy with other values: `request.replace(url=...)`."""

@@ -14,6 +14,7 @@ from yarl import URL
 
 from shoal.errors import Permanent
 from shoal.fetch import urls
+from shoal.model.redaction import is_secret_name, without_sent_secrets
 from shoal.model.url_key import quoted
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class RedirectChain:
         self.redirects += 1
         self._change_method(status)
         if not urls.may_carry_credentials(source, target):
-            self._drop_headers(_CREDENTIALS)
+            self._drop_headers(*_CREDENTIALS, *filter(self._is_secret, self.headers))
         self.url = target.href
         if (self.method, self.url) in self._visited:
             repeated = urls.without_credentials(self.url)
@@ -80,9 +81,14 @@ class RedirectChain:
         if becomes_get:
             self.method = "GET"
             self.body = None
-            self._drop_headers(_BODY_HEADERS)
+            self._drop_headers(*_BODY_HEADERS)
 
-    def _drop_headers(self, names: tuple[str, ...]) -> None:
+    def _is_secret(self, name: str) -> bool:
+        """Whether a header is a key of the site by its name, or has a secret that was given by name."""
+        value = self.headers[name]
+        return is_secret_name(name) or without_sent_secrets(value) != value
+
+    def _drop_headers(self, *names: str) -> None:
         kept = CIMultiDict(self.headers)
         for name in names:
             kept.popall(name, None)

@@ -21,6 +21,7 @@ from shoal.fetch.body import too_large_error
 from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import reserve_page_memory
 from shoal.fetch.page import Page
+from shoal.model.redaction import without_sent_secrets
 from shoal.model.url_key import key_hash, url_key
 
 if TYPE_CHECKING:
@@ -56,14 +57,14 @@ class FileStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    async def get(self, url: str) -> Page | None:
+    async def get(self, url: str, variant: str = "") -> Page | None:
         """The stored page of this URL; None if there is none, or if its file is not valid."""
-        return await asyncio.to_thread(_load, self._path(url), url_key(url))
+        return await asyncio.to_thread(_load, self._path(url, variant), url)
 
-    async def put(self, page: Page) -> None:
+    async def put(self, page: Page, variant: str = "") -> None:
         """Store the page under its requested URL. Raises StoreFailed when it cannot be written."""
         try:
-            await asyncio.to_thread(_save, self._path(page.requested_url), page)
+            await asyncio.to_thread(_save, self._path(page.requested_url, variant), page)
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise StoreFailed(f"{page.requested_url} could not be written to the store: {reason}.") from error
@@ -78,24 +79,27 @@ class FileStore:
             headers["If-Modified-Since"] = changed
         return headers
 
-    def _path(self, url: str) -> Path:
-        name = key_hash(url_key(url)).hex()
+    def _path(self, url: str, variant: str) -> Path:
+        key = url_key(url)
+        name = key_hash(f"{key} {variant}" if variant else key).hex()
         return self.folder / name[:2] / name[2:4] / name
 
 
-def _load(path: Path, key: str) -> Page | None:
+def _load(path: Path, url: str) -> Page | None:
+    stored_url = without_sent_secrets(url)
     try:
         first_line, _, packed = path.read_bytes().partition(b"\n")
         head = _decode_header(first_line)
         unpacker = zlib.decompressobj()
         body = unpacker.decompress(packed)
-        if head.shoal_page != _FORMAT or not unpacker.eof or url_key(head.requested_url) != key:
+        if head.shoal_page != _FORMAT or not unpacker.eof or url_key(head.requested_url) != url_key(stored_url):
             return None
     except (OSError, msgspec.MsgspecError, zlib.error):
         return None
+    # Without a redirect it is the page of this URL; its secrets are not stored.
     page = Page(
-        head.url,
-        requested_url=head.requested_url,
+        url if stored_url != url and head.url == head.requested_url else head.url,
+        requested_url=head.requested_url if stored_url == url else url,
         status=head.status,
         headers=CIMultiDict(head.headers),
         body=body,
@@ -108,11 +112,11 @@ def _load(path: Path, key: str) -> Page | None:
 def _save(path: Path, page: Page) -> None:
     head = _Header(
         shoal_page=_FORMAT,
-        url=page.url,
-        requested_url=page.requested_url,
+        url=without_sent_secrets(page.url),
+        requested_url=without_sent_secrets(page.requested_url),
         status=page.status,
         headers=[(str(name), _storable(value)) for name, value in page.headers.items()],
-        history=page.history,
+        history=tuple(map(without_sent_secrets, page.history)),
         stored_at=time.time(),
     )
     content = _encode_header(head) + b"\n" + zlib.compress(page.body, _COMPRESSION)
@@ -150,7 +154,7 @@ class StoringFetcher:
         if not _is_plain_get(request):
             return await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
         try:
-            copy = await self._store.get(request.url)
+            copy = await self._store.get(request.url, request.variant)
         except InvalidItem as error:
             raise Permanent(error.message) from None
         validators = {} if copy is None else self._store.validators(copy)
@@ -159,7 +163,7 @@ class StoringFetcher:
             conditional = msgspec.structs.replace(request, headers={**request.headers, **validators})
         page = await self._fetcher.fetch(conditional, gate=gate, jar=jar, max_body=max_body)
         if page.status == 304 and validators and copy is not None:
-            if page.url == copy.url:
+            if page.url == copy.url or without_sent_secrets(page.url) == copy.url:
                 if max_body is not None and len(copy.body) > max_body:
                     raise too_large_error(request.url, max_body)
                 copy.not_modified = True
@@ -169,7 +173,7 @@ class StoringFetcher:
             page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
         # A block with a good status must not replace the page.
         if page.status == 200 and classify_page(page) is None:
-            await self._store.put(page)
+            await self._store.put(page, request.variant)
         return page
 
     def stream(
@@ -193,7 +197,7 @@ class StoreOnlyFetcher:
         page = None
         if _is_plain_get(request):
             try:
-                page = await self._store.get(request.url)
+                page = await self._store.get(request.url, request.variant)
             except InvalidItem as error:
                 raise Permanent(error.message) from None
         if page is None:

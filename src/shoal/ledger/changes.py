@@ -66,6 +66,10 @@ class BaseChanges(ABC):
         """Give positions to changes that were committed since, where the ledger does not do so at the commit."""
 
     @abstractmethod
+    async def _number_all(self) -> None:
+        """As `_number`, for all that are committed now, however many there are."""
+
+    @abstractmethod
     async def _results(
         self, pairs: Sequence[tuple[int, int]], after_n: int, limit: int, max_bytes: int
     ) -> tuple[list[FoundResult], bool]:
@@ -162,7 +166,7 @@ class BaseChanges(ABC):
         )
 
     async def end(self) -> ChangePosition:
-        await self._number()
+        await self._number_all()
         return ChangePosition(await self._queryable.value(self._sql["last_change"]))
 
     async def open_cursor(self, name: str, start: ChangePosition = LOG_BEGIN) -> ResultCursor:

@@ -1,7 +1,8 @@
 """Redaction of secrets in everything that is printed, logged, or stored with an error.
 
-Redacted are passwords in addresses, values of parameters, fields and headers with secret names, bearer tokens, and the
-secrets that the caller passes, where they appear as words. A fetched URL is stored unchanged and redacted when shown.
+Redacted are passwords in addresses, values of parameters, fields and headers with secret names, bearer tokens, the
+secrets that the caller passes, where they appear as words, and those that this process has put into requests, anywhere.
+A fetched URL is stored unchanged and redacted when shown.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 HIDDEN = "***"
 # Shorter values are often names and numbers; redacting them would make texts unreadable.
@@ -50,6 +52,9 @@ _HEADER = re.compile(
     r"([^\r\n\"']+)",
     re.IGNORECASE,
 )
+# Secrets that were put into requests, and how they look in a URL; longest first.
+_sent: list[str] = []
+_QUERY_SAFE = "/?:@!$'()*,;"
 _BEARER = re.compile(r"\b(bearer|basic)(\s+)(?=[A-Za-z._~+/=-]*\d|[A-Za-z0-9._~+/=-]{20})[A-Za-z0-9._~+/=-]{8,}", re.I)
 
 
@@ -69,8 +74,24 @@ def is_secret_name(name: str, *, bare_key: bool = False) -> bool:
     return (bare_key and words == ["key"]) or any(word in _SECRET_KEYS for word in words[: words.index("key")])
 
 
+def hide_everywhere(secret: str) -> None:
+    """Redact a secret from now on, whoever prints or stores a text: it is about to be put into a request."""
+    if len(secret) >= MIN_SECRET_LENGTH and secret not in _sent:
+        # Libraries differ in what they escape in a query.
+        forms = {*_sent, secret, *(quote(secret, safe=safe) for safe in ("", "/", _QUERY_SAFE)), quote_plus(secret)}
+        _sent[:] = sorted(forms, key=len, reverse=True)
+
+
+def without_sent_secrets(text: str) -> str:
+    """A text, such as the URL of a request, without the secrets that were put into it by name; the rest as it is."""
+    for secret in tuple(_sent):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """The text with secrets redacted, including `secrets` where they appear as words."""
+    text = without_sent_secrets(text)
     if "@" in text:
         text = _LOGIN.sub(_without_login, text)
     # Most texts contain no name of a secret; one cheap search tells.

@@ -149,9 +149,12 @@ class _Replay:
                 await self._replay(view)
                 on_progress(self._counts["replayed"])
 
-        async with asyncio.TaskGroup() as group:
-            for view in rows:
-                group.create_task(one(view))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for view in rows:
+                    group.create_task(one(view))
+        except BaseExceptionGroup as failed:  # a missing secret, or the ledger or the store is away: for all the same
+            raise failed.exceptions[0] from None
 
     async def _replay(self, view: ItemView) -> None:
         finished, _ = await self._attempts.run(_claimed(self._run, view), time.monotonic())

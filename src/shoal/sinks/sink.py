@@ -79,17 +79,17 @@ def envelope(record: ChangedRecord) -> Envelope:
 
 
 def newest_only(batch: SinkBatch) -> Sequence[ChangedRecord]:
-    """The records without those that a later one replaces: the same key, or the same id of a replaced item."""
-    records = batch.records
-    if not batch.replaced and all(record.record_key is None for record in records):
-        return records
+    """The records without those that a later one replaces: the same key, or the same id.
+
+    A record has its id twice in a batch when its item was changed twice; the batch may end before it says so.
+    """
     newest = {
         (record.run_id, record.item, record.n)
         if record.record_key is None
         else (record.scraper, record.stage, record.record_key): record
-        for record in records
+        for record in batch.records
     }
-    return list(newest.values())
+    return batch.records if len(newest) == len(batch.records) else list(newest.values())
 
 
 def row_key(record: ChangedRecord, id: str) -> str:

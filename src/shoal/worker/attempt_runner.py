@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -103,7 +103,7 @@ class AttemptRunner:
             record_keys=tuple(output.record_keys),
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
-            detail=_detail(attempt.page, output),
+            detail=_detail(attempt.page, output, self._scraper.secrets),
         )
         return finished, output.size
 
@@ -158,7 +158,10 @@ class AttemptRunner:
             return Transient(str(error))
         if isinstance(error, HookFailed):
             self.failure_log.log_hook_error(claimed, error)
-            return (Permanent if error.is_permanent else Transient)(str(error))
+            if not error.is_permanent:
+                return Transient(str(error))
+            self.failure_log.record_programming_error(claimed)
+            return Permanent(str(error))
         if isinstance(error, Dropped):
             return Permanent(f"{error_summary(error)}: only an on_record hook can drop a record")
         self.failure_log.log_handler_error(claimed, error)
@@ -226,7 +229,7 @@ class AttemptRunner:
             policy=policy.retry,
             rng=self._rng,
         )
-        detail = {**(_failure_detail(page) or {}), **ended.detail} or None
+        detail = {**(_failure_detail(page, self._scraper.secrets) or {}), **ended.detail} or None
         return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=time.monotonic() - began, detail=detail)
 
     def lane_run_id(self, claimed: ClaimedItem) -> str | None:
@@ -238,20 +241,20 @@ def _is_own_host(claimed: ClaimedItem, host: str) -> bool:
     return claimed.url is not None and host_or_none(claimed.url) == host
 
 
-def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
+def _detail(page: Page | None, output: Output, secrets: Sequence[str]) -> dict[str, Any] | None:
     """What is unusual about a successful attempt; None for most of them."""
     detail: dict[str, Any] = {}
     if page is not None:
         if page.history:
-            detail["url"] = redacted(page.url)
+            detail["url"] = redacted(page.url, secrets)
         if page.not_modified:
             detail["not_modified"] = True
     if output.dropped:
         detail["dropped"] = len(output.dropped)
-        detail["first_dropped"] = redacted(output.dropped[0][:500])
+        detail["first_dropped"] = redacted(output.dropped[0][:500], secrets)
     if output.dropped_records:
         detail["dropped_records"] = {
-            hook: {"count": dropped.count, "first": redacted(dropped.first[:500])}
+            hook: {"count": dropped.count, "first": redacted(dropped.first[:500], secrets)}
             for hook, dropped in output.dropped_records.items()
         }
     if output.too_deep:
@@ -259,10 +262,10 @@ def _detail(page: Page | None, output: Output) -> dict[str, Any] | None:
     return detail or None
 
 
-def _failure_detail(page: Page | None) -> dict[str, Any] | None:
+def _failure_detail(page: Page | None, secrets: Sequence[str]) -> dict[str, Any] | None:
     if page is None:
         return None
     detail: dict[str, Any] = {"status": page.status, "bytes": len(page.body)}
     if page.history:
-        detail["url"] = redacted(page.url)
+        detail["url"] = redacted(page.url, secrets)
     return detail

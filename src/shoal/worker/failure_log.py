@@ -78,8 +78,11 @@ class FailureLog:
         self._log_author_error("a provider failed", claimed, failed.error, str(failed))
 
     def log_error_function(self, claimed: ClaimedItem, error: BaseException) -> None:
-        """Log an error of a stage's `on_error` function; its first occurrence with the traceback."""
-        self._log_author_error("on_error function failed", claimed, error, error_summary(error))
+        """Log an error of a stage's `on_error` function; its first occurrence with the traceback.
+
+        It is not what the attempt ended with, so it does not stop the worker.
+        """
+        self._trace("on_error function failed", claimed, error, error_summary(error))
 
     def log_hook_error(self, claimed: ClaimedItem, failed: HookFailed) -> None:
         """Log an error of a hook; its first occurrence with the traceback."""
@@ -88,6 +91,9 @@ class FailureLog:
     def _log_author_error(self, event: str, claimed: ClaimedItem, error: BaseException, summary: str) -> None:
         if len(self._bugs) < MAX_KINDS or summary in self._bugs:
             self._bugs[summary] = self._bugs.get(summary, 0) + 1
+        self._trace(event, claimed, error, summary)
+
+    def _trace(self, event: str, claimed: ClaimedItem, error: BaseException, summary: str) -> None:
         if summary not in self._traced and len(self._traced) < MAX_KINDS:
             self._traced.add(summary)
             cause = (type(error), error, _author_traceback(error.__traceback__))

@@ -10,7 +10,7 @@ from shoal.errors import InvalidItem, Skipped, Throttled
 from shoal.fetch.page import Page, RequestGate
 from shoal.model.item import ClaimedItem, NewItem, PreparedItem, prepare
 from shoal.model.outcome import RedirectVisit, VisitDecision
-from shoal.model.redaction import redacted
+from shoal.model.redaction import redacted, without_sent_secrets
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.registration import Registration
 
@@ -105,7 +105,7 @@ class RedirectGate:
 
     def _prepared(self, url: str, method: str) -> PreparedItem | None:
         """The item that a link to the target would be; None when its URL cannot or must not be stored."""
-        if any(secret in url for secret in self._stage.scraper.secrets):
+        if without_sent_secrets(url) != url or any(secret in url for secret in self._stage.scraper.secrets):
             return None
         request = self._item.request
         if request is not None and request.method != method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import random
@@ -25,6 +26,7 @@ from shoal.model.outcome import (
     VisitDecision,
     clean_error,
 )
+from shoal.model.run import RunState
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import WorkerSpec, new_worker_id
 from shoal.worker.state import WorkerIdentity, WorkerOptions
@@ -145,12 +147,14 @@ class Registration:
             return 0
 
     async def retry_items(self, items: Sequence[tuple[str, int]]) -> None:
-        """Make dead items of these runs ready again."""
+        """Make dead items of these runs ready again, unless a run was cancelled or removed meanwhile."""
         by_run: dict[str, list[int]] = {}
         for run_id, item in items:
             by_run.setdefault(run_id, []).append(item)
         for run_id, ids in by_run.items():
-            await self._ledger.steering.retry(run_id, ItemFilter(ids=tuple(ids)), by=self.identity.id)
+            with contextlib.suppress(NotFound):
+                if (await self._ledger.runs.get(run_id)).state is not RunState.CANCELLED:
+                    await self._ledger.steering.retry(run_id, ItemFilter(ids=tuple(ids)), by=self.identity.id)
 
     async def reconcile(self, known: Sequence[Lease]) -> None:
         """Give back every lease of this worker that is not among those known here."""

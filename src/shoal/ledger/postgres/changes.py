@@ -21,6 +21,12 @@ class PostgresChanges(BaseChanges):
     async def _number(self) -> None:
         await self._db.fetch(self._sql["number_changes"], NUMBERED_AT_ONCE)
 
+    async def _number_all(self) -> None:
+        """In steps: if nobody has read the log so far, it has as many changes as there were commits."""
+        last = await self._db.value(self._sql["last_unnumbered"])
+        while last is not None and await self._db.value(self._sql["is_unnumbered_until"], last):
+            await self._number()
+
     async def _results(
         self, pairs: Sequence[tuple[int, int]], after_n: int, limit: int, max_bytes: int
     ) -> tuple[list[FoundResult], bool]:

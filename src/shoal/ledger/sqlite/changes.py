@@ -21,6 +21,9 @@ class SqliteChanges(BaseChanges):
     async def _number(self) -> None:
         """Nothing to do."""
 
+    async def _number_all(self) -> None:
+        """Nothing to do."""
+
     async def _results(
         self, pairs: Sequence[tuple[int, int]], after_n: int, limit: int, max_bytes: int
     ) -> tuple[list[FoundResult], bool]:

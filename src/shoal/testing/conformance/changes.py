@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from shoal.ledger.protocols import Ledger
 from shoal.model.changes import LOG_BEGIN, ChangedRecord, ChangeFilter, ChangePage, ChangePosition, RecordRef
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.run import Run
+from shoal.model.views import ItemFilter
 from shoal.testing.harness import LedgerHarness, dead, done, keyed, retry
 
 CURSOR = "sink:warehouse"
@@ -117,6 +120,26 @@ class ChangesConformance:
         assert [(record.item, record.record_key) for record in records] == [(p2.item, "a")]
         everything, _ = await follow(harness.ledger)
         assert sorted(record.record_key or "" for record in everything) == ["a", "b"]
+        await harness.check()
+
+    async def test_records_of_a_dead_item_are_gone_when_it_is_retried(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, "a", "b")
+        worker = await harness.worker()
+        a, b = await harness.claim(worker)
+        end = replace(dead(a), records=('{"v":1}', '{"v":2}'))
+        await harness.commit(worker, end, dead(b))
+        records, read_to = await follow(harness.ledger)
+        assert [r.id for r in records] == [f"{run.id}:{a.item}:0", f"{run.id}:{a.item}:1"]
+        assert await harness.ledger.steering.retry(run.id, ItemFilter()) == 2
+        page = await harness.ledger.changes.read(read_to)
+        assert [(item.item, item.count) for item in page.replaced] == [(a.item, 0)]
+        assert page.records == ()
+        await finish(harness, worker, await harness.claim(worker), '{"v":3}')
+        page = await harness.ledger.changes.read(page.end)
+        assert sorted(r.item for r in page.records) == [a.item, b.item]
+        assert await harness.ledger.changes.replaced_items(LOG_BEGIN, page.end) == {(run.id, a.item)}
+        assert (await harness.ledger.reads.stats(run.id)).results == 2
         await harness.check()
 
     async def test_scrapers_stages_and_runs_select(self, harness: LedgerHarness) -> None:

@@ -148,14 +148,16 @@ begin
         -- Records that were stored when the item died.
         delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue, p.item
     ),
-    logged as (
-        insert into shoal.result_change (at, run, stage, records, replaced, items)
-        select t, run_no, k.stage, 0, true, array_agg(distinct d.item order by d.item)
-        from discarded d join shoal.queue k on k.id = d.queue group by k.stage
-    ),
     fewer_results as (
         insert into shoal.count_delta (at, queue, results)
         select t, d.queue, -count(*) from discarded d group by d.queue
+    ),
+    logged as (
+        -- Readers of the log may have these records: they are told that there are none any more.
+        insert into shoal.result_change (at, run, stage, records, replaced, items)
+        select t, run_no, k.stage, 0, true, array_agg(distinct d.item order by d.item)
+        from discarded d cross join lateral (select k.stage from shoal.queue k where k.id = d.queue limit 1) k
+        group by k.stage
     ),
     history as (
         -- An item that ended before its first claim has no attempt to keep.

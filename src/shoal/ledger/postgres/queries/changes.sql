@@ -3,6 +3,12 @@
 -- name: number_changes
 select shoal.number_changes($1::int)
 
+-- name: last_unnumbered
+select max(c.id) from shoal.result_change c where c.position is null
+
+-- name: is_unnumbered_until
+select exists (select 1 from shoal.result_change c where c.position is null and c.id <= $1)
+
 -- name: last_change
 select coalesce(max(c.position), 0) from shoal.result_change c where c.position is not null
 

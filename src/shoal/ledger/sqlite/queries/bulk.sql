@@ -236,13 +236,13 @@ from (select v.queue, count(*) as n from temp.retried v cross join result x on x
 where c.queue = n.queue
 
 -- name: retry_changes
--- Readers of the log learn that these records are gone.
+-- Readers of the log may have the records that are deleted: they are told that there are none any more.
 insert into result_change (run, stage, at, records, replaced, items)
 select ?1, o.stage, ?2, 0, 1, json_group_array(o.item)
 from (
-    select distinct k.stage, v.item from temp.retried v
-    cross join result x on x.run = ?1 and x.item = v.item
-    cross join queue k on k.id = v.queue order by k.stage, v.item
+    select distinct k.stage, v.item
+    from temp.retried v cross join result x on x.run = ?1 and x.item = v.item cross join queue k on k.id = v.queue
+    order by k.stage, v.item
 ) o
 group by o.stage
 
