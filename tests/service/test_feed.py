@@ -431,7 +431,7 @@ async def test_a_stop_while_the_ledger_is_away_returns_the_messages(
 async def test_dead_letters_wait_while_redis_is_full(redis_server: RedisServer, settings: Settings) -> None:
     queue = RedisStream(redis_server)
     await queue.put([*urls(100), "poison", *urls(50, "later"), "poison too"])
-    async with Redis.from_url(redis_server.url()) as operator:
+    async with redis_server.client() as operator:
         try:
             async with feeding(settings, queue.address(), batch=50, backlog=100, forever=True) as fed:
                 await fed.until(lambda: bool(fed.progress) and fed.progress[-1].waiting_for == "the backlog")
@@ -454,7 +454,7 @@ async def test_dead_letters_wait_while_redis_is_full(redis_server: RedisServer, 
 async def test_a_list_of_a_full_redis_is_waited_for(redis_server: RedisServer, settings: Settings) -> None:
     queue = RedisList(redis_server)
     await queue.put(urls(100))
-    async with Redis.from_url(redis_server.url()) as operator:
+    async with redis_server.client() as operator:
         try:
             async with feeding(settings, queue.address(), batch=10, forever=True) as fed:
                 await fed.until(lambda: fed.messages == 100)
@@ -546,7 +546,7 @@ async def test_a_broker_that_is_not_there_is_reported(settings: Settings) -> Non
 
 async def test_fields_of_a_stream_entry_are_those_of_an_item(redis_server: RedisServer, settings: Settings) -> None:
     queue = RedisStream(redis_server)
-    async with Redis.from_url(redis_server.url()) as producer:
+    async with redis_server.client() as producer:
         await producer.xadd(
             queue.name,
             {"url": "http://127.0.0.1:1/a", "stage": "detail", "payload": '{"site": "x"}', "priority": "7"},
@@ -574,7 +574,7 @@ async def test_entries_that_were_trimmed_from_a_stream_do_not_block_it(
 ) -> None:
     queue = RedisStream(redis_server)
     await queue.put(urls(10))
-    async with Redis.from_url(redis_server.url()) as client:
+    async with redis_server.client() as client:
         await client.xgroup_create(queue.name, "shoal", id="0")
         await client.xreadgroup("shoal", "somebody-dead", {queue.name: ">"}, count=5)
         await client.xtrim(queue.name, maxlen=7, approximate=False)

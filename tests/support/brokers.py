@@ -6,7 +6,9 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
+
+from redis.asyncio import Redis
 
 from tests.support.account import Account
 from tests.support.binaries import rabbitmq_programs, redis_program
@@ -185,6 +187,10 @@ class RedisServer(_Broker):
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._settings = dict(settings or {})
+
+    def client(self, **options: Any) -> Redis:
+        """A client that waits for a busy machine."""
+        return Redis.from_url(self.url(), socket_timeout=60, socket_connect_timeout=60, **options)
 
     def url(self, query: str = "", *, port: int | None = None, password: bool = True) -> str:
         """The address of database 0, with a query such as `stream=urls`."""

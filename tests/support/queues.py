@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import aio_pika
-from redis.asyncio import Redis
 
 from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.postgres import unique_name
@@ -97,13 +96,13 @@ class RedisStream(BrokerQueue):
         """Streams need not be created."""
 
     async def put(self, bodies: Iterable[str | bytes]) -> None:
-        async with Redis.from_url(self.server.url()) as client, client.pipeline(transaction=False) as pipe:
+        async with self.server.client() as client, client.pipeline(transaction=False) as pipe:
             for body in bodies:
                 pipe.xadd(self.name, {"message": body})
             await pipe.execute()
 
     async def left(self) -> int:
-        async with Redis.from_url(self.server.url(), protocol=2) as client:
+        async with self.server.client(protocol=2) as client:
             (group,) = await client.xinfo_groups(self.name)
             return int(group["pending"]) + int(group["lag"] or 0)
 
@@ -120,7 +119,7 @@ class RedisStream(BrokerQueue):
         ]
 
     async def _entries(self, name: str) -> list[dict[bytes, bytes]]:
-        async with Redis.from_url(self.server.url(), protocol=2) as client:
+        async with self.server.client(protocol=2) as client:
             answer: Any = await client.xrange(name)
             return [fields for _, fields in answer]
 
@@ -133,16 +132,16 @@ class RedisList(BrokerQueue):
         """Lists need not be created."""
 
     async def put(self, bodies: Iterable[str | bytes]) -> None:
-        async with Redis.from_url(self.server.url()) as client:
+        async with self.server.client() as client:
             await client.rpush(self.name, *bodies)
 
     async def left(self) -> int:
-        async with Redis.from_url(self.server.url()) as client:
+        async with self.server.client() as client:
             held = [await client.llen(key) async for key in client.scan_iter(f"{self.name}:held:*")]
             return int(await client.llen(self.name)) + sum(held)
 
     async def dead(self) -> list[tuple[str, str]]:
-        async with Redis.from_url(self.server.url()) as client:
+        async with self.server.client() as client:
             letters = [json.loads(letter) for letter in await client.lrange(f"{self.name}:dead", 0, -1)]
             return [(letter.get("message", ""), letter["reason"]) for letter in letters]
 

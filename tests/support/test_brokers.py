@@ -3,7 +3,6 @@
 import asyncio
 
 import aio_pika
-from redis.asyncio import Redis
 
 from tests.support.brokers import RabbitServer, RedisServer
 from tests.support.postgres import unique_name
@@ -22,10 +21,10 @@ async def test_confirmed_messages_are_in_the_queue(rabbitmq: RabbitServer) -> No
 
 async def test_written_keys_survive_a_killed_redis(redis_server: RedisServer) -> None:
     name = unique_name("list")
-    async with Redis.from_url(redis_server.url()) as client:
+    async with redis_server.client() as client:
         await client.rpush(name, *range(20))
     await asyncio.to_thread(redis_server.restart)
-    async with Redis.from_url(redis_server.url()) as client:
+    async with redis_server.client() as client:
         assert await client.llen(name) == 20
         await client.delete(name)
 

@@ -81,6 +81,8 @@ def feed(
     if not work and not (concurrency is least is most is None):
         raise typer.BadParameter("it needs --work.", param_hint="-j, --min, --max")
     check_bounds(least, most, concurrency is not None, "-j")
+    if scraper is None and (source == "-" or "://" in source):
+        raise typer.BadParameter("it is missing: shoal feed SOURCE SCRAPER.", param_hint="SCRAPER")
     typed, target = (source, scraper) if scraper is not None else (None, source)
     found, settings = load(
         *(session, target),

@@ -175,8 +175,12 @@ async def find_run(ledger: Ledger, name: str) -> Run:
     try:
         return await ledger.runs.get(name)
     except NotFound as error:
-        ids = [run.id for run in (await ledger.runs.list(limit=MAX_RUNS_READ)).rows]
-        raise NotFound(error.message, remedy=_run_remedy(name, ids)) from None
+        runs = (await ledger.runs.list(limit=MAX_RUNS_READ)).rows
+        if any(run.scraper == name for run in runs):
+            remedy = f"{name} is a scraper; its newest run is `{LATEST}:{name}`."
+        else:
+            remedy = _run_remedy(name, (run.id for run in runs))
+        raise NotFound(error.message, remedy=remedy) from None
 
 
 async def find_run_of(ledger: Ledger, scraper: str, name: str) -> Run:
