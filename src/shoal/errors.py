@@ -14,8 +14,11 @@ ShoalError
 │   ├── Permanent              there is nothing to fetch: dead at once
 │   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
+│   │   └── ExitFailed         the proxy, not the site, failed: retried through another exit
 │   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
-│   └── Blocked                the site refuses us: retried, with another identity where there is one
+│   ├── EgressUnavailable      no exit of the pool can be used now: the item waits, no attempt is charged
+│   ├── Blocked                the site refuses us: retried, with another identity where there is one
+│   └── LoggedOut              the session has ended: logged in again, then retried
 ├── Dropped                    an on_record hook leaves a record out
 ├── OutputFailed               standard output cannot be written
 ├── StoreFailed                the page store cannot be written: a fault of this machine, not of the page
@@ -185,6 +188,18 @@ class Throttled(AttemptEnded):
 
 class Blocked(AttemptEnded):
     """The site refuses us: a 403, a captcha, an empty page."""
+
+
+class ExitFailed(Transient):
+    """The way to the site failed: its proxy refused, closed the connection, wants other credentials, or is silent."""
+
+
+class EgressUnavailable(AttemptEnded):
+    """No exit of a pool can be used now. The item waits for `retry_after` seconds, and never goes out directly."""
+
+
+class LoggedOut(AttemptEnded):
+    """The site no longer knows the session: the login runs again, and the item is retried."""
 
 
 class Dropped(ShoalError):

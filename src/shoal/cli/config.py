@@ -51,6 +51,9 @@ def _rows(settings: Settings) -> Iterator[Row]:
     for table in settings.scrapers.values():
         for name, value in table.shown().items():
             yield f"scrapers.{table.name}.{name}", value, str(table.origins[name])
+    for egress in settings.egress.values():
+        for name, value in egress.shown().items():
+            yield f"egress.{egress.name}.{name}", value, str(egress.origins[name])
     for sink in settings.sinks.values():
         for name, value in sink.shown().items():
             yield f"sinks.{sink.name}.{name}", value, str(sink.origins[name])

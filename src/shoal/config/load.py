@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.config.egress import EGRESS_TYPES, EgressConfig, read_egress
 from shoal.config.postgres import PART_VARIABLES, PostgresParts, flag_of
 from shoal.config.settings import (
     ENV_PREFIX,
@@ -64,7 +65,11 @@ def load_settings(
     project = "" if folder == current.absolute() else str(folder)
     variables = Variables(environ, read_dotenv(folder / ".env"))
     reader = TableReader(
-        process=NAMES, scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES), stage=tuple(STAGE_TYPES), sink=tuple(SINK_TYPES)
+        process=NAMES,
+        scraper=(*SCRAPER_TYPES, *SCRAPER_OWN_TYPES),
+        stage=tuple(STAGE_TYPES),
+        sink=tuple(SINK_TYPES),
+        egress=tuple(EGRESS_TYPES),
     )
     low, high = reader.pyproject(folder), reader.shoal_toml(folder)
     given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(given_flags, own_options)}
@@ -77,6 +82,10 @@ def load_settings(
         for name in [*low.scrapers, *high.scrapers]
     }
     scrapers = {name: _scraper(name, table, parts, project) for name, table in tables.items()}
+    egress = {
+        name: _egress_from_project(read_egress(name, table, variables), project)
+        for name, table in {**low.egress, **high.egress}.items()
+    }
     sinks = {
         name: _sink_from_project(read_sink(name, table, variables), project)
         for name, table in {**low.sinks, **high.sinks}.items()
@@ -85,7 +94,13 @@ def load_settings(
     origins = {name: given[name].origin if name in given else Origin("default") for name in NAMES}
     above = find_ledger_above(folder, environ) if origins["ledger"].kind == "default" else None
     settings = Settings(
-        **values, scrapers=scrapers, sinks=sinks, origins=origins, project=project, ledger_above=str(above or "")
+        **values,
+        scrapers=scrapers,
+        sinks=sinks,
+        egress=egress,
+        origins=origins,
+        project=project,
+        ledger_above=str(above or ""),
     )
     paths = {name: getattr(settings, name) for name in ("ledger", *PATHS)}
     return msgspec.structs.replace(settings, **_from_project(paths, origins, project)) if project else settings
@@ -105,6 +120,11 @@ def _from_project(values: Mapping[str, Any], origins: Mapping[str, Origin], proj
             value = str(address)
         moved[name] = _path_from(project, value)
     return moved
+
+
+def _egress_from_project(egress: EgressConfig, project: str) -> EgressConfig:
+    paths = {name: _path_from(project, path) for name in ("file", "torrc") if (path := getattr(egress, name))}
+    return msgspec.structs.replace(egress, **paths) if project and paths else egress
 
 
 def _sink_from_project(sink: SinkConfig, project: str) -> SinkConfig:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 import shoal
+from shoal.config.egress import EgressConfig
 from shoal.config.schedules import SCHEDULE, ScheduleConfig
 from shoal.config.sinks import SinkConfig
 from shoal.config.sources import Origin, RawValue
@@ -128,9 +129,10 @@ class ScraperConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a Shoal process, checked. docs/configuration.md has their meanings.
 
-    `scrapers` and `sinks`: the tables of single ones. `mode`: set only by `for_scraper`. `origins`: where each value
-    came from. `hidden`: secrets that a scraper's code knows. `project`: the folder of the files, when it is not the
-    current one. `ledger_above`: the default ledger of a parent folder, when this project has its own or none yet.
+    `scrapers`, `sinks` and `egress`: the tables of single ones. `mode`: set only by `for_scraper`. `origins`: where
+    each value came from. `hidden`: secrets that a scraper's code knows. `project`: the folder of the files, when it is
+    not the current one. `ledger_above`: the default ledger of a parent folder, when this project has its own or none
+    yet.
     """
 
     ledger: LedgerText = SQLITE_LEDGER
@@ -179,6 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sink_wait: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
     scrapers: Mapping[str, ScraperConfig] = {}
     sinks: Mapping[str, SinkConfig] = {}
+    egress: Mapping[str, EgressConfig] = {}
     mode: Mode | None = None
     origins: Mapping[str, Origin] = {}
     hidden: tuple[str, ...] = ()
@@ -247,12 +250,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             *(secret for values in ({"feed_url": self.feed_url}, *tables) for secret in _login(values.get("feed_url"))),
             *(secret for table in self.scrapers.values() for secret in secret_texts(table.settings)),
             *(secret for sink in self.sinks.values() for secret in sink.secrets()),
+            *(secret for egress in self.egress.values() for secret in egress.secrets()),
             *self.hidden,
         )
 
 
 SETTING_TYPES = setting_types(
-    Settings, without=("scrapers", "sinks", "mode", "origins", "hidden", "project", "ledger_above")
+    Settings, without=("scrapers", "sinks", "egress", "mode", "origins", "hidden", "project", "ledger_above")
 )
 NAMES = tuple(SETTING_TYPES)
 # Paths: written in a file, they are meant from the file's folder.

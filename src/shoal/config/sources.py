@@ -24,6 +24,7 @@ OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.tom
 # Lines of `.env` that belong to Shoal or to the PostgreSQL it connects to.
 _OWN_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|DB_|PG[A-Z]{3,}\b)")
 _AUTHOR_SETTINGS, _STAGES, _SCRAPERS, _SINKS = "settings", "stages", "scrapers", "sinks"
+_EGRESS = "egress"
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -175,20 +176,28 @@ def _merge_stage(higher: dict[str, RawValue], lower: dict[str, RawValue]) -> dic
 
 
 class FileTables(msgspec.Struct):
-    """The contents of one file: settings of the process, and tables of scrapers and sinks."""
+    """The contents of one file: settings of the process, and tables of scrapers, sinks and egress."""
 
     given: dict[str, RawValue]
     scrapers: dict[str, ScraperTable]
     sinks: dict[str, dict[str, RawValue]]
+    egress: dict[str, dict[str, RawValue]]
 
 
 class TableReader:
-    """Reads TOML files. It knows the names that a process, and the table of a scraper, a stage and a sink may have."""
+    """Reads TOML files. It knows the names that a process, and the tables in them, may have."""
 
     def __init__(
-        self, *, process: Collection[str], scraper: Collection[str], stage: Collection[str], sink: Collection[str]
+        self,
+        *,
+        process: Collection[str],
+        scraper: Collection[str],
+        stage: Collection[str],
+        sink: Collection[str],
+        egress: Collection[str],
     ) -> None:
         self._sink_names = sink
+        self._egress_names = egress
         self._process_names = process
         self._scraper_names = (*scraper, _AUTHOR_SETTINGS, _STAGES)
         self._stage_names = stage
@@ -210,17 +219,24 @@ class TableReader:
             *(top.given.keys() & below.given.keys()),
             *(f"scrapers.{name}" for name in top.scrapers.keys() & below.scrapers.keys()),
             *(f"sinks.{name}" for name in top.sinks.keys() & below.sinks.keys()),
+            *(f"egress.{name}" for name in top.egress.keys() & below.egress.keys()),
         ]
         if twice:
             raise InvalidSetting(
                 f"shoal.toml has both {min(twice)} and tool.shoal.{min(twice)}.", remedy="Keep one of the two."
             )
-        return FileTables(top.given | below.given, top.scrapers | below.scrapers, top.sinks | below.sinks)
+        return FileTables(
+            top.given | below.given,
+            top.scrapers | below.scrapers,
+            top.sinks | below.sinks,
+            top.egress | below.egress,
+        )
 
     def _tables(self, table: Mapping[str, Any], file: OriginKind, prefix: str) -> FileTables:
         scrapers = _as_table(table.get(_SCRAPERS, {}), prefix + _SCRAPERS, file)
         sinks = _as_table(table.get(_SINKS, {}), prefix + _SINKS, file)
-        given = {name: value for name, value in table.items() if name not in (_SCRAPERS, _SINKS)}
+        egress = _as_table(table.get(_EGRESS, {}), prefix + _EGRESS, file)
+        given = {name: value for name, value in table.items() if name not in (_SCRAPERS, _SINKS, _EGRESS)}
         for name in given:
             if name in self._scraper_names and name not in (*self._process_names, _AUTHOR_SETTINGS, _STAGES):
                 raise InvalidSetting(
@@ -230,6 +246,11 @@ class TableReader:
             _raw_values(given, self._process_names, file, ""),
             {name: self._scraper(body, file, f"{prefix}{_SCRAPERS}.{name}") for name, body in scrapers.items()},
             {name: self._sink(body, file, f"{prefix}{_SINKS}.{name}") for name, body in sinks.items()},
+            {
+                name: _raw_values(_as_table(body, path, file), self._egress_names, file, path + ".")
+                for name, body in egress.items()
+                for path in (f"{prefix}{_EGRESS}.{name}",)
+            },
         )
 
     def _scraper(self, body: Any, file: OriginKind, path: str) -> ScraperTable:

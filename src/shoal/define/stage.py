@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, get_args
 
 import msgspec
 
@@ -31,6 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 LaneRule = str | Callable[[NewItem], str | None] | None
 PartitionRule = str | Callable[[NewItem], str]
 BlockRule = Callable[[Page], bool | str | None]
+Client = Literal["http", "chrome", "browser"]
+Pace = Literal["host", "identity"]
 
 
 class _Host:
@@ -75,6 +77,9 @@ class StageOptions(RetryOptions, total=False):
       file. `max_bytes`: of such a file.
     - `blocked`: a function that recognizes a soft block.
     - `headers`: sent with its requests.
+    - `egress`: the pool of exits (`[egress.NAME]`) that its requests go out through; never directly.
+    - `client`: what sends its requests: "http", "chrome" (looks like Chrome to the site) or "browser" (a real one).
+    - `pace`: what `rate` and `delay` count for: a "host", or each "identity" (exit) at a host.
     """
 
     name: str | None
@@ -98,6 +103,9 @@ class StageOptions(RetryOptions, total=False):
     headers: Mapping[str, str] | None
     depth: int | None
     accept: Collection[int]
+    egress: str | None
+    client: Client
+    pace: Pace
 
 
 class Stage(Generic[P, T]):
@@ -141,6 +149,9 @@ class Stage(Generic[P, T]):
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
         self.accept = _checked_statuses(self.name, options.get("accept", ()))
+        self.egress = options.get("egress")
+        self.client: Client = options.get("client", "http")
+        self.pace: Pace = options.get("pace", "host")
         self.error_function: Callable[..., Any] | None = None
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
@@ -323,11 +334,17 @@ def _check_types(stage: str, options: StageOptions) -> None:
         "save": (bool | str, "True, or the name of the file"),
         "max_bytes": (int, "a number of bytes"),
         "depth": (int, "a whole number from 0"),
+        "egress": (str, "the name of a pool, [egress.NAME] of shoal.toml"),
     }
     for name, (kind, what) in rules.items():
         value = options.get(name)
         if value is not None and not isinstance(value, kind):
             raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
+    for name, allowed in (("client", get_args(Client)), ("pace", get_args(Pace))):
+        if options.get(name) is not None and options.get(name) not in allowed:
+            raise InvalidScraper(
+                f"{name} of the stage {stage} is {options.get(name)!r}; it must be one of {', '.join(allowed)}."
+            )
     if options.get("each") is not None:
         each_rule(options["each"])
     if (depth := options.get("depth")) is not None and (isinstance(depth, bool) or depth < 0):

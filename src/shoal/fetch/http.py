@@ -34,7 +34,7 @@ NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
-    from shoal.fetch.page import Request, RequestGate, ResponseStream
+    from shoal.fetch.page import Identity, Request, RequestGate, ResponseStream
 
     _Pollers = WeakKeyDictionary[asyncio.Protocol, select.poll]
 
@@ -150,7 +150,13 @@ class HttpFetcher:
         self._pollers: _Pollers = WeakKeyDictionary()
 
     async def fetch(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        max_body: int | None = None,
+        identity: Identity | None = None,
     ) -> Page:
         cap = self._max_body if max_body is None else max_body
         chain = RedirectChain(request)
@@ -194,7 +200,12 @@ class HttpFetcher:
 
     @asynccontextmanager
     async def stream(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        identity: Identity | None = None,
     ) -> AsyncIterator[ResponseStream]:
         chain = RedirectChain(request)
         while True:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.fetch.article import Article
     from shoal.fetch.form import Form
     from shoal.fetch.metadata import Metadata
+    from shoal.model.egress import ProxyAddress
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
 
@@ -411,6 +412,25 @@ class RequestGate(Protocol):
         """Called by the reader of a response that requests a wait."""
 
 
+class Identity(Protocol):
+    """What the requests of an attempt go out as. Without one, a request goes out directly.
+
+    `key` tells identities apart: connections, cookies and browser profiles belong to one of them. `proxy`: the way to
+    every site; None for an identity that has only credentials. A fetcher must never use another way.
+    """
+
+    key: str
+    proxy: ProxyAddress | None
+
+    async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
+        """Headers to add to a request, such as a token. Called for each hop, after the gate has admitted it; it may
+        wait, and it may raise AttemptEnded.
+        """
+
+    def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
+        """Called for each response of a site, redirects too, as soon as its headers are there."""
+
+
 class ResponseStream(Protocol):
     """A response whose body is read piece by piece. `url` is the URL after redirects."""
 
@@ -428,15 +448,27 @@ class ResponseStream(Protocol):
 
 class Fetcher(Protocol):
     async def fetch(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        max_body: int | None = None,
+        identity: Identity | None = None,
     ) -> Page:
-        """Get the page, whatever its status. Raises AttemptEnded when there is no complete response.
+        """Get the page, whatever its status. Raises AttemptEnded when there is no complete response, and ExitFailed
+        when the identity's proxy is the reason.
 
         `jar` names the cookies to send and keep; None keeps none. `max_body` replaces the fetcher's own size cap.
         """
 
     def stream(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
         """The response, whatever its status, with a body that is not read yet and of any size. Raises as `fetch`."""
 

@@ -27,7 +27,7 @@ from shoal.model.url_key import key_hash, url_key
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from shoal.fetch.page import Fetcher, Request, RequestGate, ResponseStream
+    from shoal.fetch.page import Fetcher, Identity, Request, RequestGate, ResponseStream
 
 _FORMAT = 1
 # Twice as fast as the default, for bodies a tenth larger.
@@ -149,10 +149,16 @@ class StoringFetcher:
         self._store = store
 
     async def fetch(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        max_body: int | None = None,
+        identity: Identity | None = None,
     ) -> Page:
         if not _is_plain_get(request):
-            return await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
+            return await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body, identity=identity)
         try:
             copy = await self._store.get(request.url, request.variant)
         except InvalidItem as error:
@@ -161,7 +167,7 @@ class StoringFetcher:
         conditional = request
         if validators:
             conditional = msgspec.structs.replace(request, headers={**request.headers, **validators})
-        page = await self._fetcher.fetch(conditional, gate=gate, jar=jar, max_body=max_body)
+        page = await self._fetcher.fetch(conditional, gate=gate, jar=jar, max_body=max_body, identity=identity)
         if page.status == 304 and validators and copy is not None:
             if page.url == copy.url or without_sent_secrets(page.url) == copy.url:
                 if max_body is not None and len(copy.body) > max_body:
@@ -170,16 +176,21 @@ class StoringFetcher:
                 copy.seconds = page.seconds
                 return await reserve_page_memory(copy)
             # The redirect has another target now, and that page uses the same validator.
-            page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
+            page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body, identity=identity)
         # A block with a good status must not replace the page.
         if page.status == 200 and classify_page(page) is None:
             await self._store.put(page, request.variant)
         return page
 
     def stream(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
-        return self._fetcher.stream(request, gate=gate, jar=jar)
+        return self._fetcher.stream(request, gate=gate, jar=jar, identity=identity)
 
     async def close(self) -> None:
         await self._fetcher.close()
@@ -192,7 +203,13 @@ class StoreOnlyFetcher:
         self._store = store
 
     async def fetch(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        max_body: int | None = None,
+        identity: Identity | None = None,
     ) -> Page:
         page = None
         if _is_plain_get(request):
@@ -208,7 +225,12 @@ class StoreOnlyFetcher:
         return await reserve_page_memory(page)
 
     def stream(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
         raise Permanent(f"{request.url} is not in the store {self._store.folder}: fetch it once with --store")
 

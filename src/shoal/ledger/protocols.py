@@ -21,6 +21,19 @@ from shoal.model.changes import (
     RecordRef,
     ResultCursor,
 )
+from shoal.model.egress import (
+    BudgetGrant,
+    BudgetPolicy,
+    BudgetView,
+    ExitReport,
+    ExitSpec,
+    ExitView,
+    HealthRules,
+    PoolChanges,
+    PoolKind,
+    PoolView,
+    SiteBudget,
+)
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
 from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
@@ -309,6 +322,90 @@ class Lanes(Protocol):
         """
 
 
+class Exits(Protocol):
+    """The health of exits (proxies, tokens, Tor), shared by all workers. An exit is known by its pool and its key."""
+
+    async def register(
+        self, worker: str, pool: str, kind: PoolKind, exits: Sequence[ExitSpec], *, complete: bool = True
+    ) -> None:
+        """Make exits known, and the worker a member of the pool. `complete`: others are no longer listed.
+
+        Repeating it is cheap. A worker that stopped or died is no member any more.
+        """
+
+    async def report(self, worker: str, pool: str, reports: Sequence[ExitReport], rules: HealthRules) -> None:
+        """Add what happened to exits, and ban those that failed too often.
+
+        A report of success ends a row of failures. A successful trial makes an exit good again; a failed one bans it
+        anew. States that an operator set are not changed.
+        """
+
+    async def changes(self, worker: str, pool: str, since: float | None = None) -> PoolChanges:
+        """The exits and blocks that changed since a time of the ledger's clock, and the members of the pool.
+
+        None: all that are not good now. Changes may be repeated; none is left out.
+        """
+
+    async def start_trial(self, worker: str, pool: str, key: str, seconds: float) -> bool:
+        """True for one worker: the exit's ban is over, and the worker may try it with one request.
+
+        When it does not report within so many seconds, another one may.
+        """
+
+    async def pools(self) -> list[PoolView]:
+        """Every pool that has exits, by name."""
+
+    async def list(
+        self, pool: str | None = None, *, state: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[ExitView]:
+        """Listed exits by pool and label, without hosts and budgets."""
+
+    async def get(self, pool: str, key: str) -> ExitView:
+        """One exit with its hosts, the most blocked first and 100 at most, and its budgets. Raises NotFound."""
+
+    async def rest(self, pool: str, key: str, seconds: float | None, *, by: str = "") -> ExitView:
+        """Nobody uses the exit for so many seconds, or until it is freed; then it is good, without a trial."""
+
+    async def ban(self, pool: str, key: str, seconds: float | None, why: str, *, by: str = "") -> ExitView:
+        """Nobody uses the exit for so many seconds, or until it is freed; then it is tried first."""
+
+    async def free(self, pool: str, key: str, *, by: str = "") -> ExitView:
+        """Make the exit good at once, at every host, and forget its failures in a row."""
+
+
+class Budgets(Protocol):
+    """Budgets of calls that many workers spend together. `key` is the exit, `resource` the kind of call."""
+
+    async def take(
+        self, worker: str, pool: str, key: str, resource: str, calls: int, policy: BudgetPolicy
+    ) -> BudgetGrant:
+        """Take calls ahead. The ledger never grants more than the budget has in any window, whoever dies.
+
+        What the site said outranks the policy.
+        """
+
+    async def give_back(self, worker: str, grant: int, calls: int) -> None:
+        """Return calls of a grant that were not made. Calls that are not returned count as made."""
+
+    async def correct(self, worker: str, pool: str, key: str, resource: str, said: SiteBudget, *, unspent: int) -> None:
+        """Apply what the site said. `unspent`: calls that this worker has taken and not sent yet."""
+
+    async def list(self, pool: str, key: str | None = None) -> list[tuple[str, BudgetView]]:
+        """The budgets of a pool's exits, by key."""
+
+
+class Sessions(Protocol):
+    """Sessions of identities that all workers share: cookies and storage, encrypted by the caller."""
+
+    async def put(self, scraper: str, identity: str, content: bytes, *, before: int) -> int | None:
+        """Store a session if the newest version is still `before` (0: there is none). Returns the new version."""
+
+    async def get(self, scraper: str, identity: str) -> tuple[int, bytes] | None:
+        """The newest version and its content."""
+
+    async def remove(self, scraper: str, identity: str) -> None: ...
+
+
 class StoredSettings(Protocol):
     async def put(self, scope: str, value: Mapping[str, Any], *, by: str = "") -> int:
         """Store a new version for a scope such as `global` or `scraper:india`. Returns the version."""
@@ -488,6 +585,12 @@ class Ledger(Protocol):
     def workers(self) -> Workers: ...
     @property
     def lanes(self) -> Lanes: ...
+    @property
+    def exits(self) -> Exits: ...
+    @property
+    def budgets(self) -> Budgets: ...
+    @property
+    def sessions(self) -> Sessions: ...
     @property
     def settings(self) -> StoredSettings: ...
     @property

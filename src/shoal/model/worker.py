@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from shoal.model.egress import EgressWait
+
 DEFAULT_LEASE_SECONDS = 30.0
 MAX_REPORTED_ITEMS = 100
 
@@ -72,13 +74,14 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `running`: how many attempts are running, by run number. `items`: the items and for how many seconds, the longest
     first, at most MAX_REPORTED_ITEMS. `unstored`: finished attempts that wait for their commit. `trouble`: a sentence
-    about what stops the worker.
+    about what stops the worker. `egress`: the stages whose items it does not claim now, because no exit can be used.
     """
 
     running: dict[int, int] = {}
     items: tuple[tuple[int, float], ...] = ()
     unstored: int = 0
     trouble: str | None = None
+    egress: tuple[EgressWait, ...] = ()
 
     @property
     def lists_all(self) -> bool:

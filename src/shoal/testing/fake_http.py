@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 
 from shoal.define.context import Http
 from shoal.fetch.download import Downloads
-from shoal.fetch.page import Page, Request, RequestGate, ResponseStream
+from shoal.fetch.page import Identity, Page, Request, RequestGate, ResponseStream
 
 # A page; text (HTML), bytes, a dict or list (JSON), a status; an error to raise; a function of the request that returns
 # one of these; an iterator of them, one for each request.
@@ -56,14 +56,25 @@ class _FakeFetcher:
         self.requests: list[Request] = []
 
     async def fetch(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        max_body: int | None = None,
+        identity: Identity | None = None,
     ) -> Page:
         self.requests.append(request)
         return page_of(self._find(request), request)
 
     @asynccontextmanager
     async def stream(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        identity: Identity | None = None,
     ) -> AsyncIterator[ResponseStream]:
         yield _FakeStream(await self.fetch(request))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from shoal.define.stage import AnyStage
-    from shoal.fetch.page import Fetcher, Request, RequestGate, ResponseStream
+    from shoal.fetch.page import Fetcher, Identity, Request, RequestGate, ResponseStream
     from shoal.model.outcome import FinishedAttempt
 
 SUFFIX = ".http"
@@ -127,17 +127,28 @@ class RecordingFetcher:
         self._fetched = fetched
 
     async def fetch(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None, max_body: int | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        max_body: int | None = None,
+        identity: Identity | None = None,
     ) -> Page:
-        page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body)
+        page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body, identity=identity)
         if urlsplit(request.url).path != "/robots.txt":
             self._fetched.append(page)
         return page
 
     def stream(
-        self, request: Request, *, gate: RequestGate | None = None, jar: str | None = None
+        self,
+        request: Request,
+        *,
+        gate: RequestGate | None = None,
+        jar: str | None = None,
+        identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
-        return self._fetcher.stream(request, gate=gate, jar=jar)
+        return self._fetcher.stream(request, gate=gate, jar=jar, identity=identity)
 
     async def close(self) -> None:
         await self._fetcher.close()

@@ -1,0 +1,262 @@
+"""What requests go out as: pools of exits (proxies, API tokens, Tor circuits), their health, and their budgets.
+
+The ledger knows an exit by a key, which is a fingerprint, and by a label without secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+PoolKind = Literal["proxies", "tokens", "tor"]
+ProxyScheme = Literal["http", "https", "socks5", "socks5h"]
+# How many exits one item may try, without being charged, before it counts as blocked.
+MAX_SWITCHES = 3
+
+
+class ProxyAddress(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A proxy, with its credentials. Host names of sites are always resolved by the proxy, never by this machine."""
+
+    scheme: ProxyScheme
+    host: str
+    port: int
+    username: str = ""
+    password: str = ""
+
+    @property
+    def is_socks(self) -> bool:
+        return self.scheme.startswith("socks")
+
+    @property
+    def address(self) -> str:
+        """`socks5://host:port`, without credentials."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"ProxyAddress({self.address})"
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """One way out of a pool. `token`: the value of an API token; only its key and label leave the process."""
+
+    pool: str
+    key: str
+    label: str
+    proxy: ProxyAddress | None = None
+    token: str = ""
+
+    @property
+    def name(self) -> str:
+        """How attempts and logs name it."""
+        return f"{self.pool} {self.label}"
+
+    def __repr__(self) -> str:
+        return f"Exit({self.name})"
+
+
+def exit_key(*parts: str) -> str:
+    """The fingerprint by which the ledger knows an exit: 12 hexadecimal digits.
+
+    Of a proxy these are scheme, host, port and user name, without the password; of a token its value.
+    """
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=6, person=b"shoal exit").hexdigest()
+
+
+class ExitState(StrEnum):
+    """GOOD: used. BANNED: it failed too often, or an operator banned it. RESTING: an operator rests it. TRIAL: its ban
+    is over; one worker tries it with one request.
+    """
+
+    GOOD = "good"
+    BANNED = "banned"
+    RESTING = "resting"
+    TRIAL = "trial"
+
+
+class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
+    """When exits of a pool are banned.
+
+    `ban_after` failures of the way in a row ban an exit everywhere for `ban_for` seconds; `block_after` blocks in a row
+    by a host keep it from this host for `block_for` seconds.
+    """
+
+    ban_after: int = 10
+    ban_for: float = 3_600.0
+    block_after: int = 3
+    block_for: float = 600.0
+
+
+class ExitSpec(msgspec.Struct, frozen=True):
+    """An exit as the ledger gets to know it."""
+
+    key: str
+    label: str
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host answered to requests through an exit. `blocks_in_row`: blocks since the last page that was no block.
+
+    `succeeded`: it answered at all and did not block, whatever the status.
+    """
+
+    host: str
+    succeeded: int = 0
+    blocked: int = 0
+    blocks_in_row: int = 0
+    error: str = ""
+
+
+class ExitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to an exit in this worker since its last report.
+
+    `failed`: failures of the way (refused, reset, 407, time-out in CONNECT); `failures_in_row`: those since the last
+    success. `trial`: the report of a trial after a ban.
+    """
+
+    key: str
+    succeeded: int = 0
+    failed: int = 0
+    failures_in_row: int = 0
+    error: str = ""
+    trial: bool = False
+    hosts: tuple[HostReport, ...] = ()
+
+
+class ExitHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """An exit's state that workers need. `until`: seconds until it changes; None: until an operator changes it."""
+
+    key: str
+    state: ExitState
+    until: float | None = None
+    why: str = ""
+
+
+class ExitBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that blocks an exit, for so many seconds more; 0: no longer."""
+
+    key: str
+    host: str
+    seconds: float
+
+
+class PoolChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed in a pool. `at`: the ledger's clock, to ask from there the next time. `members`: the ids of the
+    workers that use the pool, sorted.
+    """
+
+    at: float
+    exits: tuple[ExitHealth, ...] = ()
+    blocks: tuple[ExitBlock, ...] = ()
+    members: tuple[str, ...] = ()
+
+
+class HostHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """An exit at one host. `blocked_seconds`: it is kept from this host for so long; 0: it is not."""
+
+    host: str
+    succeeded: int
+    blocked: int
+    blocks_in_row: int
+    blocked_seconds: float = 0.0
+    error: str = ""
+
+
+class ExitView(msgspec.Struct, frozen=True, kw_only=True):
+    """An exit in the ledger. `until`, `why` as in `ExitHealth`; `by`: the operator who set its state, or empty.
+
+    `used_seconds`: since its last report, None before the first. `listed`: a pool that runs has it in its list.
+    """
+
+    pool: str
+    kind: PoolKind
+    key: str
+    label: str
+    state: ExitState
+    until: float | None = None
+    why: str = ""
+    by: str = ""
+    succeeded: int = 0
+    failed: int = 0
+    failures_in_row: int = 0
+    error: str = ""
+    used_seconds: float | None = None
+    listed: bool = True
+    hosts: tuple[HostHealth, ...] = ()
+    budgets: tuple[BudgetView, ...] = ()
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool in the ledger: its exits by state (only listed ones), and how many workers use it.
+
+    `first_back`: seconds until the first banned or resting exit comes back. `budgets`: summed over its exits, by
+    resource.
+    """
+
+    pool: str
+    kind: PoolKind
+    exits: int = 0
+    good: int = 0
+    banned: int = 0
+    resting: int = 0
+    trial: int = 0
+    members: int = 0
+    first_back: float | None = None
+    budgets: tuple[BudgetView, ...] = ()
+
+
+class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget of calls of one kind (`resource`). `left` includes what workers have taken ahead and not yet spent.
+
+    `reset_seconds`: until it is full again; None when it is full. `from_site`: the site told these numbers.
+    """
+
+    resource: str
+    capacity: int
+    left: int
+    reset_seconds: float | None = None
+    from_site: bool = False
+
+
+class BudgetPolicy(msgspec.Struct, frozen=True):
+    """So many calls in each window of so many seconds."""
+
+    calls: int
+    seconds: float
+
+
+class BudgetGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that a worker may make within `seconds`; with 0 calls, `seconds` until it is worth asking again.
+
+    `grant`: the id by which the worker spends and returns them.
+    """
+
+    grant: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class SiteBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site said about a budget in a response. None: it did not say. `retry_after`: it asked to wait so long."""
+
+    remaining: int | None = None
+    limit: int | None = None
+    reset_seconds: float | None = None
+    retry_after: float | None = None
+    resource: str | None = None
+
+
+class EgressWait(msgspec.Struct, frozen=True, kw_only=True):
+    """Why items of a stage wait for egress, as a worker reports it: a sentence without a full stop.
+
+    `since`: for so many seconds. `until`: seconds until it may end, if that is known.
+    """
+
+    stage: str
+    pool: str
+    why: str
+    since: float = 0.0
+    until: float | None = None
