@@ -32,6 +32,7 @@ from shoal.model.egress import (
     PoolChanges,
     PoolKind,
     PoolView,
+    SharedSession,
     SiteBudget,
 )
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
@@ -404,10 +405,13 @@ class Sessions(Protocol):
     """Sessions of identities that all workers share: cookies and storage, encrypted by the caller."""
 
     async def put(self, scraper: str, identity: str, content: bytes, *, before: int) -> int | None:
-        """Store a session if the newest version is still `before` (0: there is none). Returns the new version."""
+        """Store a session if the newest version is still `before` (0: there is none).
 
-    async def get(self, scraper: str, identity: str) -> tuple[int, bytes] | None:
-        """The newest version and its content."""
+        Returns the new version, which no other session of this identity ever had; None when nothing was stored.
+        """
+
+    async def get(self, scraper: str, identity: str) -> SharedSession | None:
+        """The newest version."""
 
     async def remove(self, scraper: str, identity: str) -> None: ...
 

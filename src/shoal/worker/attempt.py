@@ -296,7 +296,7 @@ class Attempt:
             return {name: read(values) for name, read in signature.readers}
         if self._providers is None:
             shared = self._resources
-            self._providers = AttemptProviders(shared.scraper, shared.providers, shared.threads, shared.log)
+            self._providers = AttemptProviders(self, shared.scraper, shared.providers, shared.threads, shared.log)
         return await self._providers.arguments(signature, values)
 
     async def on_throttled(self, ended: Throttled) -> None:
@@ -379,7 +379,7 @@ class Attempt:
         self.failure = failure
         self._closing = True
         output = Output(stage.name, resources.scraper.stages, depth=self.claimed.depth, in_lanes=resources.in_lanes)
-        providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
+        providers = AttemptProviders(self, resources.scraper, resources.providers, resources.threads, resources.log)
         try:
             async with asyncio.timeout(stage.policy.timeout):
                 arguments = await providers.arguments(stage.error_signature, self)
