@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from shoal.fetch.page import Identity
+from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind
 
@@ -27,6 +27,17 @@ class ExitIdentity(Identity, Protocol):
 
     def record_failure(self, why: str) -> None:
         """The way failed before the site was reached. Counts everywhere."""
+
+    def should_repeat(self, page: Page) -> bool:
+        """Whether this answer is only about what the request went out as, such as a spent token, and another one can
+        be used at once: the request is then sent again. Bounded by the identity.
+        """
+
+    @property
+    def recently_good(self) -> bool:
+        """Whether its exit has succeeded for another attempt within the last minute: then a failure may be the item's
+        own, and is charged.
+        """
 
 
 class ExitPool(Protocol):
