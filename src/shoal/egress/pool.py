@@ -14,13 +14,15 @@ from shoal.egress.choosing import Part
 from shoal.egress.health import ExitRecord, Health
 from shoal.egress.sharing import part_of
 from shoal.errors import EgressUnavailable, LedgerError
-from shoal.fetch.page import Identity
+from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, ExitSpec, ExitState, PoolKind, ProxyAddress
 from shoal.model.log import Log
 
 # A worker has so long for the one request after a ban; then another one may try.
 TRIAL_SECONDS = 120.0
+# An exit that succeeded within so long is recently good.
+RECENT_SECONDS = 60.0
 # An urgent sync comes so long after the last one at the earliest.
 _MIN_SYNC_INTERVAL = 1.0
 _REPORTS_PER_CALL = 1_000
@@ -50,6 +52,17 @@ class ExitIdentity(Identity, Protocol):
 
     def record_failure(self, why: str) -> None:
         """The way failed before the site was reached. Counts everywhere."""
+
+    def should_repeat(self, page: Page) -> bool:
+        """Whether this answer is only about what the request went out as, such as a spent token, and another one can
+        be used at once: the request is then sent again. Bounded by the identity.
+        """
+
+    @property
+    def recently_good(self) -> bool:
+        """Whether its exit has succeeded for another attempt within the last minute: then a failure may be the item's
+        own, and is charged.
+        """
 
 
 class ExitPool(Protocol):
@@ -108,13 +121,20 @@ class UsedExit:
             self._sent_at = None
 
     def record_success(self, host: str) -> None:
-        self._health.succeed(self.key, host, trial=self.trial)
+        self._health.succeed(self.key, host, self._now(), trial=self.trial)
 
     def record_block(self, host: str, why: str) -> None:
         self._health.block(self.key, host, why, self._now(), trial=self.trial)
 
     def record_failure(self, why: str) -> None:
         self._health.fail(self.key, why, self._now(), trial=self.trial)
+
+    def should_repeat(self, page: Page) -> bool:
+        return False
+
+    @property
+    def recently_good(self) -> bool:
+        return self._health.was_good(self.key, self._now() - RECENT_SECONDS)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.exit.name})"
