@@ -149,8 +149,12 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     return Clients(make, http=fetcher)
 
 
-def build_egress(scraper: Scraper, settings: Settings, *, log: Log, pool: str | None = None) -> WorkerEgress | None:
+def build_egress(
+    scraper: Scraper, settings: Settings, *, log: Log, pool: str | None = None, alone: bool = False
+) -> WorkerEgress | None:
     """The pools that the scraper's stages go out through; None when no stage has one. `pool`: one for all stages.
+
+    `alone`: no ledger is asked about bans and about other workers.
 
     Raises InvalidSetting for a pool that is not configured.
     """
@@ -159,11 +163,15 @@ def build_egress(scraper: Scraper, settings: Settings, *, log: Log, pool: str | 
         return None
     from shoal.worker.egress import WorkerEgress
 
-    pools = {name: build_pool(settings, name, used_by, log=log) for used_by, name in stages.items() if name is not None}
+    pools = {
+        name: build_pool(settings, name, used_by, log=log, alone=alone)
+        for used_by, name in stages.items()
+        if name is not None
+    }
     return WorkerEgress(pools, stages, log)
 
 
-def build_pool(settings: Settings, name: str, stage: str, *, log: Log) -> ExitPool:
+def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
     """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
     config = settings.egress.get(name)
     if config is None:
@@ -172,6 +180,10 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log) -> ExitPo
             f"The stage {stage} goes out through egress {name!r}, which is not configured (there is: {known}).",
             remedy=f"Add [egress.{name}] to shoal.toml.",
         )
+    if config.kind == "proxies":
+        from shoal.egress.proxies import ProxyPool
+
+        return ProxyPool(config, log=log, alone=alone)
     raise UsageError(f"There is no egress of the kind {config.kind}.")
 
 
@@ -212,7 +224,7 @@ def build_attempts(
         log=log,
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
-        egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool),
+        egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool, alone=True),
     )
     return AttemptRunner(resources, FailureLog(log))
 

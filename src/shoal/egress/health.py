@@ -44,6 +44,7 @@ class ExitRecord:
         "latency",
         "own_trial",
         "state",
+        "succeeded_at",
         "unanswered",
         "until",
         "why",
@@ -61,6 +62,7 @@ class ExitRecord:
         self.failure_share = 0.0
         self.latency = 0.0
         self.unanswered = 0
+        self.succeeded_at = -math.inf
 
     @property
     def trial_is_ready(self) -> bool:
@@ -157,13 +159,14 @@ class Health:
 
     # What attempts report.
 
-    def succeed(self, key: str, host: str, *, trial: bool = False) -> None:
+    def succeed(self, key: str, host: str, now: float, *, trial: bool = False) -> None:
         record = self._answered(key)
         pending = self._pending_of(key)
         pending.succeeded += 1
         self._block_rows.pop((key, host), None)
         self._count_host(pending, host, 0)
         if record is not None:
+            record.succeeded_at = now
             record.failure_share -= _FAILURE_WEIGHT * record.failure_share
             self._way_worked(record, pending, trial)
 
@@ -203,6 +206,11 @@ class Health:
         if record is not None:
             weight = _LATENCY_WEIGHT if record.latency else 1.0
             record.latency += weight * (max(seconds, 1e-6) - record.latency)
+
+    def was_good(self, key: str, since: float) -> bool:
+        """Whether an attempt succeeded through the exit since then."""
+        record = self.records.get(key)
+        return record is not None and record.succeeded_at >= since
 
     # Trials: one request after a ban.
 

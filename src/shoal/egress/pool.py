@@ -21,6 +21,8 @@ from shoal.model.log import Log
 
 # A worker has so long for the one request after a ban; then another one may try.
 TRIAL_SECONDS = 120.0
+# An exit that succeeded within so long is recently good.
+RECENT_SECONDS = 60.0
 # An urgent sync comes so long after the last one at the earliest.
 _MIN_SYNC_INTERVAL = 1.0
 _REPORTS_PER_CALL = 1_000
@@ -119,13 +121,20 @@ class UsedExit:
             self._sent_at = None
 
     def record_success(self, host: str) -> None:
-        self._health.succeed(self.key, host, trial=self.trial)
+        self._health.succeed(self.key, host, self._now(), trial=self.trial)
 
     def record_block(self, host: str, why: str) -> None:
         self._health.block(self.key, host, why, self._now(), trial=self.trial)
 
     def record_failure(self, why: str) -> None:
         self._health.fail(self.key, why, self._now(), trial=self.trial)
+
+    def should_repeat(self, page: Page) -> bool:
+        return False
+
+    @property
+    def recently_good(self) -> bool:
+        return self._health.was_good(self.key, self._now() - RECENT_SECONDS)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.exit.name})"

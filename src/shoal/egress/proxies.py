@@ -7,12 +7,13 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from shoal.config.egress import EgressConfig
 from shoal.egress.lists import ListFailed, ListSource, ProxyList
 from shoal.egress.pool import BasePool
 from shoal.errors import InvalidSetting
+from shoal.model.egress import PoolKind
 from shoal.model.log import Log
 
 # A list that could not be fetched at the start is tried again after so long; its items wait.
@@ -23,7 +24,7 @@ _MAX_WARNINGS = 10
 class ProxyPool(BasePool):
     """Proxies of a list that is read again when it changes. A list that becomes unreadable or empty is not used."""
 
-    kind: Literal["proxies"] = "proxies"
+    kind: PoolKind = "proxies"
     noun: ClassVar[str] = "proxies"
     one: ClassVar[str] = "proxy"
 
