@@ -74,6 +74,11 @@ class AttemptRunner:
         self._current: dict[Lease, Attempt] = {}
         self.failure_log = failure_log
 
+    async def start(self) -> None:
+        """Raises UsageError for egress that can never work."""
+        if self._resources.egress is not None:
+            await self._resources.egress.start()
+
     async def close(self) -> None:
         await self._resources.close()
 
@@ -140,7 +145,8 @@ class AttemptRunner:
 
         Raises ReleaseItem when no exit can be used at all: it is claimed again when one can.
         """
-        egress = self._resources.egress
+        resources = self._resources
+        egress = None if resources.registration is None else resources.egress
         if isinstance(error, EgressUnavailable) and egress is not None and egress.is_waiting(stage.name):
             raise ReleaseItem
         if isinstance(error, ExitFailed) and not any(identity.recently_good for identity in tried):
