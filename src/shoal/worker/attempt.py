@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
@@ -15,7 +15,6 @@ from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
-from shoal.egress.pool import ExitIdentity
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
@@ -31,6 +30,9 @@ from shoal.worker.politeness import IdentityPace, Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
 from shoal.worker.redirects import RedirectGate
 from shoal.worker.registration import Registration
+
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10

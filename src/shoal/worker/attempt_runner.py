@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,6 @@ from shoal.define.context import Failure
 from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
 from shoal.define.stage import AnyStage
-from shoal.egress.pool import ExitIdentity
 from shoal.errors import (
     AttemptEnded,
     Blocked,
@@ -44,6 +43,9 @@ from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
+
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity
 
 _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,

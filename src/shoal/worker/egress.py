@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.define.policy import Client
 from shoal.define.stage import AnyStage
-from shoal.egress.pool import ExitIdentity, ExitPool
 from shoal.errors import Blocked, ExitFailed, LedgerError
 from shoal.fetch.page import Fetcher, Identity, Page, Request, RequestGate, ResponseStream
 from shoal.ledger.protocols import Ledger
@@ -24,6 +24,9 @@ from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
 from shoal.model.worker import Scope
 from shoal.worker.state import WorkerIdentity
+
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity, ExitPool
 
 # An attempt without a host of its own, such as one with only a key, chooses for this name.
 NO_HOST = ""
