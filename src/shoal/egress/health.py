@@ -310,8 +310,9 @@ class Health:
             self._unblock(*next(iter(self._block_order)))
 
     def first_return(self, records: Iterable[ExitRecord], now: float) -> float | None:
-        """Seconds until the first of these exits comes back; None: not by itself."""
-        until = min((record.until for record in records if record.state is not ExitState.GOOD), default=math.inf)
+        """Seconds until the ban or rest of the first of these exits ends; None: only an operator or a trial can tell."""
+        states = (ExitState.BANNED, ExitState.RESTING)
+        until = min((record.until for record in records if record.state in states), default=math.inf)
         return None if until == math.inf else max(0.0, until - now)
 
     # Below: parts of the above.

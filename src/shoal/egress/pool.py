@@ -28,6 +28,8 @@ _MIN_SYNC_INTERVAL = 1.0
 _REPORTS_PER_CALL = 1_000
 # An item looks again after so long when it cannot be told when an exit comes back.
 _UNKNOWN_WAIT = 60.0
+# One that is being tried may be good soon.
+_TRIAL_WAIT = 5.0
 # What a wait for the first exit is at least: one that is due has to be tried first.
 _MIN_WAIT = 2.0
 # Above so many pairs of exits and workers, a thread finds out who has what.
@@ -364,6 +366,8 @@ class BasePool:
         wait = self.wait()
         if wait is not None:
             seconds = _UNKNOWN_WAIT if wait.until is None else max(_MIN_WAIT, wait.until)
+            if self._part is not None and any(record.state is ExitState.TRIAL for record in self._part.records):
+                seconds = min(seconds, _TRIAL_WAIT)
             return EgressUnavailable(wait.why, retry_after=seconds)
         assert self._part is not None
         blocked = self.health.blocks.get(host, {})
