@@ -42,6 +42,8 @@ class MemoryExits:
         self.reports: list[ExitReport] = []
         self.trials: list[tuple[str, str]] = []
         self.fails = False
+        self.loses_answer = False
+        self.last_number = 0
         self.calls = 0
 
     def _call(self) -> None:
@@ -56,14 +58,22 @@ class MemoryExits:
         self.members[worker] = tuple(spec.key for spec in exits)
         self.labels |= {spec.key: spec.label for spec in exits}
 
-    async def report(self, worker: str, pool: str, reports: Sequence[ExitReport], rules: HealthRules) -> None:
+    async def report(
+        self, worker: str, pool: str, reports: Sequence[ExitReport], rules: HealthRules, *, number: int
+    ) -> None:
         self._call()
+        assert number >= self.last_number
+        if number == self.last_number:
+            return
+        self.last_number = number
         for report in reports:
             self.reports.append(report)
             if report.failures_in_row >= rules.ban_after or (report.trial and not report.succeeded):
                 self.states[report.key] = (ExitState.BANNED, self._clock() + rules.ban_for)
             elif report.trial:
                 self.states[report.key] = (ExitState.GOOD, None)
+        if self.loses_answer:
+            raise LedgerUnavailable("the connection was lost")
 
     async def changes(self, worker: str, pool: str, since: float | None = None) -> PoolChanges:
         self._call()
@@ -410,7 +420,22 @@ async def test_what_could_not_be_reported_is_reported_later(fleet: Fleet) -> Non
     pool.choose(SHOP).record_success(SHOP)
     fleet.ledger.exits.fails = False
     await fleet.sync(pool)
+    await fleet.sync(pool)
     assert [(report.failed, report.succeeded) for report in fleet.ledger.exits.reports] == [(1, 0), (0, 1)]
+
+
+async def test_a_report_whose_answer_was_lost_counts_once(fleet: Fleet) -> None:
+    pool = await fleet.pool()
+    fail_all(pool)
+    fleet.ledger.exits.loses_answer = True
+    with pytest.raises(LedgerUnavailable):
+        await fleet.sync(pool)
+    fleet.ledger.exits.loses_answer = False
+    fleet.clock.now += 2
+    assert pool.needs_sync
+    await fleet.sync(pool)
+    assert len(fleet.ledger.exits.reports) == 3
+    assert not pool.needs_sync
 
 
 async def test_a_worker_with_a_new_id_is_a_member_again(fleet: Fleet) -> None:
