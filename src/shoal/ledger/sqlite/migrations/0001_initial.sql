@@ -432,6 +432,17 @@ create table budget_grant (
 ) strict;
 create index budget_grant_end on budget_grant (budget, ends_at);
 
+-- Sessions at sites that all workers share, encrypted by them. A removed one keeps its version, so that no version
+-- comes back.
+create table session (
+    scraper   text not null,
+    identity  text not null,
+    version   integer not null,
+    stored_at integer not null,
+    content   blob,
+    primary key (scraper, identity)
+) strict, without rowid;
+
 create table event (
     id      integer primary key,
     at      integer not null,
