@@ -32,6 +32,7 @@ from shoal.model.egress import (
     PoolChanges,
     PoolKind,
     PoolView,
+    SharedSession,
     SiteBudget,
 )
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
@@ -314,6 +315,12 @@ class Lanes(Protocol):
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
         """A host asked to wait: no request for so many seconds; an existing longer block stays."""
 
+    async def declare(self, key: str, delay: tuple[float, float]) -> None:
+        """Give a shared lane this delay, unless an operator set one; it is created if needed. Repeating it is cheap.
+
+        For a lane that no item has, such as that of an identity at a host.
+        """
+
     async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         """Set the minimum delay of a lane in seconds (robots.txt's crawl-delay); 0 removes it.
 
@@ -398,10 +405,13 @@ class Sessions(Protocol):
     """Sessions of identities that all workers share: cookies and storage, encrypted by the caller."""
 
     async def put(self, scraper: str, identity: str, content: bytes, *, before: int) -> int | None:
-        """Store a session if the newest version is still `before` (0: there is none). Returns the new version."""
+        """Store a session if the newest version is still `before` (0: there is none).
 
-    async def get(self, scraper: str, identity: str) -> tuple[int, bytes] | None:
-        """The newest version and its content."""
+        Returns the new version, which no other session of this identity ever had; None when nothing was stored.
+        """
+
+    async def get(self, scraper: str, identity: str) -> SharedSession | None:
+        """The newest version."""
 
     async def remove(self, scraper: str, identity: str) -> None: ...
 

@@ -249,6 +249,14 @@ class SiteBudget(msgspec.Struct, frozen=True, kw_only=True):
     resource: str | None = None
 
 
+class SharedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that all workers use as one identity. `content`: encrypted by them. `age`: seconds since it began."""
+
+    version: int
+    age: float
+    content: bytes
+
+
 class EgressWait(msgspec.Struct, frozen=True, kw_only=True):
     """Why items of a stage wait for egress, as a worker reports it: a sentence without a full stop.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlLocks, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
 from shoal.ledger.postgres.changes import PostgresChanges
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
@@ -51,6 +51,7 @@ class PostgresLedger:
         self.lanes = PostgresLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
+        self.sessions = SqlSessions(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql, bulk)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlLocks, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
@@ -57,6 +57,7 @@ class SqliteLedger:
         self.lanes = SqliteLanes(db, sql, catalog)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
+        self.sessions = SqlSessions(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: no_space_message(db.path))
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql, bulk)

@@ -17,6 +17,7 @@ from shoal.testing.conformance.record_keys import RecordKeysConformance
 from shoal.testing.conformance.redirects import RedirectsConformance
 from shoal.testing.conformance.replay import ReplayConformance
 from shoal.testing.conformance.runs import RunsConformance
+from shoal.testing.conformance.sessions import SessionsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
 
 
@@ -36,6 +37,7 @@ class LedgerConformance(
     ReplayConformance,
     ReadsConformance,
     LocksConformance,
+    SessionsConformance,
 ):
     """The whole contract."""
 

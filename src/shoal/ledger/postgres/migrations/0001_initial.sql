@@ -418,6 +418,17 @@ create table shoal.lock (
     value       json not null default '{}'
 );
 
+-- Sessions at sites that all workers share, encrypted by them. A removed one keeps its version, so that no version
+-- comes back.
+create table shoal.session (
+    scraper   text not null,
+    identity  text not null,
+    version   bigint not null,
+    stored_at timestamptz not null,
+    content   bytea,
+    primary key (scraper, identity)
+);
+
 create table shoal.event (
     id      bigint generated always as identity primary key,
     at      timestamptz not null,

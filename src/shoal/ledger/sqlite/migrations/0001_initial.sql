@@ -399,6 +399,17 @@ create table lock (
     value       text not null default '{}'
 ) strict, without rowid;
 
+-- Sessions at sites that all workers share, encrypted by them. A removed one keeps its version, so that no version
+-- comes back.
+create table session (
+    scraper   text not null,
+    identity  text not null,
+    version   integer not null,
+    stored_at integer not null,
+    content   blob,
+    primary key (scraper, identity)
+) strict, without rowid;
+
 create table event (
     id      integer primary key,
     at      integer not null,
