@@ -35,7 +35,7 @@ from shoal.config.values import (
     setting_types,
     shown_value,
 )
-from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS
+from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS, Client, Pace
 from shoal.errors import InvalidSetting
 from shoal.model.lane import parse_rate
 from shoal.model.ledger_url import redacted_address, secrets_of
@@ -87,6 +87,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     backoff_factor: BackoffFactor | None = None
     backoff_cap: BackoffCap | None = None
     backoff_jitter: BackoffJitter | None = None
+    egress: Annotated[str, Meta(max_length=200, description="the name of a pool, or empty for none")] | None = None
+    client: Client | None = None
+    pace: Pace | None = None
 
     @property
     def pause(self) -> tuple[float, float] | None:

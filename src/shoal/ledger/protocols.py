@@ -315,6 +315,12 @@ class Lanes(Protocol):
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
         """A host asked to wait: no request for so many seconds; an existing longer block stays."""
 
+    async def declare(self, key: str, delay: tuple[float, float]) -> None:
+        """Give a shared lane this delay, unless an operator set one; it is created if needed. Repeating it is cheap.
+
+        For a lane that no item has, such as that of an identity at a host.
+        """
+
     async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         """Set the minimum delay of a lane in seconds (robots.txt's crawl-delay); 0 removes it.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
@@ -22,12 +22,17 @@ from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
+from shoal.model.url_key import host_or_none
 from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
-from shoal.worker.politeness import Politeness
+from shoal.worker.egress import Clients, IdentityFetcher, WorkerEgress
+from shoal.worker.politeness import IdentityPace, Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
 from shoal.worker.redirects import RedirectGate
 from shoal.worker.registration import Registration
+
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -38,11 +43,15 @@ class AttemptResources:
 
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
     whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
+    `clients`: the fetchers of stages that have another client; None when pages come from the store. `egress`: the pools
+    of exits; None when no stage has one.
     """
 
     __slots__ = (
         "_hook_records",
+        "clients",
         "downloads",
+        "egress",
         "fetcher",
         "in_lanes",
         "log",
@@ -55,7 +64,7 @@ class AttemptResources:
         "threads",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that attempts share
         self,
         scraper: Scraper,
         fetcher: Fetcher,
@@ -66,8 +75,12 @@ class AttemptResources:
         memory: MemoryBudget | None = None,
         registration: Registration | None = None,
         downloads: Downloads | None = None,
+        clients: Clients | None = None,
+        egress: WorkerEgress | None = None,
     ) -> None:
         self.downloads = downloads
+        self.clients = clients
+        self.egress = egress
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -79,6 +92,10 @@ class AttemptResources:
         self.providers = WorkerProviders(scraper, self.threads, log)
         self.parsing_stages: set[str] = set()
         self._hook_records: dict[PreparedHook, tuple[int, int]] = {}
+
+    def fetcher_of(self, stage: AnyStage) -> Fetcher:
+        """What sends the requests of a stage; for a stage with a browser, those that are not the browser's own."""
+        return self.fetcher if self.clients is None or stage.client == "browser" else self.clients.get(stage.client)
 
     def count_records(self, hook: PreparedHook, matching: int, seen: int) -> None:
         """Count the records that a hook had the type for, so that one which is never called is reported."""
@@ -94,6 +111,10 @@ class AttemptResources:
         self.threads.close()
         if self.downloads is not None:
             self.downloads.close()
+        if self.clients is not None:
+            await self.clients.close()
+        if self.egress is not None:
+            await self.egress.close()
         await self.politeness.close()
 
 
@@ -104,8 +125,10 @@ class Attempt:
     """
 
     __slots__ = (
+        "_avoid",
         "_closing",
         "_deadline",
+        "_fetcher",
         "_gate",
         "_hooks",
         "_http",
@@ -116,18 +139,34 @@ class Attempt:
         "claimed",
         "download",
         "failure",
+        "identity",
         "item",
         "page",
         "step",
     )
 
-    def __init__(self, resources: AttemptResources, stage: AnyStage, claimed: ClaimedItem, claimed_at: float) -> None:
+    def __init__(
+        self,
+        resources: AttemptResources,
+        stage: AnyStage,
+        claimed: ClaimedItem,
+        claimed_at: float,
+        *,
+        avoid: Collection[str] = (),
+    ) -> None:
         self._resources = resources
         self._stage = stage
         self._deadline = asyncio.timeout(stage.policy.timeout)
         self._gate = resources.politeness.gate(
-            claimed, claimed_at, lane_run_id=lane_run_id(stage, claimed), deadline=self._deadline
+            claimed,
+            claimed_at,
+            lane_run_id=lane_run_id(stage, claimed),
+            deadline=self._deadline,
+            per_identity=stage.policy.pace == "identity",
         )
+        self._avoid = avoid
+        self._fetcher = resources.fetcher_of(stage)
+        self.identity: ExitIdentity | None = None
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
         self.step = "its page was fetched"
@@ -150,7 +189,7 @@ class Attempt:
     def make_http(self, *, with_hooks: bool = True) -> Http:
         scraper = self._resources.scraper
         http = Http(
-            self._resources.fetcher,
+            self._fetcher,
             gate=self._gate,
             jar=self._jar(),
             headers={**scraper.headers, **self._stage.headers},
@@ -210,6 +249,8 @@ class Attempt:
             in_lanes=resources.in_lanes,
             hold=self._hooks is not None and self._hooks.of_records,
         )
+        if stage.egress is not None and resources.egress is not None:
+            self._use_identity(resources.egress.choose(stage, claimed, self._avoid))
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
@@ -232,6 +273,24 @@ class Attempt:
             if stage.follow is not None:
                 await self._follow(self.page, stage.follow, output)
         return output
+
+    def _use_identity(self, identity: ExitIdentity) -> None:
+        """Send every request of this attempt as the identity."""
+        self.identity = identity
+        self._fetcher = fetcher = IdentityFetcher(self._fetcher, identity)
+        if self._gate is not None:
+            policy = self._stage.policy
+            paced = policy.pace == "identity" and policy.delay is not None
+            name = f"{identity.exit.pool}/{identity.exit.key}"
+            self._gate.use_identity(fetcher, IdentityPace(name, policy.delay) if paced and policy.delay else None)
+
+    def record_egress(self, error: BaseException | None) -> None:
+        """Report what the attempt says about its exit."""
+        if isinstance(self._fetcher, IdentityFetcher):
+            host = None if self.page is None else host_or_none(self.page.url)
+            self._fetcher.record_end(error, host)
+            if self._resources.egress is not None:
+                self._resources.egress.record_changes()
 
     async def arguments(self, signature: Signature, values: object) -> dict[str, Any]:
         """The arguments of a function; built-in providers read from `values`. Raises ProviderFailed."""
@@ -270,7 +329,7 @@ class Attempt:
             raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
         self.step = "its file was downloaded"
         return await resources.downloads.save(
-            resources.fetcher,
+            self._fetcher,
             request,
             gate=self._gate,
             jar=self._jar(),
@@ -286,7 +345,7 @@ class Attempt:
             request = await self._hooks.before_request(request)
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
-        self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
+        self.page = page = await self._fetcher.fetch(request, gate=gate, jar=self._jar())
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:
@@ -349,7 +408,10 @@ class Attempt:
                 await self._resources.threads.run(lambda: _add_returned(output, function(**arguments)))
 
     def _jar(self) -> str | None:
-        return (self.claimed.lane or self._stage.name) if self._resources.scraper.cookies else None
+        if not self._resources.scraper.cookies:
+            return None
+        # Cookies belong to the identity: a site must never see those of another exit.
+        return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:
