@@ -121,24 +121,24 @@ class UsedExit:
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         if self._sent_at is not None:
-            self._health.measure(self.key, self._now() - self._sent_at)
+            self._health.measure(self.exit.key, self._now() - self._sent_at)
             self._sent_at = None
 
     def record_success(self, host: str) -> None:
-        self._health.succeed(self.key, host, self._now(), trial=self.trial)
+        self._health.succeed(self.exit.key, host, self._now(), trial=self.trial)
 
     def record_block(self, host: str, why: str) -> None:
-        self._health.block(self.key, host, why, self._now(), trial=self.trial)
+        self._health.block(self.exit.key, host, why, self._now(), trial=self.trial)
 
     def record_failure(self, why: str) -> None:
-        self._health.fail(self.key, why, self._now(), trial=self.trial)
+        self._health.fail(self.exit.key, why, self._now(), trial=self.trial)
 
     def should_repeat(self, page: Page) -> bool:
         return False
 
     @property
     def recently_good(self) -> bool:
-        return self._health.was_good(self.key, self._now() - RECENT_SECONDS)
+        return self._health.was_good(self.exit.key, self._now() - RECENT_SECONDS)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.exit.name})"
