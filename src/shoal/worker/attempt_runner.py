@@ -293,7 +293,7 @@ class AttemptRunner:
 
 def _may_switch(error: BaseException, tried: list[ExitIdentity]) -> bool:
     """Whether the item is tried again at once with another identity, without being charged for this one."""
-    keys = {identity.exit.key for identity in tried}
+    keys = {identity.key for identity in tried}
     return isinstance(error, Blocked | ExitFailed) and 0 < len(tried) <= MAX_SWITCHES and len(keys) == len(tried)
 
 
