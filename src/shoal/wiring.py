@@ -205,6 +205,10 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         from shoal.egress.proxies import ProxyPool
 
         return ProxyPool(config, log=log, alone=alone)
+    if config.kind == "tor":
+        from shoal.egress.tor import TorPool
+
+        return TorPool(config, log=log, alone=alone)
     raise UsageError(f"There is no egress of the kind {config.kind}.")
 
 

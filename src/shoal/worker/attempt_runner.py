@@ -308,7 +308,7 @@ class AttemptRunner:
 
 def _may_switch(error: BaseException, tried: list[ExitIdentity]) -> bool:
     """Whether the item is tried again at once with another identity, without being charged for this one."""
-    keys = {identity.exit.key for identity in tried}
+    keys = {identity.key for identity in tried}
     is_of_exit = isinstance(error, Blocked | ExitFailed | LoginFailed)
     return is_of_exit and 0 < len(tried) <= MAX_SWITCHES and len(keys) == len(tried)
 
