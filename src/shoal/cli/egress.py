@@ -14,7 +14,7 @@ from shoal.service import records
 from shoal.service.lookup import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from shoal.ledger.protocols import Ledger
     from shoal.model.egress import ExitView, PoolKind, PoolView
@@ -52,7 +52,7 @@ def show_proxy(session: Session, exit_: ExitName) -> None:
 
 @proxies.command("test")
 @with_options
-def test_proxies(
+def check_all(
     session: Session,
     pool: PoolName = None,
     url: Annotated[
@@ -67,9 +67,8 @@ def test_proxies(
             session.record(records.exit_check_record(check))
         else:
             mark = "ok   " if check.ok else session.styled("wrong", RED)
-            session.data(
-                f"{mark}  {check.pool}/{check.exit}  {check.label}  {check.text}  {check.seconds * 1000:.0f} ms"
-            )
+            took = f"{check.seconds * 1000:.0f} ms"
+            session.data(f"{mark}  {check.pool}/{check.exit}  {check.label}  {check.text}  {took}")
 
     checks = session.wait(check_proxies(session.settings, pool=pool, url=url, on_check=show))
     failed = sum(not check.ok for check in checks)
@@ -184,8 +183,8 @@ def _show(session: Session, name: str, kinds: tuple[PoolKind, ...]) -> None:
     _change(session, lambda ledger: find_exit(ledger, name, kinds))
 
 
-def _change(session: Session, call: Callable[[Ledger], Awaitable[ExitView]]) -> None:
-    view: Any = session.with_ledger(call)
+def _change(session: Session, call: Callable[[Ledger], Coroutine[Any, Any, ExitView]]) -> None:
+    view = session.with_ledger(call)
     if session.json:
         session.record(records.exit_record(view))
     else:

@@ -131,7 +131,7 @@ async def check_proxies(
         pools = [config for config in pools if config.name == pool]
         if not pools:
             raise NotFound(
-                f"There is no pool of proxies {pool!r} in shoal.toml.",
+                f"shoal.toml has no pool of proxies {pool!r}.",
                 remedy=f"Add [egress.{pool}], or check the name.",
             )
     checks: list[ExitCheck] = []
