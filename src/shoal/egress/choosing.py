@@ -23,6 +23,10 @@ _RENEW_AFTER = 1.0
 _SAMPLES = 8
 _EXPLORE_EVERY = 10
 _VISITS = 400
+# Among so few exits a text looks at all; that is the most even.
+_FEW = 200
+# From so many on, all that cannot be used are dropped at once.
+_MANY_DROPPED = 16
 
 IsUsable = Callable[[ExitRecord, str], bool]
 
@@ -40,16 +44,20 @@ class Rotation:
 
     def take(self, is_usable: Callable[[ExitRecord], bool], avoid: Collection[str]) -> ExitRecord | None:
         """The next usable exit that is not to be avoided. One that is avoided keeps its turn."""
-        records, skipped = self.records, 0
-        while skipped < len(records):
+        skipped = dropped = 0
+        while skipped < len(self.records):
+            records = self.records
             if self.next_turn >= len(records):
                 self.next_turn = 0
             at = (self.next_turn + skipped) % len(records)
             record = records[at]
             if not is_usable(record):
-                last = records.pop()
-                if last is not record:
-                    records[at] = last
+                dropped += 1
+                if dropped > _MANY_DROPPED:
+                    self.drop_unusable(is_usable)
+                else:
+                    del records[at]
+                    self.next_turn -= at < self.next_turn
                 continue
             if record.key in avoid:
                 skipped += 1
@@ -62,6 +70,10 @@ class Rotation:
                 self.next_turn = at + 1
             return record
         return None
+
+    def drop_unusable(self, is_usable: Callable[[ExitRecord], bool]) -> None:
+        self.records = [record for record in self.in_order() if is_usable(record)]
+        self.next_turn = 0
 
     def in_order(self) -> list[ExitRecord]:
         """The exits, the next one first."""
@@ -124,7 +136,10 @@ class Part:
                 found = self._healthiest(rotation.records, host, avoid)
                 if found is not None:
                     return found
-        return rotation.take(lambda record: self._is_usable(record, host), avoid)
+        found = rotation.take(lambda record: self._is_usable(record, host), avoid)
+        if found is None and self._renew(rotation, host, now):
+            found = rotation.take(lambda record: self._is_usable(record, host), avoid)
+        return found
 
     def _has(self, record: ExitRecord) -> bool:
         return record.key in self.keys and self._health.records.get(record.key) is record
@@ -143,14 +158,21 @@ class Part:
         if name:
             self._rotations.move_to_end(name)
             self._rotations.move_to_end("")  # never left out
-        returns = self._health.returns
-        if rotation.returns != returns and (not rotation.records or now - rotation.made_at >= _RENEW_AFTER):
-            known = {record.key for record in rotation.records}
-            rotation.records += [
-                record for record in self._records if record.key not in known and self._is_usable(record, host)
-            ]
-            rotation.returns, rotation.made_at = returns, now
+        if now - rotation.made_at >= _RENEW_AFTER:
+            self._renew(rotation, host, now)
         return rotation
+
+    def _renew(self, rotation: Rotation, host: str, now: float) -> bool:
+        """Add the exits that came back. Returns whether one may have."""
+        returns = self._health.returns
+        if rotation.returns == returns:
+            return False
+        known = {record.key for record in rotation.records}
+        rotation.records += [
+            record for record in self._records if record.key not in known and self._is_usable(record, host)
+        ]
+        rotation.returns, rotation.made_at = returns, now
+        return True
 
     def _healthiest(self, records: Sequence[ExitRecord], host: str, avoid: Collection[str]) -> ExitRecord | None:
         if len(records) > _SAMPLES:
@@ -186,15 +208,15 @@ class Part:
                 return False
             return key not in avoid and self._is_usable(record, host)
 
-        found = self._places.find(text, is_usable, _VISITS)
+        found = self._places.find(text, is_usable, _VISITS) if len(self._places) > _FEW else None
         for key in gone:
             self._places.remove(key)
         if found is None:
-            # Most exits cannot be used here: the few others are looked at one by one.
+            # There are few exits, or few that can be used here.
             rotation = self._rotation(host, now)
-            usable = [
-                record.key for record in rotation.records if record.key not in avoid and self._is_usable(record, host)
-            ]
+            self._renew(rotation, host, now)
+            rotation.drop_unusable(lambda record: self._is_usable(record, host))
+            usable = [record.key for record in rotation.records if record.key not in avoid]
             if not usable:
                 return None
             found = best_of(text, usable)
