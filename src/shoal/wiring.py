@@ -25,6 +25,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.ledger_url import ledger_address, postgres_address, redacted_address
 
 if TYPE_CHECKING:
+    from shoal.config.egress import EgressConfig
     from shoal.define.policy import Client
     from shoal.define.scraper import Scraper
     from shoal.egress.pool import ExitPool
@@ -149,16 +150,14 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     return Clients(make, http=fetcher)
 
 
-def build_egress(
-    scraper: Scraper, settings: Settings, *, log: Log, pool: str | None = None, alone: bool = False
-) -> WorkerEgress | None:
-    """The pools that the scraper's stages go out through; None when no stage has one. `pool`: one for all stages.
+def build_egress(scraper: Scraper, settings: Settings, *, log: Log, alone: bool = False) -> WorkerEgress | None:
+    """The pools that the scraper's stages go out through; None when no stage has one.
 
     `alone`: no ledger is asked about bans and about other workers.
 
     Raises InvalidSetting for a pool that is not configured.
     """
-    stages = {name: pool or stage.egress for name, stage in scraper.stages.items()}
+    stages = {name: stage.egress for name, stage in scraper.stages.items()}
     if not any(stages.values()):
         return None
     from shoal.worker.egress import WorkerEgress
@@ -171,8 +170,15 @@ def build_egress(
     return WorkerEgress(pools, stages, log)
 
 
-def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
-    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+def check_pools_exist(scraper: Scraper, settings: Settings) -> None:
+    """Raises InvalidSetting for a stage whose pool is not configured."""
+    for name, stage in scraper.stages.items():
+        if stage.egress is not None:
+            egress_config(settings, stage.egress, name)
+
+
+def egress_config(settings: Settings, name: str, stage: str) -> EgressConfig:
+    """`[egress.NAME]`. Raises InvalidSetting when it is missing."""
     config = settings.egress.get(name)
     if config is None:
         known = ", ".join(settings.egress) or "none"
@@ -180,6 +186,12 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
             f"The stage {stage} goes out through egress {name!r}, which is not configured (there is: {known}).",
             remedy=f"Add [egress.{name}] to shoal.toml.",
         )
+    return config
+
+
+def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
+    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+    config = egress_config(settings, name, stage)
     if config.kind == "proxies":
         from shoal.egress.proxies import ProxyPool
 
@@ -203,12 +215,8 @@ def build_attempts(
     *,
     log: Log,
     from_store: bool = False,
-    pool: str | None = None,
 ) -> AttemptRunner:
-    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store.
-
-    `pool`: the egress of all stages in place of their own.
-    """
+    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempt import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
@@ -224,7 +232,7 @@ def build_attempts(
         log=log,
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
-        egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool, alone=True),
+        egress=None if from_store else build_egress(scraper, settings, log=log, alone=True),
     )
     return AttemptRunner(resources, FailureLog(log))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,8 @@ import msgspec
 from shoal.errors import AttemptEnded, NotFound, UsageError
 from shoal.fetch.page import Request
 from shoal.model.egress import ExitView, PoolKind, PoolView
+from shoal.observe.doctor import Check
+from shoal.observe.egress import count_text
 
 if TYPE_CHECKING:
     from shoal.config import Settings
@@ -34,6 +37,41 @@ class ExitCheck(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     text: str
     seconds: float = 0.0
+
+
+class PlannedExits(msgspec.Struct, frozen=True, kw_only=True):
+    """The exits of a pool that a fleet of workers will have. `split`: each worker has its own part."""
+
+    pool: str
+    kind: PoolKind
+    exits: int
+    workers: int
+    split: bool
+
+    def part(self, worker: int) -> int:
+        """How many exits the worker of this number (from 0) has; a share of one counts as one."""
+        if not self.split or not self.exits:
+            return self.exits
+        return max(1, self.exits // self.workers + (worker < self.exits % self.workers))
+
+
+async def plan_exits(settings: Settings, pools: Collection[str], workers: int) -> tuple[PlannedExits, ...]:
+    """How many exits of these pools each of so many workers gets."""
+    from shoal.egress.lists import ListSource
+
+    planned = []
+    for name in sorted(pools):
+        config = settings.egress[name]
+        match config.kind:
+            case "proxies":
+                exits = len((await ListSource(config).read()).exits)
+            case "tokens":
+                exits = len(set(config.given.values()))
+            case "tor":
+                exits = config.circuits
+        split = config.kind != "tor" and config.share == "split"
+        planned.append(PlannedExits(pool=name, kind=config.kind, exits=exits, workers=workers, split=split))
+    return tuple(planned)
 
 
 async def list_pools(ledger: Ledger) -> list[PoolView]:
@@ -184,6 +222,97 @@ async def _check_pool(
         return list(await asyncio.gather(*(check(exit_) for exit_ in exits)))
     finally:
         await fetcher.close()
+
+
+async def check_egress(
+    settings: Settings, pools: Collection[str] | None = None, *, workers: int = 0, browser: bool = False
+) -> list[Check]:
+    """Check the configured pools, each with its remedy, and with `browser` the browser.
+
+    `pools`: only those of these names. `workers`: how many will share them; fewer proxies than workers is a warning.
+    """
+    checks: list[Check] = []
+    for config in settings.egress.values():
+        if pools is not None and config.name not in pools:
+            continue
+        match config.kind:
+            case "proxies":
+                checks += await _proxies_checks(settings, config, workers)
+            case "tokens":
+                checks += _tokens_checks(config, workers)
+            case "tor":
+                checks.append(await _tor_check(config))
+    if browser:
+        checks.append(_browser_check())
+    return checks
+
+
+async def _proxies_checks(settings: Settings, config: EgressConfig, workers: int) -> list[Check]:
+    from shoal.egress.lists import ListFailed, others_can_read
+
+    name = f"egress.{config.name}"
+    try:
+        found = await _check_pool(settings, config, None, lambda _: None)
+    except ListFailed as error:
+        return [Check(name=name, ok=False, text=error.message, fix=error.remedy)]
+    failed = [check for check in found if not check.ok]
+    text = f"{len(found) - len(failed)} of {count_text('proxies', len(found))} accept connections from here"
+    fix = ""
+    if failed:
+        text += f"; {failed[0].label}: {failed[0].text}"
+        fix = f"See all with `shoal proxies test --pool {config.name}`; remove dead ones from the list."
+    # Workers go on with the others, and ban these.
+    checks = [Check(name=name, ok=len(failed) < len(found), warning=0 < len(failed) < len(found), text=text, fix=fix)]
+    if 0 < len(found) < workers:
+        checks.append(_too_few(config, len(found), workers))
+    if (problem := others_can_read(config)) is not None:
+        what, _, remedy = problem.partition(": ")
+        checks.append(Check(name=name, ok=True, warning=True, text=what, fix=f"Run `{remedy}`."))
+    return checks
+
+
+def _tokens_checks(config: EgressConfig, workers: int) -> list[Check]:
+    name, count = f"egress.{config.name}", len(set(config.given.values()))
+    if not count:
+        variables = ", ".join(config.missing)
+        return [
+            Check(
+                name=name,
+                ok=False,
+                text=f"no token: {variables} is not set",
+                fix=f"Set {variables} in the environment or in .env.",
+            )
+        ]
+    checks = [Check(name=name, ok=True, text=f"{count_text('tokens', count)}: {', '.join(config.given)}")]
+    if config.share == "split" and count < workers:
+        checks.append(_too_few(config, count, workers))
+    return checks
+
+
+def _too_few(config: EgressConfig, exits: int, workers: int) -> Check:
+    what = count_text(config.kind, exits)
+    return Check(
+        name=f"egress.{config.name}",
+        ok=True,
+        warning=True,
+        text=f"{what} for {workers} workers: some workers share one",
+        fix="Add more, or start fewer workers.",
+    )
+
+
+async def _tor_check(config: EgressConfig) -> Check:
+    from shoal.egress.tor_process import find_tor, socks_problem
+
+    name = f"egress.{config.name}"
+    if config.socks is None:
+        try:
+            return Check(name=name, ok=True, text=f"{find_tor(os.environ)} will be started by each worker")
+        except UsageError as error:
+            return Check(name=name, ok=False, text=error.message, fix=error.remedy)
+    host, _, port = config.socks.rpartition(":")
+    if (problem := await socks_problem(host, int(port))) is not None:
+        return Check(name=name, ok=False, text=problem, fix="Start tor there, or correct `socks`.")
+    return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
 
 
 class _OneExit:

@@ -228,7 +228,13 @@ def exit_check_record(check: ExitCheck) -> Record:
 
 
 def check_record(check: Check) -> Record:
-    return {"check": check.name, "ok": check.ok, "text": check.text, "fix": check.fix}
+    return {
+        "check": check.name,
+        "ok": check.ok,
+        "warning": check.warning,
+        "text": check.text,
+        "fix": check.fix,
+    }
 
 
 def figures_record(figures: RunFigures) -> Record:
