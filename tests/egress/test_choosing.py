@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.config.egress import Choice
 from shoal.egress.choosing import Part
-from shoal.egress.health import ExitRecord, Health
+from shoal.egress.health import Health, LocalExit
 from shoal.model.egress import Exit, ExitHealth, ExitState, HealthRules, PoolChanges
 
 RULES = HealthRules(ban_after=1, ban_for=3_600.0, block_after=1, block_for=600.0)
@@ -40,7 +40,7 @@ class Pool:
             **options,  # type: ignore[arg-type]
         )
 
-    def is_usable(self, record: ExitRecord, host: str) -> bool:
+    def is_usable(self, record: LocalExit, host: str) -> bool:
         self.visits += 1
         return self.health.is_usable(record, host)
 

@@ -156,27 +156,9 @@ def test_what_the_ledger_does_not_know_yet_is_not_replaced(health: Health) -> No
     fail(health, 3)
     health.apply(told(state("a", ExitState.GOOD)), 0.0)
     assert not usable(health)
-    lost = health.take_reports()
-    health.give_back(lost)
+    health.take_reports()
     health.apply(told(state("a", ExitState.GOOD)), 0.0)
-    assert not usable(health)
-    assert health.is_urgent
-    health.succeed("b", SHOP, 0.0)
-    assert [(report.key, report.failed, report.succeeded) for report in health.take_reports()] == [
-        ("a", 3, 0),
-        ("b", 0, 1),
-    ]
-
-
-def test_reports_that_were_given_back_are_added_to_what_came_since(health: Health) -> None:
-    health.block("a", SHOP, "403", 0.0)
-    lost = health.take_reports()
-    health.succeed("a", SHOP, 0.0)
-    health.give_back(lost)
-    [report] = health.take_reports()
-    [host] = report.hosts
-    assert (host.succeeded, host.blocked, host.blocks_in_row, host.error) == (1, 1, 0, "403")
-    assert report.succeeded == 2
+    assert usable(health)
 
 
 def test_a_new_list_keeps_the_health_of_exits_that_stay(health: Health) -> None:

@@ -39,7 +39,7 @@ _OR_PORT, _DIRECTORY_PORT = 5000, 7000
 _PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 _READY_SECONDS: Final = 180.0
 _SERVICE: Final = "service"
-_COMMON: Final = f"""\
+_COMMON: Final = """\
 TestingTorNetwork 1
 AssumeReachable 1
 PathsNeededToBuildCircuits 0.67
@@ -163,7 +163,7 @@ class TorNetwork:
 
     def onion_service(self, port: int) -> str:
         """The name of a new onion service whose port 80 leads to this port of the site."""
-        reply = self._ask(f"ADD_ONION NEW:ED25519-V3 Flags=DiscardPK Port=80,{SITE}:{port}")
+        reply = self._ask(f"ADD_ONION NEW:ED25519-V3 Flags=DiscardPK,Detach Port=80,{SITE}:{port}")
         return re.findall(r"ServiceID=(\w+)", reply)[0] + ".onion"
 
     def _make_network(self) -> None:

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -62,23 +61,47 @@ class TorTrouble(msgspec.Struct, frozen=True):
     since: float
 
 
-class Tor(Protocol):
+class Tor:
     """A tor with a SOCKS port. `generation` changes when it was started anew and has lost its circuits.
 
-    `address`: host and port, once they are known. `trouble`: None when circuits can be had.
+    `address`: host and port, while they are known. `trouble`: None while circuits can be had.
     """
 
-    address: tuple[str, int] | None
-    generation: int
-    trouble: TorTrouble | None
+    def __init__(self, log: Log, *, address: tuple[str, int] | None = None, trouble: str | None = None) -> None:
+        self.address = address
+        self.generation = 0
+        self.trouble = None if trouble is None else TorTrouble(trouble, time.monotonic())
+        self._log = log
+        self._usable = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to start or to check it. Raises UsageError for one that can never work."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """A request failed on its way: find out soon whether tor is the reason."""
 
-    async def close(self) -> None: ...
+    async def wait_until_usable(self, seconds: float) -> None:
+        """Wait until there is no trouble, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._usable.wait()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def _set_trouble(self, why: str | None) -> None:
+        """None: there is none any more. It began when there was none before."""
+        if why is None:
+            self.trouble = None
+            self._usable.set()
+        else:
+            self.trouble = TorTrouble(why, time.monotonic() if self.trouble is None else self.trouble.since)
+            self._usable.clear()
 
 
 def find_tor(environment: Mapping[str, str]) -> Path:
@@ -91,11 +114,16 @@ def find_tor(environment: Mapping[str, str]) -> Path:
     return Path(found)
 
 
-class ManagedTor:
+class ManagedTor(Tor):
     """A tor of this process, in a private folder that goes with it. Started again, after a pause, when it ends."""
 
     def __init__(
-        self, log: Log, *, torrc: Path | None = None, circuit_seconds: float, environment: Mapping[str, str] = os.environ
+        self,
+        log: Log,
+        *,
+        torrc: Path | None = None,
+        circuit_seconds: float,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         """`torrc`: further options of tor. `circuit_seconds`: how long a circuit is meant to be used."""
         self.address: tuple[str, int] | None = None
@@ -114,7 +142,6 @@ class ManagedTor:
         self._bootstrap = (0, "")
         self._problem = ""
         self._has_circuit = False
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         if self._torrc is not None and not self._torrc.is_file():
@@ -131,13 +158,8 @@ class ManagedTor:
             raise
         self._task = asyncio.create_task(self._run(), name="shoal-tor")
 
-    def check(self) -> None:
-        """Nothing to do: the end of tor is noticed at once, and one that hangs by its control connection."""
-
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().close()
         await self._end(keep=False)
         if self._lock >= 0:
             os.close(self._lock)
@@ -169,7 +191,13 @@ class ManagedTor:
     @property
     def _command(self) -> list[str]:
         assert self._folder is not None
-        return [str(self._program), "--defaults-torrc", str(self._folder / "defaults"), "-f", str(self._folder / "torrc")]
+        return [
+            str(self._program),
+            "--defaults-torrc",
+            str(self._folder / "defaults"),
+            "-f",
+            str(self._folder / "torrc"),
+        ]
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -201,7 +229,7 @@ class ManagedTor:
             try:
                 why = await self._run_once()
             except (OSError, EOFError, TimeoutError, ValueError) as error:
-                why = f"it did not start ({error or type(error).__name__})"
+                why = f"it did not start ({str(error) or type(error).__name__})"
             self.address, self._has_circuit, self._bootstrap, self._problem = None, False, (0, ""), ""
             backoff = MIN_BACKOFF if time.monotonic() - began > STABLE_SECONDS else min(backoff * 2, MAX_BACKOFF)
             self._set_trouble(f"tor ended and is started again ({why})")
@@ -229,7 +257,7 @@ class ManagedTor:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while not port_file.exists() and not reading.done():
-                    await asyncio.sleep(0.02)
+                    await asyncio.wait((reading,), timeout=0.02)
                 if reading.done():
                     return self._said[-1] if self._said else "it said nothing"
                 await self._take_control(port_file.read_text(), (self._folder / "cookie").read_bytes())
@@ -283,11 +311,7 @@ class ManagedTor:
         elif not self._has_circuit:
             self._set_trouble("tor has no circuit")
         else:
-            self.trouble = None
-
-    def _set_trouble(self, why: str) -> None:
-        since = time.monotonic() if self.trouble is None else self.trouble.since
-        self.trouble = TorTrouble(why, since)
+            self._set_trouble(None)
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         with suppress(ValueError):  # a line without end
@@ -339,7 +363,7 @@ class TorControl:
         self._writer.write(f"{command}\r\n".encode())
         lines = await answer
         if not lines[-1].startswith("250"):
-            raise ValueError(f"tor refused {command.split()[0]}: {lines[-1][4:]}")
+            raise ValueError(f"tor refused {command.partition(' ')[0]}: {lines[-1][4:]}")
         return [line[4:] for line in lines[:-1]]
 
     def close(self) -> None:
@@ -373,16 +397,12 @@ class TorControl:
                     answer.set_exception(EOFError("tor closed its control connection"))
 
 
-class ExternalTor:
+class ExternalTor(Tor):
     """A tor that somebody else runs. It is asked now and then whether it answers; no circuit is built for that."""
 
     def __init__(self, host: str, port: int, log: Log) -> None:
-        self.address: tuple[str, int] | None = (host, port)
-        self.generation = 1
-        self.trouble: TorTrouble | None = None
-        self._log = log
+        super().__init__(log, address=(host, port))
         self._suspected = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._check_now()
@@ -390,11 +410,6 @@ class ExternalTor:
 
     def check(self) -> None:
         self._suspected.set()
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         pause = MIN_CHECK_SECONDS
@@ -417,10 +432,11 @@ class ExternalTor:
         if problem is None:
             if self.trouble is not None:
                 self._log.info("tor answers again", at=f"{host}:{port}")
-            self.trouble = None
-        elif self.trouble is None:
+            self._set_trouble(None)
+            return
+        if self.trouble is None:
             self._log.warning("tor does not answer", at=f"{host}:{port}", why=problem)
-            self.trouble = TorTrouble(f"tor at {host}:{port} does not answer: {problem}", time.monotonic())
+        self._set_trouble(f"tor at {host}:{port} does not answer: {problem}")
 
 
 async def socks_problem(host: str, port: int) -> str | None:

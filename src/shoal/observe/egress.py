@@ -11,10 +11,8 @@ from shoal.observe.formatting import pluralize
 NOUNS = {"proxies": ("proxy", "proxies"), "tokens": ("token", "tokens"), "tor": ("circuit", "circuits")}
 
 
-def clock_text(seconds: float | None, now: dt.datetime | None = None) -> str:
+def clock_text(seconds: float, now: dt.datetime | None = None) -> str:
     """The local time so many seconds from now: `14:10`, with seconds if it is near, with the date if it is far."""
-    if seconds is None:
-        return "freed by an operator"
     now = now or dt.datetime.now().astimezone()
     at = now + dt.timedelta(seconds=seconds)
     if seconds < 600:
@@ -29,11 +27,12 @@ def pool_text(pool: PoolView, now: dt.datetime | None = None) -> str:
         parts += [budget_text(budget, now, several=len(pool.budgets) > 1) for budget in pool.budgets]
     if not pool.budgets or pool.good < pool.exits:
         parts.append(f"{pool.good} of {pool.exits} good")
-    for count, word in ((pool.banned, "banned"), (pool.resting, "resting"), (pool.trial, "to be tried")):
-        if count:
-            parts.append(f"{count} {word}")
-    if pool.banned + pool.resting:
-        parts[-1] += f" until {clock_text(pool.first_back, now)}"
+    away = [f"{count} {word}" for count, word in ((pool.banned, "banned"), (pool.resting, "resting")) if count]
+    if away:
+        until = "an operator frees it" if pool.first_back is None else clock_text(pool.first_back, now)
+        parts.append(f"{', '.join(away)} until {until}")
+    if pool.trial:
+        parts.append(f"{pool.trial} to be tried")
     return f"{pool.pool}: {', '.join(parts)}"
 
 
@@ -55,7 +54,8 @@ def state_text(view: ExitView, now: dt.datetime | None = None) -> str:
     """The state of an exit, and until when."""
     match view.state:
         case ExitState.BANNED | ExitState.RESTING:
-            return f"{view.state.value} until {clock_text(view.until, now)}"
+            until = "freed" if view.until is None else clock_text(view.until, now)
+            return f"{view.state.value} until {until}"
         case ExitState.TRIAL:
             return "to be tried"
         case _:
