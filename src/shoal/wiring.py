@@ -205,6 +205,10 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         from shoal.egress.proxies import ProxyPool
 
         return ProxyPool(config, log=log, alone=alone)
+    if config.kind == "tokens":
+        from shoal.egress.tokens import TokenPool
+
+        return TokenPool(config, log=log, alone=alone)
     if config.kind == "tor":
         from shoal.egress.tor import TorPool
 
