@@ -44,7 +44,7 @@ CHAOS = tests/chaos tests/nodes tests/attack tests/ledger/test_machine.py tests/
 chaos: setup parts ## kill workers, cut nodes off, crash databases and try random histories for longer than `make test` does
 	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) $(CHAOS)
 
-# RUNLEVEL=1 keeps Debian from starting services of pgbouncer and nginx; tests and benchmarks start their own.
+# RUNLEVEL=1 keeps Debian from starting services such as pgbouncer, squid and tor; tests and benchmarks start their own.
 APT_INSTALL = apt_install() { \
 	root=; [ "$$(id -u)" = 0 ] || root="sudo -n"; \
 	apt="$$root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq"; \
@@ -55,20 +55,26 @@ APT_INSTALL = apt_install() { \
 	elif [ "$$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then echo "apt-get needs root"; fi; \
 	}
 
-parts: ## install the system parts of the tests (pgbouncer, iproute2, rabbitmq, redis), when allowed to
+# The system parts of the tests, as program:package.
+PARTS = pgbouncer:pgbouncer ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux nft:nftables \
+	rabbitmq-server:rabbitmq-server redis-server:redis-server nginx:nginx-light \
+	microsocks:microsocks tinyproxy:tinyproxy-bin squid:squid tor:tor chromium-headless-shell:chromium-headless-shell
+
+parts: ## install the system parts of the tests (databases, brokers, proxies, tor, a browser), when allowed to
 	@$(APT_INSTALL); \
 	has() { PATH="$$PATH:/usr/sbin:/usr/local/sbin:/sbin" command -v "$$1" >/dev/null; }; \
-	missing=; \
-	has pgbouncer || missing="pgbouncer"; \
-	{ has ip && has tc; } || missing="$$missing iproute2"; \
-	{ has unshare && has nsenter; } || missing="$$missing util-linux"; \
-	has rabbitmq-server || missing="$$missing rabbitmq-server"; \
-	has redis-server || missing="$$missing redis-server"; \
+	find_missing() { \
+		for part in $(PARTS); do has "$${part%%:*}" || echo "$${part#*:}"; done | sort -u | tr '\n' ' '; \
+	}; \
+	missing=$$(find_missing); \
 	[ -n "$$missing" ] || exit 0; \
 	why=$$(why_no_apt); \
 	if [ -z "$$why" ]; then \
 		echo "installing $$missing"; \
 		log=$$(apt_install $$missing </dev/null 2>&1) && exit 0; \
+		for package in $$missing; do apt_install "$$package" </dev/null >/dev/null 2>&1; done; \
+		missing=$$(find_missing); \
+		[ -n "$$missing" ] || exit 0; \
 		echo "$$log" >&2; why="apt-get failed"; \
 	fi; \
 	echo "skipped: tests that need $$missing, because it is not installed and $$why" >&2; \

@@ -10,11 +10,13 @@ import pytest
 
 from tests.support import MissingPartError, fork_server, missing
 from tests.support.brokers import RabbitServer, RedisServer
+from tests.support.certificates import Certificate
 from tests.support.marks import starts_process, uses
 from tests.support.object_store import PART_BYTES, S3Server
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
 from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
+from tests.support.proxies import MicroSocks, Squid, TinyProxy
 
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
@@ -113,6 +115,45 @@ def redis_server() -> Iterator[RedisServer]:
     try:
         with RedisServer() as server:
             yield server
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def microsocks() -> Iterator[MicroSocks]:
+    """A SOCKS5 proxy with a password, which resolves shop.test to 127.0.0.1; leave it running."""
+    try:
+        with MicroSocks(login=True, hosts={"shop.test": "127.0.0.1"}) as proxy:
+            yield proxy
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def tinyproxy() -> Iterator[TinyProxy]:
+    """An HTTP proxy with a password, which resolves shop.test to 127.0.0.1; leave it running."""
+    try:
+        with TinyProxy(login=True, hosts={"shop.test": "127.0.0.1"}) as proxy:
+            yield proxy
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def squid() -> Iterator[Squid]:
+    """Another one, which keeps connections open; leave it running."""
+    try:
+        with Squid(login=True, hosts={"shop.test": "127.0.0.1"}) as proxy:
+            yield proxy
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate of shop.test and the loopback addresses, which nobody trusts by default."""
+    try:
+        return Certificate(tmp_path_factory.mktemp("certificate"))
     except MissingPartError as error:
         missing(str(error))
 

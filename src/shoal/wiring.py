@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shoal.config import Settings
-from shoal.errors import LedgerCorrupt, LedgerNotMigrated, LedgerUnavailable, LedgerUnreachable, UsageError
+from shoal.errors import (
+    InvalidSetting,
+    LedgerCorrupt,
+    LedgerNotMigrated,
+    LedgerUnavailable,
+    LedgerUnreachable,
+    UsageError,
+)
 from shoal.ledger.protocols import Ledger
 from shoal.model.ledger_url import ledger_address, postgres_address, redacted_address
 
 if TYPE_CHECKING:
+    from shoal.define.policy import Client
     from shoal.define.scraper import Scraper
+    from shoal.egress.pool import ExitPool
     from shoal.fetch.download import Downloads
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
     from shoal.notify.alert_thread import AlertThread
     from shoal.sinks.thread import SinkThread
     from shoal.worker.attempt_runner import AttemptRunner
+    from shoal.worker.egress import Clients, WorkerEgress
+    from shoal.worker.logins import Logins
     from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
@@ -129,6 +140,82 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
+    """The fetchers of stages by client; `fetcher` is that of plain HTTP."""
+    from shoal.worker.egress import Clients
+
+    def make(client: Client) -> Fetcher:
+        raise UsageError(f"There is no client {client!r}.")
+
+    return Clients(make, http=fetcher)
+
+
+def build_logins(scraper: Scraper, settings: Settings, *, log: Log, ledger: Ledger | None = None) -> Logins | None:
+    """The logins of a scraper; None when it has none. Raises UsageError when shared sessions have no key."""
+    if not scraper.logins:
+        return None
+    from shoal.worker.logins import Logins
+    from shoal.worker.session_store import SessionFiles, SharedSessions, session_cipher
+
+    shared = None
+    if ledger is not None and any(login.shared for login in scraper.logins):
+        shared = SharedSessions(ledger, scraper.name, session_cipher(scraper.find_secret))
+    files = SessionFiles(Path(settings.sessions).expanduser(), scraper.name, log) if settings.sessions else None
+    return Logins(scraper, log, files=files, shared=shared)
+
+
+def build_egress(
+    scraper: Scraper,
+    settings: Settings,
+    *,
+    log: Log,
+    pool: str | None = None,
+    alone: bool = False,
+    logins: Logins | None = None,
+) -> WorkerEgress | None:
+    """The pools that the scraper's stages go out through, and its logins; None when there are neither.
+
+    `pool`: one for all stages. `alone`: no ledger is asked about bans and about other workers.
+
+    Raises InvalidSetting for a pool that is not configured.
+    """
+    stages = {name: pool or stage.egress for name, stage in scraper.stages.items()}
+    if not any(stages.values()) and logins is None:
+        return None
+    from shoal.worker.egress import WorkerEgress
+
+    pools = {
+        name: build_pool(settings, name, used_by, log=log, alone=alone)
+        for used_by, name in stages.items()
+        if name is not None
+    }
+    return WorkerEgress(pools, stages, log, logins=logins)
+
+
+def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
+    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+    config = settings.egress.get(name)
+    if config is None:
+        known = ", ".join(settings.egress) or "none"
+        raise InvalidSetting(
+            f"The stage {stage} goes out through egress {name!r}, which is not configured (there is: {known}).",
+            remedy=f"Add [egress.{name}] to shoal.toml.",
+        )
+    if config.kind == "proxies":
+        from shoal.egress.proxies import ProxyPool
+
+        return ProxyPool(config, log=log, alone=alone)
+    if config.kind == "tokens":
+        from shoal.egress.tokens import TokenPool
+
+        return TokenPool(config, log=log, alone=alone)
+    if config.kind == "tor":
+        from shoal.egress.tor import TorPool
+
+        return TorPool(config, log=log, alone=alone)
+    raise UsageError(f"There is no egress of the kind {config.kind}.")
+
+
 def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:
     """Where downloads go; None if there is no place for them. `offline`: only earlier downloads are given out."""
     if not settings.files:
@@ -139,9 +226,18 @@ def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads |
 
 
 def build_attempts(
-    scraper: Scraper, fetcher: Fetcher, settings: Settings, *, log: Log, from_store: bool = False
+    scraper: Scraper,
+    fetcher: Fetcher,
+    settings: Settings,
+    *,
+    log: Log,
+    from_store: bool = False,
+    pool: str | None = None,
 ) -> AttemptRunner:
-    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store."""
+    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store.
+
+    `pool`: the egress of all stages in place of their own.
+    """
     from shoal.fetch.robots import Robots
     from shoal.worker.attempt import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
@@ -150,8 +246,17 @@ def build_attempts(
 
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
-    downloads = build_downloads(settings, offline=from_store)
-    resources = AttemptResources(scraper, fetcher, Politeness(robots), log=log, downloads=downloads)
+    logins = None if from_store else build_logins(scraper, settings, log=log)
+    resources = AttemptResources(
+        scraper,
+        fetcher,
+        Politeness(robots),
+        log=log,
+        downloads=build_downloads(settings, offline=from_store),
+        clients=None if from_store else build_clients(settings, fetcher),
+        egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool, alone=True),
+        logins=logins,
+    )
     return AttemptRunner(resources, FailureLog(log))
 
 
@@ -204,6 +309,8 @@ def build_worker(
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
     registration = Registration(ledger, identity, options, log)
+    logins = None if from_store else build_logins(scraper, settings, log=log, ledger=ledger)
+    egress = None if from_store else build_egress(scraper, settings, log=log, logins=logins)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -213,6 +320,9 @@ def build_worker(
         memory=MemoryBudget(settings.memory_budget << 20),
         registration=registration,
         downloads=build_downloads(settings, offline=from_store),
+        clients=None if from_store else build_clients(settings, fetcher),
+        egress=egress,
+        logins=logins,
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(
@@ -231,6 +341,7 @@ def build_worker(
         hang_timeout=longest + settings.lease,
         end_process=end_process,
         log=log,
+        egress=egress,
     )
 
 

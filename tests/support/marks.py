@@ -40,6 +40,7 @@ def _reaches_process(function: Callable[..., Any]) -> bool:
         seen.add(id(found))
         if isinstance(found, type):
             queue += [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(found).values()]
+            queue += [base for base in found.__bases__ if _is_ours(base)]
         elif isinstance(found, FunctionType):
             names = set(_names(found.__code__))
             used = [found.__globals__[name] for name in names if name in found.__globals__]

@@ -13,6 +13,9 @@ import pytest
 
 from shoal import Http, Item, Log, Page, Permanent, Run, Scraper
 from shoal.config import Settings
+from shoal.define import providers as define_providers
+from shoal.define.providers import Provider
+from shoal.errors import InvalidScraper
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.views import ItemView
@@ -401,3 +404,94 @@ async def test_a_hook_gets_values_of_its_own(shop: Shop) -> None:
     await shop.work()
     assert await call_finish_hooks(shop.scraper, shop.ledger, run.id, LOG)
     assert shop.journal[3:] == ["connect", "end", "disconnect"]
+
+
+# Built-in providers with a set-up of their own
+
+
+class Window:
+    """A value that Shoal itself sets up for each attempt."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def build_in_windows(monkeypatch: pytest.MonkeyPatch, journal: list[str], *, fails: Exception | None = None) -> None:
+    @asynccontextmanager
+    async def open_window(attempt: Any) -> AsyncIterator[Window]:
+        await asyncio.sleep(0)
+        if fails is not None:
+            raise fails
+        journal.append(f"open {attempt.item.key}")
+        yield Window(attempt.item.key)
+        journal.append(f"close {attempt.item.key}")
+
+    window = Provider(f"{__name__}.Window", "Window", "client", open=open_window)
+    monkeypatch.setattr(define_providers, "BUILT_IN_PROVIDERS", (*define_providers.BUILT_IN_PROVIDERS, window))
+
+
+@pytest.mark.parametrize("end", ["done", "error", "timeout", "stop"])
+async def test_a_built_in_value_is_set_up_and_torn_down_for_each_attempt(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    build_in_windows(monkeypatch, shop.journal)
+    shop.scraper = Scraper("shop", settings=Api)
+    shop.scraper.configure(settings={}, stages={})
+
+    @shop.scraper.provide(scope="attempt")
+    async def session(window: Window) -> Session:
+        return Session(Database(), window.key)
+
+    @shop.scraper.on_record
+    async def note(record: dict[str, str], window: Window) -> None:
+        shop.journal.append(f"hook {window.key}")
+
+    @shop.scraper.stage(lane=None, retries=0, timeout=0.3 if end == "timeout" else 20.0)
+    async def handle(item: Item, window: Window, session: Session) -> dict[str, str]:
+        assert window.key == session.key == item.key
+        shop.journal.append("began")
+        if end == "error":
+            raise ValueError("no")
+        await asyncio.sleep(0 if end == "done" else 60)
+        return {"key": item.key}
+
+    await shop.fill(1)
+    async with shop.working() as (worker, _):
+        await shop.until("began")
+        if end == "stop":
+            worker.stop_now()
+    assert shop.journal == ["open 0", "began", *(["hook 0"] if end == "done" else []), "close 0"]
+
+
+async def test_a_built_in_set_up_may_say_how_the_attempt_ends(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_in_windows(monkeypatch, shop.journal, fails=Permanent("no window"))
+    shop.scraper = Scraper("shop")
+
+    @shop.scraper.stage(lane=None)
+    async def handle(window: Window) -> None: ...
+
+    await shop.fill(1)
+    assert (await shop.work()).dead == 1
+    (item,) = await shop.items()
+    assert item.error == "no window"
+
+
+def test_a_built_in_value_that_sends_requests_needs_async_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_in_windows(monkeypatch, [])
+    shop = Scraper("shop")
+
+    @shop.stage
+    def handle(window: Window) -> None: ...
+
+    with pytest.raises(InvalidScraper, match="parameter of type Window, which needs an `async def` function"):
+        shop.check()
+    del shop.stages["handle"]
+
+    @shop.stage
+    async def listing(page: Page) -> None: ...
+
+    @listing.on_error
+    async def give_up(window: Window) -> None: ...
+
+    with pytest.raises(InvalidScraper, match="asks for Window, but an item that died sends no more requests"):
+        shop.check()

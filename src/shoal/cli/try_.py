@@ -133,6 +133,7 @@ async def _attempt(scraper: Scraper, settings: Settings, claimed: ClaimedItem, f
     fetcher = RecordingFetcher(build_fetcher(settings), fetched)
     attempts = build_attempts(scraper, fetcher, settings, log=logs.log)
     try:
+        await attempts.start()
         finished, _ = await attempts.run(claimed, time.monotonic())
         return finished
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, Literal, TypedDict, TypeGuard, get_args
 
 import msgspec
 
@@ -23,6 +23,8 @@ MAX_TIMEOUT_SECONDS = 86_400.0
 MAX_MEMBER_SECONDS = MAX_TIMEOUT_SECONDS - 3_600
 DEFAULT_RETRIES = 3
 Delay = float | tuple[float, float]
+Client = Literal["http", "chrome", "browser"]
+Pace = Literal["host", "identity"]
 
 
 class RetryOptions(TypedDict, total=False):
@@ -43,7 +45,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     `delay`: seconds between two starts in a lane, from..to. `concurrency`: items of a lane that run at once. `timeout`:
     seconds one attempt may take. `retries`: further attempts after the first. `backoff_*`: their delays, see
     `RetryPolicy`. `set_in_code`: which of `RETRY_OPTIONS` the code gave. `retries_overridden`: retries were given for
-    this call, which outranks what items were stored with.
+    this call, which outranks what items were stored with. `egress`: the pool that requests go out through; None or
+    empty: directly. `client`: what sends them. `pace`: whether the delay is between two starts at a host, or between
+    two of one identity at a host.
     """
 
     delay: tuple[float, float] | None = None
@@ -56,6 +60,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
     set_in_code: frozenset[str] = frozenset()
     retries_overridden: bool = False
+    egress: str | None = None
+    client: Client = "http"
+    pace: Pace = "host"
 
     @property
     def retry(self) -> RetryPolicy:
@@ -71,13 +78,13 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.delay is not None or self.concurrency is not None
 
     def lane(self, *, shared: bool = True) -> LanePolicy:
-        low, high = self.delay or (0.0, 0.0)
+        low, high = (self.delay or (0.0, 0.0)) if self.pace == "host" else (0.0, 0.0)
         if self.ordered:
             return LanePolicy(limit=1, delay_min=low, delay_max=high, ordered=True, shared=False)
         limit = DEFAULT_PER_HOST if self.concurrency is None else self.concurrency
         return LanePolicy(limit=limit, delay_min=low, delay_max=high, shared=shared)
 
-    def replace(
+    def replace(  # noqa: PLR0913 - the options of a stage
         self,
         *,
         rate: str | None = None,
@@ -88,6 +95,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         backoff_factor: float | None = None,
         backoff_cap: float | None = None,
         backoff_jitter: float | None = None,
+        egress: str | None = None,
+        client: str | None = None,
+        pace: str | None = None,
     ) -> StagePolicy:
         """A copy with these values. Raises InvalidSetting for values that are out of range."""
         given = {
@@ -98,6 +108,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
             "backoff_factor": backoff_factor,
             "backoff_cap": backoff_cap,
             "backoff_jitter": backoff_jitter,
+            "egress": egress,
+            "client": client,
+            "pace": pace,
         }
         new = msgspec.structs.replace(self, **{name: value for name, value in given.items() if value is not None})
         new._check()
@@ -128,6 +141,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         self.retry.checked()
         if not (_is_number(self.timeout) and 0 < self.timeout <= MAX_TIMEOUT_SECONDS):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
+        for name, allowed in (("client", get_args(Client)), ("pace", get_args(Pace))):
+            if getattr(self, name) not in allowed:
+                raise InvalidSetting(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.")
         if self.ordered and self.concurrency not in (None, 1):
             raise InvalidSetting("An ordered stage runs one item of a lane at a time: omit concurrency.")
         self.lane().checked()

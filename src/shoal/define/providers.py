@@ -27,9 +27,11 @@ from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "run" is the scope of values that only start and finish hooks get, "request" of those that request hooks get,
-# "failure" of those that `on_error` functions get.
-ValueScope = Literal["attempt", "worker", "run", "request", "failure"]
+# "client" is the scope of values that send requests: attempts and logins get them, by `async def` functions. "run" is
+# that of values that only start and finish hooks get, "request" of those that request hooks get, "failure" of those
+# that `on_error` functions get.
+ValueScope = Literal["attempt", "client", "worker", "run", "request", "failure"]
+OF_ATTEMPTS: tuple[ValueScope, ...] = ("attempt", "client", "worker")
 
 
 class FunctionKind(Enum):
@@ -53,8 +55,11 @@ class Provider(msgspec.Struct, frozen=True, eq=False):
     """Provides the value of every parameter that is annotated with `type`.
 
     `name`: how messages call it. `scope`: how long a value lives. A built-in provider reads its value with `read` from
-    the attempt, the hook or the worker that asks; a provider of an author calls `function`, which may have parameters
-    that other providers fill.
+    the attempt, the hook or the worker that asks. Or it sets one up for each attempt: `open(attempt=...)` makes an
+    async context manager, which may wait, may raise AttemptEnded, and is left when the attempt ends, however that is.
+    A type of an optional part is given as text, `module.Class`, and imported by the author who asks for it.
+
+    A provider of an author calls `function`, which may have parameters that other providers fill.
     """
 
     type: Any
@@ -63,12 +68,13 @@ class Provider(msgspec.Struct, frozen=True, eq=False):
     read: Callable[[Any], Any] | None = None
     function: Callable[..., Any] | None = None
     set_up: SetUp = SetUp.PLAIN
+    open: Callable[..., contextlib.AbstractAsyncContextManager[Any]] | None = None
 
 
 BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
     Provider(Download, "Download", "attempt", attrgetter("download")),
-    Provider(Http, "Http", "attempt", attrgetter("http")),
+    Provider(Http, "Http", "client", attrgetter("http")),
     Provider(Item, "Item", "attempt", attrgetter("item")),
     Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),
@@ -126,13 +132,13 @@ class ProviderRegistry:
 
     def check(self) -> None:
         """Raises InvalidScraper when a provider asks for what it cannot get."""
-        for provider in self._by_type.values():
+        for provider in list(self._by_type.values()):
             if provider.function is not None:
                 self.signature(provider)
 
     def stage_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a stage's function: it may ask for values of the attempt and of the worker."""
-        return self._read(function, ("attempt", "worker"), ())
+        return self._read(function, OF_ATTEMPTS, ())
 
     def hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook: it may ask for values of the run and of the worker."""
@@ -140,29 +146,33 @@ class ProviderRegistry:
 
     def error_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a stage's `on_error` function: no request is sent for an item that died."""
-        signature = self._read(function, ("failure", "attempt", "worker"), ())
-        if sent := {Page, Http} & signature.types:
+        signature = self._read(function, ("failure", *OF_ATTEMPTS), ())
+        sent = [kind.__name__ for kind in signature.types if kind is Page or self._by_type[kind].scope == "client"]
+        if sent:
             raise InvalidScraper(
-                f"{function_location(function)} asks for {min(kind.__name__ for kind in sent)}, but an item that died "
-                "sends no more requests.",
+                f"{function_location(function)} asks for {min(sent)}, but an item that died sends no more requests.",
                 remedy="Ask for `failure: Failure`; failure.page is the last response.",
             )
         return signature
 
+    def login_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a login: it may send requests, but there is no item."""
+        return self._read(function, ("client", "worker"), ())
+
     def request_hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook of requests or responses: it may ask for the request too."""
-        return self._read(function, ("request", "attempt", "worker"), ())
+        return self._read(function, ("request", *OF_ATTEMPTS), ())
 
     def record_hook_signature(self, function: Callable[..., Any], record: str) -> Signature:
         """The signature of a hook of records, without the parameter that gets the record."""
-        return self._read(function, ("attempt", "worker"), (), given=record)
+        return self._read(function, OF_ATTEMPTS, (), given=record)
 
     def signature(self, provider: Provider, path: tuple[Provider, ...] = ()) -> Signature:
         """The signature of an author's provider. A worker's value cannot depend on one attempt."""
         assert provider.function is not None
         known = self._signatures.get(provider)
         if known is None:
-            scopes: tuple[ValueScope, ...] = ("worker",) if provider.scope == "worker" else ("attempt", "worker")
+            scopes: tuple[ValueScope, ...] = ("worker",) if provider.scope == "worker" else OF_ATTEMPTS
             known = self._signatures[provider] = self._read(provider.function, scopes, (*path, provider))
         return known
 
@@ -197,9 +207,11 @@ class ProviderRegistry:
                 raise self._refusal(function, name, provider, scopes)
         kind = function_kind(function)
         is_async = function_kind(inspect.unwrap(function)) is not FunctionKind.PLAIN or kind is not FunctionKind.PLAIN
-        if not is_async and any(provider.type is Http for _, provider in parameters):
+        clients = [provider.name for _, provider in parameters if provider.scope == "client"]
+        if clients and not is_async:
             raise InvalidScraper(
-                f"{function_location(function)} has a parameter of type Http, which needs an `async def` function.",
+                f"{function_location(function)} has a parameter of type {clients[0]}, which needs an `async def` "
+                "function.",
                 remedy="Make it `async def`, or ask for a Page.",
             )
         readers = tuple((name, provider.read) for name, provider in parameters if provider.read is not None)
@@ -213,9 +225,14 @@ class ProviderRegistry:
 
     def _find(self, hint: Any) -> Provider | None:
         try:
-            return self._by_type.get(hint)
+            found = self._by_type.get(hint)
         except TypeError:  # an annotation that cannot be hashed
             return None
+        if found is None and isinstance(hint, type):
+            named = self._by_type.get(f"{hint.__module__}.{hint.__qualname__}")
+            if named is not None:
+                found = self._by_type[hint] = msgspec.structs.replace(named, type=hint)
+        return found
 
     def _refuse_cycle(
         self, function: Callable[..., Any], name: str, provider: Provider, path: tuple[Provider, ...]
@@ -231,7 +248,7 @@ class ProviderRegistry:
         self, function: Callable[..., Any], name: str, provider: Provider | None, scopes: tuple[ValueScope, ...]
     ) -> InvalidScraper:
         where = function_location(function)
-        if provider is not None and provider.scope == "attempt" and scopes == ("worker",):
+        if provider is not None and provider.scope in ("attempt", "client") and scopes == ("worker",):
             return InvalidScraper(
                 f"{where} asks for {name!r}, which {provider.name} gives to one attempt, "
                 "but this provider is set up once per worker.",
@@ -239,13 +256,15 @@ class ProviderRegistry:
             )
         if provider is not None and provider.function is not None:
             return InvalidScraper(
-                f"{where} asks for {name!r}, which {provider.name} gives to one attempt; a hook has none.",
+                f"{where} asks for {name!r}, which {provider.name} gives to one attempt; there is none here.",
                 remedy=f'Remove {name!r}, or declare the provider with scope="worker".',
             )
         offered = ", ".join(
-            known.name if known.function is None else _type_name(known.type)
-            for known in self._by_type.values()
-            if known.scope in scopes
+            dict.fromkeys(
+                known.name if known.function is None else _type_name(known.type)
+                for known in self._by_type.values()
+                if known.scope in scopes
+            )
         )
         return InvalidScraper(
             f"{where} has the parameter {name!r}, which Shoal cannot inject.",

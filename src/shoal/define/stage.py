@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -12,7 +12,8 @@ from shoal.define.context import Item
 from shoal.define.extraction import each_rule, extracting, has_selectors, is_empty
 from shoal.define.follow import Follow
 from shoal.define.hooks import StageHooks
-from shoal.define.policy import RETRY_OPTIONS, Delay, RetryOptions, StagePolicy
+from shoal.define.login import Login
+from shoal.define.policy import RETRY_OPTIONS, Client, Delay, Pace, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
 from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
 from shoal.errors import InvalidScraper, Permanent
@@ -31,8 +32,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 LaneRule = str | Callable[[NewItem], str | None] | None
 PartitionRule = str | Callable[[NewItem], str]
 BlockRule = Callable[[Page], bool | str | None]
-Client = Literal["http", "chrome", "browser"]
-Pace = Literal["host", "identity"]
 
 
 class _Host:
@@ -126,6 +125,9 @@ class Stage(Generic[P, T]):
             delay=options.get("delay"),
             concurrency=options.get("concurrency"),
             timeout=options.get("timeout"),
+            egress=options.get("egress"),
+            client=options.get("client"),
+            pace=options.get("pace"),
             **retry_options,
         )
         follow = options.get("follow", False)
@@ -149,9 +151,6 @@ class Stage(Generic[P, T]):
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
         self.accept = _checked_statuses(self.name, options.get("accept", ()))
-        self.egress = options.get("egress")
-        self.client: Client = options.get("client", "http")
-        self.pace: Pace = options.get("pace", "host")
         self.error_function: Callable[..., Any] | None = None
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
@@ -162,6 +161,15 @@ class Stage(Generic[P, T]):
 
     def __repr__(self) -> str:
         return f"<stage {self.scraper.name}.{self.name}>"
+
+    @property
+    def egress(self) -> str | None:
+        """The pool of exits that its requests go out through; None: directly."""
+        return self.policy.egress or None
+
+    @property
+    def client(self) -> Client:
+        return self.policy.client
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -192,6 +200,11 @@ class Stage(Generic[P, T]):
     def hooks(self) -> StageHooks | None:
         """The hooks of its requests, responses and records; None when there are none."""
         return self.scraper.hooks.of_stage(self.name)
+
+    @functools.cached_property
+    def login(self) -> Login | None:
+        """The login that its requests need."""
+        return next((login for login in self.scraper.logins if login.is_for(self.name)), None)
 
     @property
     def by_host(self) -> bool:
@@ -288,6 +301,10 @@ class Stage(Generic[P, T]):
                 raise InvalidScraper(f"The stage {self.name} follows links to {self.follow.to!r}, which is no stage.")
         if self.error_function is not None:
             _ = self.error_signature
+        if self.policy.pace == "identity" and (self.policy.delay is None or self.egress is None):
+            raise InvalidScraper(
+                f"The stage {self.name} has the pace of each identity: it needs egress, and a rate or a delay."
+            )
         if self.policy.ordered and self.by_host:
             raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
 
@@ -340,11 +357,6 @@ def _check_types(stage: str, options: StageOptions) -> None:
         value = options.get(name)
         if value is not None and not isinstance(value, kind):
             raise InvalidScraper(f"{name} of the stage {stage} is {value!r}; it must be {what}.")
-    for name, allowed in (("client", get_args(Client)), ("pace", get_args(Pace))):
-        if options.get(name) is not None and options.get(name) not in allowed:
-            raise InvalidScraper(
-                f"{name} of the stage {stage} is {options.get(name)!r}; it must be one of {', '.join(allowed)}."
-            )
     if options.get("each") is not None:
         each_rule(options["each"])
     if (depth := options.get("depth")) is not None and (isinstance(depth, bool) or depth < 0):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from protego import Protego
 
-from shoal.errors import AttemptEnded, Permanent, Throttled, Transient
+from shoal.errors import AttemptEnded, EgressUnavailable, ExitFailed, Permanent, Throttled, Transient
 from shoal.fetch import urls
 from shoal.fetch.classify import classify_page, ratio
 from shoal.fetch.page import Request
@@ -146,8 +146,11 @@ class Robots:
         self._retry = retry
         self._sites: OrderedDict[str, _Site] = OrderedDict()
 
-    async def rules(self, url: str, *, gate: RequestGate | None = None) -> RobotsRules:
-        """The rules for the site of this URL. Raises Transient or Throttled while they are unavailable."""
+    async def rules(self, url: str, *, gate: RequestGate | None = None, fetcher: Fetcher | None = None) -> RobotsRules:
+        """The rules for the site of this URL. Raises Transient or Throttled while they are unavailable.
+
+        `fetcher`: what to ask the site with instead, such as one that goes out through a proxy.
+        """
         site = self._site(url)
         if (known := site.cached()) is not None:
             return known
@@ -156,7 +159,7 @@ class Robots:
             if (known := site.cached()) is not None:
                 return known
             try:
-                rules = await self._fetch_rules(site.origin, gate)
+                rules = await self._fetch_rules(site.origin, gate, fetcher or self._fetcher)
             except _RulesUnavailable as unavailable:
                 wait = min(self._retry, FIRST_RETRY_SECONDS * 2.0 ** min(site.failures, 16))
                 if isinstance(unavailable.ended, Throttled) and unavailable.ended.retry_after is not None:
@@ -180,12 +183,14 @@ class Robots:
             self._sites.move_to_end(origin)
         return site
 
-    async def _fetch_rules(self, origin: str, gate: RequestGate | None) -> RobotsRules:
+    async def _fetch_rules(self, origin: str, gate: RequestGate | None, fetcher: Fetcher) -> RobotsRules:
         name = f"robots.txt of {origin.partition('//')[2]}"
         recording = None if gate is None else _RecordingGate(gate)
         request = Request(url=f"{origin}/robots.txt", truncate=True)
         try:
-            page = await self._fetcher.fetch(request, gate=recording, max_body=MAX_FILE_BYTES)
+            page = await fetcher.fetch(request, gate=recording, max_body=MAX_FILE_BYTES)
+        except (ExitFailed, EgressUnavailable):
+            raise  # says nothing about the site
         except AttemptEnded as ended:
             if recording is not None and recording.refused:
                 # Refused by the caller's gate, which says nothing about the site.

@@ -1,4 +1,4 @@
-"""Locks and versioned settings, by which processes coordinate through the ledger."""
+"""Locks, shared sessions and versioned settings, by which processes coordinate through the ledger."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.rows import Queryable, check_limit, lock_from
+from shoal.model.egress import SharedSession
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.url_key import check_text
 from shoal.model.views import LockView
 
 MAX_LOCK_NAME_BYTES = 500
+MAX_SESSION_BYTES = 4 << 20
 
 
 class SqlLocks:
@@ -44,6 +46,32 @@ class SqlLocks:
     async def list(self, prefix: str, *, limit: int = 50) -> list[LockView]:
         check_limit(limit)
         return [lock_from(row) for row in await self._queryable.fetch(self._sql["list_locks"], prefix, limit)]
+
+
+class SqlSessions:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
+        self._queryable = queryable
+        self._sql = queries
+
+    async def put(self, scraper: str, identity: str, content: bytes, *, before: int) -> int | None:
+        check_text("scraper", scraper, MAX_NAME_BYTES)
+        check_text("identity", identity, MAX_NAME_BYTES)
+        if len(content) > MAX_SESSION_BYTES:
+            raise InvalidSetting(f"A session has {len(content):,} bytes; {MAX_SESSION_BYTES:,} are allowed.")
+        if before:
+            rows = await self._queryable.fetch(self._sql["replace_session"], scraper, identity, content, before)
+        else:
+            rows = await self._queryable.fetch(self._sql["put_session"], scraper, identity, content)
+        return rows[0]["version"] if rows else None
+
+    async def get(self, scraper: str, identity: str) -> SharedSession | None:
+        rows = await self._queryable.fetch(self._sql["get_session"], scraper, identity)
+        if not rows:
+            return None
+        return SharedSession(version=rows[0]["version"], age=rows[0]["age"], content=bytes(rows[0]["content"]))
+
+    async def remove(self, scraper: str, identity: str) -> None:
+        await self._queryable.fetch(self._sql["remove_session"], scraper, identity)
 
 
 class SqlSettings:

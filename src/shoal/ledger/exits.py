@@ -13,8 +13,10 @@ import msgspec
 
 from shoal.errors import InvalidSetting, NotFound, UsageError
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.rows import Queryable, array_from, check_limit, exit_from, exit_until
+from shoal.ledger.protocols import Budgets
+from shoal.ledger.rows import MAX_PAGE, Queryable, array_from, check_limit, exit_from, exit_until
 from shoal.model.egress import (
+    BudgetView,
     ExitBlock,
     ExitHealth,
     ExitReport,
@@ -43,10 +45,11 @@ MAX_SECONDS = 10 * 365 * 86_400.0
 
 
 class BaseExits(ABC):
-    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog) -> None:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str], catalog: Catalog, budgets: Budgets) -> None:
         self._queryable = queryable
         self._sql = queries
         self._catalog = catalog
+        self._budgets = budgets
 
     @abstractmethod
     async def _register(
@@ -133,6 +136,8 @@ class BaseExits(ABC):
         for row in await self._queryable.fetch(self._sql["list_pools"]):
             values = dict(row)
             values["good"] = values["exits"] - values["banned"] - values["resting"] - values["trial"]
+            if values["kind"] == "tokens":
+                values["budgets"] = await self._pool_budgets(values["pool"])
             pools.append(PoolView(**values))
         return pools
 
@@ -154,7 +159,11 @@ class BaseExits(ABC):
         if not rows:
             raise NotFound(f"There is no exit {key!r} in the pool {pool!r}.", remedy="`shoal proxies ls` lists them.")
         hosts = await self._queryable.fetch(self._sql["exit_hosts"], rows[0]["id"], MAX_SHOWN_HOSTS)
-        return msgspec.structs.replace(exit_from(rows[0]), hosts=tuple(HostHealth(**dict(host)) for host in hosts))
+        return msgspec.structs.replace(
+            exit_from(rows[0]),
+            hosts=tuple(HostHealth(**dict(host)) for host in hosts),
+            budgets=tuple(budget for _, budget in await self._budgets.list(pool, key)),
+        )
 
     async def rest(self, pool: str, key: str, seconds: float | None, *, by: str = "") -> ExitView:
         return await self._change(pool, key, ExitState.RESTING, seconds, "", by)
@@ -164,6 +173,16 @@ class BaseExits(ABC):
 
     async def free(self, pool: str, key: str, *, by: str = "") -> ExitView:
         return await self._change(pool, key, ExitState.GOOD, None, "", by)
+
+    async def _pool_budgets(self, pool: str) -> tuple[BudgetView, ...]:
+        """The budgets of the listed exits, summed by resource."""
+        listed = {row.key for row in (await self.list(pool, limit=MAX_PAGE)).rows}
+        summed: dict[str, BudgetView] = {}
+        for key, budget in await self._budgets.list(pool):
+            if key in listed:
+                before = summed.get(budget.resource)
+                summed[budget.resource] = budget if before is None else _added(before, budget)
+        return tuple(summed[resource] for resource in sorted(summed))
 
     async def _change(
         self, pool: str, key: str, state: ExitState, seconds: float | None, why: str, by: str
@@ -196,6 +215,19 @@ def _cleaned(report: ExitReport) -> ExitReport:
 
 def _is_host(report: HostReport) -> bool:
     return 0 < len(report.host) <= MAX_NAME_BYTES and report.host.isascii() and report.host.isprintable()
+
+
+def _added(one: BudgetView, other: BudgetView) -> BudgetView:
+    resets = [budget.reset_seconds for budget in (one, other) if budget.reset_seconds is not None]
+    return BudgetView(
+        resource=one.resource,
+        capacity=one.capacity + other.capacity,
+        left=one.left + other.left,
+        free=one.free + other.free,
+        reset_seconds=max(resets, default=None),
+        from_site=one.from_site or other.from_site,
+        resting=one.resting and other.resting,
+    )
 
 
 def _place(cursor: str) -> tuple[str, str, str]:

@@ -32,6 +32,9 @@ class BaseLanes(ABC):
     async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool: ...
 
     @abstractmethod
+    async def _declare(self, key: str, delay: DelayRange) -> None: ...
+
+    @abstractmethod
     async def _set_delay_floor(self, run_no: int, key: str, delay: float, why: str) -> bool: ...
 
     @abstractmethod
@@ -103,6 +106,10 @@ class BaseLanes(ABC):
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
         _check_change(key, None, (0.0, seconds))
         await self._block_host((await self._catalog.run(run_id)).stage_id(stage), key, float(seconds), why)
+
+    async def declare(self, key: str, delay: DelayRange) -> None:
+        _check_change(key, None, delay)
+        await self._declare(key, (float(delay[0]), float(delay[1])))
 
     async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         _check_change(key, None, (0.0, delay))

@@ -22,17 +22,20 @@ from shoal.model.changes import (
     ResultCursor,
 )
 from shoal.model.egress import (
+    BudgetCorrection,
     BudgetGrant,
-    BudgetPolicy,
+    BudgetKey,
     BudgetView,
     ExitReport,
     ExitSpec,
     ExitView,
+    GrantRequest,
+    GrantUse,
     HealthRules,
     PoolChanges,
     PoolKind,
     PoolView,
-    SiteBudget,
+    SharedSession,
 )
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
@@ -314,6 +317,12 @@ class Lanes(Protocol):
     async def block_host(self, key: str, seconds: float, why: str, *, run_id: str, stage: str) -> None:
         """A host asked to wait: no request for so many seconds; an existing longer block stays."""
 
+    async def declare(self, key: str, delay: tuple[float, float]) -> None:
+        """Give a shared lane this delay, unless an operator set one; it is created if needed. Repeating it is cheap.
+
+        For a lane that no item has, such as that of an identity at a host.
+        """
+
     async def set_delay_floor(self, key: str, delay: float, why: str, *, run_id: str | None = None) -> LaneView:
         """Set the minimum delay of a lane in seconds (robots.txt's crawl-delay); 0 removes it.
 
@@ -389,34 +398,50 @@ class Exits(Protocol):
 
 
 class Budgets(Protocol):
-    """Budgets of calls that many workers spend together. `key` is the exit, `resource` the kind of call."""
+    """Budgets of calls that many workers spend together. `key` is the exit, `resource` the kind of call.
+
+    Within any window the ledger grants no more calls than the budget has, whoever dies, repeats a call or is late: a
+    call counts until it is certain that the site has counted it in an earlier window. Until the site has said when its
+    window ends, every window of the policy's length is respected.
+    """
 
     async def take(
-        self, worker: str, pool: str, key: str, resource: str, calls: int, policy: BudgetPolicy
+        self,
+        budget: BudgetKey,
+        request: GrantRequest,
+        *,
+        used: Sequence[GrantUse] = (),
+        said: BudgetCorrection | None = None,
     ) -> BudgetGrant:
-        """Take calls ahead. The ledger never grants more than the budget has in any window, whoever dies.
+        """Take calls ahead, up to those of the request; the same id is the same grant.
 
-        What the site said outranks the policy.
+        What the site said outranks the policy; with neither, everything is granted. `used`, `said`: as `settle`.
         """
 
-    async def give_back(self, worker: str, grant: int, calls: int) -> None:
-        """Return calls of a grant that were not made. Calls that are not returned count as made."""
+    async def settle(
+        self, budget: BudgetKey, used: Sequence[GrantUse], *, said: BudgetCorrection | None = None
+    ) -> None:
+        """Report what became of grants, and what the site said. Grants that nobody reports count as made.
 
-    async def correct(self, worker: str, pool: str, key: str, resource: str, said: SiteBudget, *, unspent: int) -> None:
-        """Apply what the site said. `unspent`: calls that this worker has taken and not sent yet."""
+        A pause that the site asked for holds for the resource, and with an empty one for all of the exit. Repeating the
+        call changes nothing.
+        """
 
     async def list(self, pool: str, key: str | None = None) -> list[tuple[str, BudgetView]]:
-        """The budgets of a pool's exits, by key."""
+        """The budgets of a pool's exits, by key and resource; without those whose size nobody has said."""
 
 
 class Sessions(Protocol):
     """Sessions of identities that all workers share: cookies and storage, encrypted by the caller."""
 
     async def put(self, scraper: str, identity: str, content: bytes, *, before: int) -> int | None:
-        """Store a session if the newest version is still `before` (0: there is none). Returns the new version."""
+        """Store a session if the newest version is still `before` (0: there is none).
 
-    async def get(self, scraper: str, identity: str) -> tuple[int, bytes] | None:
-        """The newest version and its content."""
+        Returns the new version, which no other session of this identity ever had; None when nothing was stored.
+        """
+
+    async def get(self, scraper: str, identity: str) -> SharedSession | None:
+        """The newest version."""
 
     async def remove(self, scraper: str, identity: str) -> None: ...
 

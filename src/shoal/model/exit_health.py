@@ -1,6 +1,6 @@
 """When an exit is banned, tried again and good; when a host's blocks keep it from this host. Pure rules.
 
-The SQLite ledger applies these functions; the PostgreSQL ledger has them as SQL (functions/72_exits.sql). Times are
+The SQLite ledger applies these functions; the PostgreSQL ledger has them as SQL (functions/71_exits.sql). Times are
 microseconds of the ledger's clock.
 """
 

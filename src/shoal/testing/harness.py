@@ -33,6 +33,7 @@ ROLES = (
     "workers",
     "lanes",
     "exits",
+    "budgets",
     "settings",
     "steering",
     "reads",

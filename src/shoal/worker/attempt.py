@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
 from shoal.define.hooks import PreparedHook, type_text
+from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
@@ -20,14 +21,22 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.session import jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
+from shoal.model.url_key import host_or_none
 from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
-from shoal.worker.politeness import Politeness
+from shoal.worker.egress import Clients, IdentityFetcher, WorkerEgress
+from shoal.worker.politeness import IdentityPace, Politeness
 from shoal.worker.providers import AttemptProviders, WorkerProviders
 from shoal.worker.redirects import RedirectGate
 from shoal.worker.registration import Registration
+
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity
+    from shoal.fetch.redirects import CookieJars
+    from shoal.worker.logins import Logins, Session
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -38,14 +47,19 @@ class AttemptResources:
 
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
     whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
+    `clients`: the fetchers of stages that have another client; None when pages come from the store. `egress`: the pools
+    of exits; None when no stage has one. `logins`: those of the scraper; None when there are none to run.
     """
 
     __slots__ = (
         "_hook_records",
+        "clients",
         "downloads",
+        "egress",
         "fetcher",
         "in_lanes",
         "log",
+        "logins",
         "memory",
         "parsing_stages",
         "politeness",
@@ -55,7 +69,7 @@ class AttemptResources:
         "threads",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that attempts share
         self,
         scraper: Scraper,
         fetcher: Fetcher,
@@ -66,8 +80,14 @@ class AttemptResources:
         memory: MemoryBudget | None = None,
         registration: Registration | None = None,
         downloads: Downloads | None = None,
+        clients: Clients | None = None,
+        egress: WorkerEgress | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self.downloads = downloads
+        self.clients = clients
+        self.egress = egress
+        self.logins = logins
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -79,6 +99,10 @@ class AttemptResources:
         self.providers = WorkerProviders(scraper, self.threads, log)
         self.parsing_stages: set[str] = set()
         self._hook_records: dict[PreparedHook, tuple[int, int]] = {}
+
+    def fetcher_of(self, stage: AnyStage) -> Fetcher:
+        """What sends the requests of a stage; for a stage with a browser, those that are not the browser's own."""
+        return self.fetcher if self.clients is None or stage.client == "browser" else self.clients.get(stage.client)
 
     def count_records(self, hook: PreparedHook, matching: int, seen: int) -> None:
         """Count the records that a hook had the type for, so that one which is never called is reported."""
@@ -94,6 +118,12 @@ class AttemptResources:
         self.threads.close()
         if self.downloads is not None:
             self.downloads.close()
+        if self.logins is not None:
+            await self.logins.close()
+        if self.clients is not None:
+            await self.clients.close()
+        if self.egress is not None:
+            await self.egress.close()
         await self.politeness.close()
 
 
@@ -104,8 +134,10 @@ class Attempt:
     """
 
     __slots__ = (
+        "_avoid",
         "_closing",
         "_deadline",
+        "_fetcher",
         "_gate",
         "_hooks",
         "_http",
@@ -116,18 +148,36 @@ class Attempt:
         "claimed",
         "download",
         "failure",
+        "identity",
         "item",
         "page",
+        "session",
         "step",
     )
 
-    def __init__(self, resources: AttemptResources, stage: AnyStage, claimed: ClaimedItem, claimed_at: float) -> None:
+    def __init__(
+        self,
+        resources: AttemptResources,
+        stage: AnyStage,
+        claimed: ClaimedItem,
+        claimed_at: float,
+        *,
+        avoid: Collection[str] = (),
+    ) -> None:
         self._resources = resources
         self._stage = stage
         self._deadline = asyncio.timeout(stage.policy.timeout)
         self._gate = resources.politeness.gate(
-            claimed, claimed_at, lane_run_id=lane_run_id(stage, claimed), deadline=self._deadline
+            claimed,
+            claimed_at,
+            lane_run_id=lane_run_id(stage, claimed),
+            deadline=self._deadline,
+            per_identity=stage.policy.pace == "identity",
         )
+        self._avoid = avoid
+        self._fetcher = resources.fetcher_of(stage)
+        self.identity: ExitIdentity | None = None
+        self.session: Session | None = None
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
         self.step = "its page was fetched"
@@ -150,10 +200,10 @@ class Attempt:
     def make_http(self, *, with_hooks: bool = True) -> Http:
         scraper = self._resources.scraper
         http = Http(
-            self._resources.fetcher,
+            self._fetcher,
             gate=self._gate,
             jar=self._jar(),
-            headers={**scraper.headers, **self._stage.headers},
+            headers=self._headers(),
             reveal=scraper.reveal_secret,
             downloads=self._resources.downloads,
             deadline=self._deadline,
@@ -161,6 +211,49 @@ class Attempt:
         )
         http._link_source = StageLinks(self._stage, self.item)
         return http
+
+    @property
+    def cookie_jars(self) -> CookieJars | None:
+        """Those of the client that sends its requests."""
+        return jars_of(self._resources.fetcher_of(self._stage))
+
+    @contextmanager
+    def paused_timeout(self, step: str) -> Iterator[None]:
+        """Let its time stand still during a step that is not its own."""
+        now = asyncio.get_running_loop().time
+        when, before = self._deadline.when(), self.step
+        left = None if when is None else when - now()
+        self._deadline.reschedule(None)
+        self.step = step
+        try:
+            yield
+        finally:
+            self.step = before
+            self._deadline.reschedule(None if left is None else now() + left)
+
+    async def call_login(self, login: Login, jar: str) -> Any:
+        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`."""
+        from shoal.worker.logins import LoginValues
+
+        resources, scraper, function = self._resources, self._resources.scraper, login.function
+        http = Http(
+            self._fetcher,
+            gate=self._gate,
+            jar=jar,
+            headers=scraper.headers,
+            reveal=scraper.reveal_secret,
+            deadline=self._deadline,
+            private=True,
+        )
+        values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
+        providers = AttemptProviders(self, scraper, resources.providers, resources.threads, resources.log)
+        try:
+            arguments = await providers.arguments(login.signature, values)
+            if login.signature.kind is FunctionKind.PLAIN:
+                return await resources.threads.run(lambda: function(**arguments))
+            return await function(**arguments)
+        finally:
+            await providers.close()
 
     @property
     def log(self) -> Log:
@@ -210,6 +303,10 @@ class Attempt:
             in_lanes=resources.in_lanes,
             hold=self._hooks is not None and self._hooks.of_records,
         )
+        if stage.egress is not None and resources.egress is not None:
+            self._use_identity(resources.egress.choose(stage, claimed, self._avoid))
+        if stage.login is not None and resources.logins is not None:
+            self.session = await resources.logins.session(self, stage.login)
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
@@ -233,13 +330,31 @@ class Attempt:
                 await self._follow(self.page, stage.follow, output)
         return output
 
+    def _use_identity(self, identity: ExitIdentity) -> None:
+        """Send every request of this attempt as the identity."""
+        self.identity = identity
+        self._fetcher = fetcher = IdentityFetcher(self._fetcher, identity)
+        if self._gate is not None:
+            policy = self._stage.policy
+            paced = policy.pace == "identity" and policy.delay is not None
+            name = f"{identity.exit.pool}/{identity.exit.key}"
+            self._gate.use_identity(fetcher, IdentityPace(name, policy.delay) if paced and policy.delay else None)
+
+    def record_egress(self, error: BaseException | None) -> None:
+        """Report what the attempt says about its exit."""
+        if isinstance(self._fetcher, IdentityFetcher):
+            host = None if self.page is None else host_or_none(self.page.url)
+            self._fetcher.record_end(error, host)
+            if self._resources.egress is not None:
+                self._resources.egress.record_changes()
+
     async def arguments(self, signature: Signature, values: object) -> dict[str, Any]:
         """The arguments of a function; built-in providers read from `values`. Raises ProviderFailed."""
         if signature.readers is not None:
             return {name: read(values) for name, read in signature.readers}
         if self._providers is None:
             shared = self._resources
-            self._providers = AttemptProviders(shared.scraper, shared.providers, shared.threads, shared.log)
+            self._providers = AttemptProviders(self, shared.scraper, shared.providers, shared.threads, shared.log)
         return await self._providers.arguments(signature, values)
 
     async def on_throttled(self, ended: Throttled) -> None:
@@ -259,8 +374,13 @@ class Attempt:
         if claimed.url is None:
             what = "asks for a Page" if stage.save is None else "saves a file"
             raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
-        headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        return outgoing_request(claimed.url, self.item.request, self._headers(), scraper.reveal_secret)
+
+    def _headers(self) -> Mapping[str, str]:
+        common, own = self._resources.scraper.headers, self._stage.headers
+        if self.session is not None and self.session.headers:
+            return {**common, **own, **self.session.headers}
+        return {**common, **own} if common or own else {}
 
     async def _save_file(self, name: str) -> Download:
         request, resources = self._own_request(), self._resources
@@ -270,7 +390,7 @@ class Attempt:
             raise Permanent(f"the stage {self._stage.name} saves a file, but there is no folder for files")
         self.step = "its file was downloaded"
         return await resources.downloads.save(
-            resources.fetcher,
+            self._fetcher,
             request,
             gate=self._gate,
             jar=self._jar(),
@@ -286,7 +406,7 @@ class Attempt:
             request = await self._hooks.before_request(request)
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
-        self.page = page = await self._resources.fetcher.fetch(request, gate=gate, jar=self._jar())
+        self.page = page = await self._fetcher.fetch(request, gate=gate, jar=self._jar())
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:
@@ -322,7 +442,7 @@ class Attempt:
         self.failure = failure
         self._closing = True
         output = Output(stage.name, resources.scraper.stages, depth=self.claimed.depth, in_lanes=resources.in_lanes)
-        providers = AttemptProviders(resources.scraper, resources.providers, resources.threads, resources.log)
+        providers = AttemptProviders(self, resources.scraper, resources.providers, resources.threads, resources.log)
         try:
             async with asyncio.timeout(stage.policy.timeout):
                 arguments = await providers.arguments(stage.error_signature, self)
@@ -349,7 +469,12 @@ class Attempt:
                 await self._resources.threads.run(lambda: _add_returned(output, function(**arguments)))
 
     def _jar(self) -> str | None:
-        return (self.claimed.lane or self._stage.name) if self._resources.scraper.cookies else None
+        if self.session is not None:
+            return self.session.jar
+        if not self._resources.scraper.cookies:
+            return None
+        # Cookies belong to the identity: a site must never see those of another exit.
+        return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:

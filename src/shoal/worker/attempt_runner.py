@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,12 +14,18 @@ from shoal.define.author_code import error_summary, is_programming_error
 from shoal.define.context import Failure
 from shoal.define.policy import StagePolicy
 from shoal.define.records import Output
+from shoal.define.stage import AnyStage
 from shoal.errors import (
     AttemptEnded,
     Blocked,
     Dropped,
+    EgressUnavailable,
+    ExitFailed,
     InvalidRecord,
     LedgerError,
+    LoggedOut,
+    LoginBroken,
+    LoginFailed,
     Permanent,
     SecretMissing,
     Skipped,
@@ -28,6 +34,7 @@ from shoal.errors import (
     Transient,
 )
 from shoal.fetch.page import Page
+from shoal.model.egress import MAX_SWITCHES
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.lane import is_loopback_lane
 from shoal.model.outcome import DONE, DecisionKind, FinishedAttempt, OutcomeClass, decide_attempt
@@ -39,16 +46,22 @@ from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
 
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity
+
 _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
     Skipped: OutcomeClass.SKIPPED,
     Transient: OutcomeClass.TRANSIENT,
     Throttled: OutcomeClass.THROTTLED,
+    EgressUnavailable: OutcomeClass.THROTTLED,
     Blocked: OutcomeClass.BLOCKED,
 }
 # An item that waits for another host is tried again after this long at most, plus jitter.
 MAX_OTHER_HOST_DELAY = 300.0
 OTHER_HOST_JITTER = 1.0
+# An item whose exits all failed waits this long: by then they are banned, or work again.
+FAILED_EXITS_SECONDS = 5.0
 
 
 class AttemptRunner:
@@ -64,14 +77,19 @@ class AttemptRunner:
         self._current: dict[Lease, Attempt] = {}
         self.failure_log = failure_log
 
+    async def start(self) -> None:
+        """Raises UsageError for egress that can never work."""
+        if self._resources.egress is not None:
+            await self._resources.egress.start()
+
     async def close(self) -> None:
         await self._resources.close()
 
     async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """Run one attempt. Returns its result and about how many bytes that holds.
 
-        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing or LedgerError when no item can
-        be processed.
+        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing, LoginBroken or LedgerError
+        when no item can be processed.
         """
         began = time.monotonic()
         stage = self._scraper.stages.get(claimed.stage)
@@ -79,33 +97,72 @@ class AttemptRunner:
             return self._finish_failed(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
         if claimed.paced and self._default_pace is not None:
             self._announce_default_pace(claimed.lane or "")
-        lease = claimed.lease
-        attempt = self._current[lease] = Attempt(self._resources, stage, claimed, claimed_at)
-        try:
-            output = await attempt.run()
-        except (ReleaseItem, StoreFailed, SecretMissing, LedgerError):
-            raise
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
-                raise
-            return await self._finish_error(attempt, error)
-        finally:
-            self._current.pop(lease, None)
+        tried: list[ExitIdentity] = []
+        reruns = 0
+        while True:
+            attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=[each.exit.key for each in tried])
+            result = await self._run_once(attempt)
+            if attempt.session is not None and self._resources.logins is not None:
+                error = result if isinstance(result, BaseException) else None
+                error = self._resources.logins.record_end(attempt.session, error, reruns)
+                if error is None and not isinstance(result, Output):
+                    reruns += 1
+                    continue  # after a new login
+                result = error or result
+            if attempt.identity is not None:
+                tried.append(attempt.identity)
+            if isinstance(result, Output):
+                break
+            if not _may_switch(result, tried):
+                return await self._finish_error(attempt, self._uncharged(stage, result, tried))
+        output = result
         self.failure_log.record_success()
         if output.dropped:
             self.failure_log.log_dropped_items(claimed, output.dropped)
         if output.dropped_records:
             self.failure_log.log_dropped_records(claimed, output.dropped_records)
         finished = FinishedAttempt(
-            lease=lease,
+            lease=claimed.lease,
             decision=DONE,
             records=tuple(output.records),
             record_keys=tuple(output.record_keys),
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
-            detail=_detail(attempt.page, output, self._scraper.secrets),
+            detail=_with_egress(_detail(attempt.page, output, self._scraper.secrets), attempt),
         )
         return finished, output.size
+
+    async def _run_once(self, attempt: Attempt) -> Output | BaseException:
+        """What the attempt yielded, or the error that ended it. Raises what is not about the item."""
+        lease = attempt.claimed.lease
+        self._current[lease] = attempt
+        result: Output | BaseException
+        try:
+            result = await attempt.run()
+        except (ReleaseItem, StoreFailed, SecretMissing, LoginBroken, LedgerError):
+            raise
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
+                raise
+            result = error
+        finally:
+            self._current.pop(lease, None)
+        if attempt.identity is not None:
+            attempt.record_egress(result if isinstance(result, BaseException) else None)
+        return result
+
+    def _uncharged(self, stage: AnyStage, error: BaseException, tried: list[ExitIdentity]) -> BaseException:
+        """The error; as one that does not charge the item if only its exits can be the reason.
+
+        Raises ReleaseItem when no exit can be used at all: it is claimed again when one can.
+        """
+        resources = self._resources
+        egress = None if resources.registration is None else resources.egress
+        if isinstance(error, EgressUnavailable) and egress is not None and egress.is_waiting(stage.name):
+            raise ReleaseItem
+        if isinstance(error, ExitFailed) and not any(identity.recently_good for identity in tried):
+            return EgressUnavailable(error.message, retry_after=FAILED_EXITS_SECONDS)
+        return error
 
     def _announce_default_pace(self, lane: str) -> None:
         pace = self._default_pace
@@ -123,6 +180,8 @@ class AttemptRunner:
         """The result of an attempt that raised an error, with what the stage's `on_error` function yields."""
         claimed = attempt.claimed
         finished = self._finish_failed(claimed, self._ended_by(claimed, error), attempt.page, attempt.began)
+        if attempt.identity is not None:
+            finished = msgspec.structs.replace(finished, detail=_with_egress(finished.detail, attempt))
         stage = self._scraper.stages[claimed.stage]
         if stage.error_function is None or finished.decision.kind is not DecisionKind.DEAD:
             return finished, 0
@@ -149,10 +208,8 @@ class AttemptRunner:
 
     def _ended_by(self, claimed: ClaimedItem, error: BaseException) -> AttemptEnded:
         """How an error ends its attempt."""
-        if isinstance(error, AttemptEnded):
-            return error
-        if isinstance(error, InvalidRecord):
-            return Permanent(str(error))
+        if isinstance(error, AttemptEnded | InvalidRecord):
+            return self._ended_on_purpose(claimed, error)
         if isinstance(error, ProviderFailed):
             self.failure_log.log_provider_error(claimed, error)
             return Transient(str(error))
@@ -170,6 +227,14 @@ class AttemptRunner:
         # The code will not be different in the next attempt, so the page is not fetched again for it.
         self.failure_log.record_programming_error(claimed)
         return Permanent(error_summary(error))
+
+    def _ended_on_purpose(self, claimed: ClaimedItem, error: AttemptEnded | InvalidRecord) -> AttemptEnded:
+        if isinstance(error, InvalidRecord):
+            return Permanent(str(error))
+        if isinstance(error, LoggedOut):
+            scraper = self._scraper.name
+            return Permanent(f"{error.message}: {claimed.stage} has no login; declare one with @{scraper}.login")
+        return error
 
     def running_attempts(self) -> list[tuple[Lease, float]]:
         """The running attempts and when each began, by the monotonic clock. Safe to call from another thread."""
@@ -213,6 +278,10 @@ class AttemptRunner:
         stage = self._scraper.stages.get(claimed.stage)
         policy = stage.policy if stage is not None else StagePolicy()
         message, retry_after, own_lane = ended.message, ended.retry_after, True
+        if isinstance(ended, EgressUnavailable):
+            own_lane = False
+            retry_after = min(retry_after or FAILED_EXITS_SECONDS, MAX_OTHER_HOST_DELAY)
+            retry_after += self._rng.uniform(0.0, OTHER_HOST_JITTER)
         if isinstance(ended, Throttled) and ended.host is not None and not _is_own_host(claimed, ended.host):
             # Jitter spreads the retries; the cap is there because an operator may open the host sooner.
             own_lane = False
@@ -235,6 +304,13 @@ class AttemptRunner:
     def lane_run_id(self, claimed: ClaimedItem) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""
         return lane_run_id(self._scraper.stages.get(claimed.stage), claimed)
+
+
+def _may_switch(error: BaseException, tried: list[ExitIdentity]) -> bool:
+    """Whether the item is tried again at once with another identity, without being charged for this one."""
+    keys = {identity.key for identity in tried}
+    is_of_exit = isinstance(error, Blocked | ExitFailed | LoginFailed)
+    return is_of_exit and 0 < len(tried) <= MAX_SWITCHES and len(keys) == len(tried)
 
 
 def _is_own_host(claimed: ClaimedItem, host: str) -> bool:
@@ -260,6 +336,13 @@ def _detail(page: Page | None, output: Output, secrets: Sequence[str]) -> dict[s
     if output.too_deep:
         detail["too_deep"] = output.too_deep
     return detail or None
+
+
+def _with_egress(detail: Mapping[str, Any] | None, attempt: Attempt) -> Mapping[str, Any] | None:
+    """The detail with what the attempt went out as."""
+    if attempt.identity is None:
+        return detail
+    return {**(detail or {}), "egress": attempt.identity.exit.name}
 
 
 def _failure_detail(page: Page | None, secrets: Sequence[str]) -> dict[str, Any] | None:

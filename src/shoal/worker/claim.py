@@ -9,11 +9,13 @@ from typing import Any
 
 from shoal.errors import LedgerError, NotFound
 from shoal.ledger.protocols import Ledger
+from shoal.model.item import ClaimedItem
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 from shoal.observe.formatting import pluralize
 from shoal.observe.snapshot import find_bottleneck, take_snapshot
+from shoal.worker.egress import WorkerEgress
 from shoal.worker.registration import Registration
 from shoal.worker.slots import Slots
 from shoal.worker.state import LeaseBuffer, StopReason
@@ -115,8 +117,16 @@ class Claimer:
     """
 
     def __init__(
-        self, ledger: Ledger, registration: Registration, lease_buffer: LeaseBuffer, slots: Slots, log: Log
+        self,
+        ledger: Ledger,
+        registration: Registration,
+        lease_buffer: LeaseBuffer,
+        slots: Slots,
+        log: Log,
+        *,
+        egress: WorkerEgress | None = None,
     ) -> None:
+        self._egress = egress
         self._ledger = ledger
         self._options = registration.options
         self._registration = registration
@@ -141,7 +151,7 @@ class Claimer:
             size = self._claim_size()
             if size <= 0:
                 await self._wait_for_demand()
-            elif claimed := await self._registration.claim(size):
+            elif claimed := await self._claim(size):
                 idle = IDLE_SECONDS[0]
                 self._claimed += len(claimed)
                 self._has_lanes = any(item.lane is not None for item in claimed)
@@ -152,6 +162,13 @@ class Claimer:
                 self._events.stop(StopReason.NOTHING_LEFT)
             else:
                 idle = min(IDLE_SECONDS[1], idle * 1.5)
+
+    async def _claim(self, size: int) -> list[ClaimedItem]:
+        """Claim items of the stages that can be run now."""
+        scope: Scope | None = self._options.scope
+        if self._egress is not None:
+            scope = self._egress.claimable(self._options.scope)
+        return [] if scope is None else await self._registration.claim(size, scope)
 
     async def _register_again(self) -> None:
         """The ledger gave the items to other workers. What runs can no longer be stored, so it is cancelled."""

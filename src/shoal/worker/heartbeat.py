@@ -21,6 +21,7 @@ from shoal.model.log import Log
 from shoal.model.worker import MAX_REPORTED_ITEMS, WorkerReport, WorkerState
 from shoal.worker.attempt_runner import AttemptRunner
 from shoal.worker.commit import CommitQueue
+from shoal.worker.egress import WorkerEgress
 from shoal.worker.registration import OpenLedger, Registration
 from shoal.worker.state import StopReason, boottime_seconds
 from shoal.worker.watchdog import LoopWatchdog
@@ -46,7 +47,10 @@ class Heartbeat:
         commits: CommitQueue,
         watchdog: LoopWatchdog,
         log: Log,
+        *,
+        egress: WorkerEgress | None = None,
     ) -> None:
+        self._egress = egress
         self._open_ledger = open_ledger
         self._registration = registration
         self._identity = registration.identity
@@ -54,7 +58,7 @@ class Heartbeat:
         self._commits = commits
         self._watchdog = watchdog
         self._log = log
-        self._interval = min(MAX_INTERVAL_SECONDS, registration.options.lease / 5)
+        self.interval = min(MAX_INTERVAL_SECONDS, registration.options.lease / 5)
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._stopped = threading.Event()
@@ -131,11 +135,12 @@ class Heartbeat:
             items=tuple((lease.item, round(now - began, 1)) for lease, began in longest),
             unstored=self._commits.pending,
             trouble=self._registration.trouble,
+            egress=() if self._egress is None else self._egress.waits,
         )
 
     async def _pause(self) -> None:
         # Nothing else runs on this thread's loop, so it may block.
-        self._stopped.wait(self._interval)
+        self._stopped.wait(self.interval)
         await asyncio.sleep(0)
 
     def _call(self, function: Callable[..., None], *args: object) -> None:

@@ -6,7 +6,10 @@ import asyncio
 import random
 import time
 
-from shoal.errors import NotFound, Skipped, Throttled
+import msgspec
+
+from shoal.errors import EgressUnavailable, NotFound, Skipped, Throttled
+from shoal.fetch.page import Fetcher
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import ClaimedItem
@@ -89,13 +92,20 @@ class Politeness:
             self.host_slots = HostSlots(lanes, identity)
             self.rate_limiter = RateLimiter(lanes, identity)
         self._crawl_delay_set_at = BoundedDict()
+        self._declared_at = BoundedDict()
         self._rng = random.Random()
 
     def gate(
-        self, claimed: ClaimedItem, claimed_at: float, *, lane_run_id: str | None, deadline: asyncio.Timeout
+        self,
+        claimed: ClaimedItem,
+        claimed_at: float,
+        *,
+        lane_run_id: str | None,
+        deadline: asyncio.Timeout,
+        per_identity: bool = False,
     ) -> AttemptGate | None:
-        """The gate of one attempt; None when there is nothing to obey."""
-        if self.robots is None and claimed.lane is None and claimed.url is not None:
+        """The gate of one attempt; None when there is nothing to obey. `per_identity`: each identity has a pace."""
+        if self.robots is None and claimed.lane is None and claimed.url is not None and not per_identity:
             return None
         return AttemptGate(self, claimed, claimed_at, lane_run_id=lane_run_id, deadline=deadline)
 
@@ -105,6 +115,12 @@ class Politeness:
             await self._lanes.set_delay_floor(lane, delay, "robots.txt asks for it", run_id=run_id)
             self._crawl_delay_set_at[lane] = time.monotonic()
         return self._crawl_delay_set_at.get(lane, 0.0)
+
+    async def declare_identity_lane(self, lane: str, delay: tuple[float, float]) -> None:
+        """Make sure that the lane of an identity at a host has its delay in the ledger."""
+        if lane not in self._declared_at and self._lanes is not None:
+            await self._lanes.declare(lane, delay)
+            self._declared_at[lane] = time.monotonic()
 
     def has_crawl_delay(self, lane: str) -> bool:
         return lane in self._crawl_delay_set_at
@@ -124,6 +140,16 @@ class Politeness:
             await self.host_slots.close()
 
 
+class IdentityPace(msgspec.Struct, frozen=True):
+    """The pace of one identity: so many seconds, from..to, between two of its starts at a host."""
+
+    identity: str
+    delay: tuple[float, float]
+
+    def lane(self, host: str) -> str:
+        return f"{host} via {self.identity}"
+
+
 class AttemptGate:
     """Controls the requests of one attempt. Its first request uses the start that the ledger's lane gave the item.
 
@@ -135,7 +161,10 @@ class AttemptGate:
         "_claimed",
         "_claimed_at",
         "_deadline",
+        "_fetcher",
         "_host_slot",
+        "_identity_pace",
+        "_identity_start",
         "_politeness",
         "_reading_robots",
         "_request_sent",
@@ -160,13 +189,23 @@ class AttemptGate:
         self._deadline = deadline
         self._host_slot: tuple[HostSlotPool, HostSlot] | None = None
         self._start: StartReservation | None = None
+        self._identity_start: StartReservation | None = None
+        self._identity_pace: IdentityPace | None = None
+        self._fetcher: Fetcher | None = None
         self._reading_robots = False
         self._start_used = False
         self._request_sent = False
 
+    def use_identity(self, fetcher: Fetcher, pace: IdentityPace | None) -> None:
+        """Requests go out as an identity: robots.txt is asked for with this fetcher, and the identity has a pace."""
+        self._fetcher = fetcher
+        self._identity_pace = pace
+
     async def before_request(self, url: str, hop: int) -> None:
         if self._politeness.robots is not None and not self._reading_robots:
             await self._check_robots(self._politeness.robots, url)
+        if self._identity_pace is not None:
+            await self._reserve_identity(self._identity_pace, url)
         if self._is_free():
             return
         other_host = self._other_host(url)
@@ -190,16 +229,23 @@ class AttemptGate:
         """Each request is limited by itself."""
 
     async def before_send(self, hop: int) -> None:
+        if self._identity_start is not None:
+            await self._identity_start.before_send()
         if self._start is not None:
             await self._start.before_send()
 
     def after_send(self, hop: int) -> None:
         self._request_sent = self._request_sent or not self._reading_robots
         self._start_used = True
+        if self._identity_start is not None:
+            self._identity_start.after_send()
         if self._start is not None:
             self._start.after_send()
 
     def request_done(self, hop: int) -> None:
+        if self._identity_start is not None:
+            self._identity_start.close()
+            self._identity_start = None
         if self._start is not None:
             self._start.close()
             self._start = None
@@ -224,7 +270,7 @@ class AttemptGate:
     async def _check_robots(self, robots: Robots, url: str) -> None:
         self._reading_robots = True
         try:
-            rules = await robots.rules(url, gate=self)
+            rules = await robots.rules(url, gate=self, fetcher=self._fetcher)
         except Throttled as ended:
             ended.host = ended.host or host_or_none(url)
             await self.on_throttled(ended)
@@ -246,6 +292,24 @@ class AttemptGate:
             if self._claimed_at < slowed_at and not (claimed.paced or self._request_sent):
                 # It was claimed before the lane had the delay: it is returned and claimed again when the lane allows.
                 raise ReleaseItem
+
+    async def _reserve_identity(self, pace: IdentityPace, url: str) -> None:
+        """Reserve a start of this identity at the host. Raises EgressUnavailable when it is far ahead."""
+        host = host_or_none(url)
+        if host is None or self._politeness.rate_limiter is None:
+            return
+        lane = pace.lane(host)
+        await self._politeness.declare_identity_lane(lane, pace.delay)
+        start = self._politeness.rate_limiter.reservation(lane, None, self._deadline)
+        try:
+            await start.reserve(None, None)
+        except BaseException as error:
+            start.close()
+            if isinstance(error, StartTooFarAhead):
+                text = f"the next start of {pace.identity} at {host} is {error.seconds:.0f} s ahead"
+                raise EgressUnavailable(text, retry_after=error.seconds) from None
+            raise
+        self._identity_start = start
 
     async def _reserve_own(self) -> None:
         """Reserve a start on the item's own lane, if that has a delay."""

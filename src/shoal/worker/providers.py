@@ -23,7 +23,7 @@ Arguments = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class ProviderFailed(Exception):
-    """The set-up of a provider failed with an error of the author's code."""
+    """The set-up of a provider failed."""
 
     def __init__(self, provider: Provider, error: Exception) -> None:
         super().__init__(f"the set-up of {provider.name} failed: {error_summary(error)}")
@@ -79,9 +79,15 @@ class WorkerProviders:
 
 
 class AttemptProviders:
-    """The values of one attempt's own providers, each set up once and torn down by `close`."""
+    """The values of one attempt's own providers, each set up once and torn down by `close`.
 
-    def __init__(self, scraper: Scraper, worker: WorkerProviders, threads: ThreadRunner, log: Log) -> None:
+    `attempt`: what built-in providers set their values up for.
+    """
+
+    def __init__(
+        self, attempt: object, scraper: Scraper, worker: WorkerProviders, threads: ThreadRunner, log: Log
+    ) -> None:
+        self._attempt = attempt
         self._scraper = scraper
         self._worker = worker
         self._threads = threads
@@ -99,11 +105,15 @@ class AttemptProviders:
             return await self._worker.get(provider)
         if provider in self._opened:
             return self._opened[provider][1]
-        signature = self._scraper.providers.signature(provider)
-        opened = OpenedValue(provider, lambda: self.arguments(signature, values), self._threads)
+        opened = OpenedValue(provider, lambda: self._set_up_arguments(provider, values), self._threads)
         value = await opened.set_up()
         self._opened[provider] = opened, value
         return value
+
+    async def _set_up_arguments(self, provider: Provider, values: object) -> dict[str, Any]:
+        if provider.open is not None:
+            return {"attempt": self._attempt}
+        return await self.arguments(self._scraper.providers.signature(provider), values)
 
     async def close(self) -> None:
         """Tear down the values, the last one first. Errors are logged.
@@ -128,14 +138,15 @@ class OpenedValue:
         self._arguments = arguments
         self._threads = threads
         self._context: Any = None
+        self._kind = provider.set_up if provider.open is None else SetUp.ASYNC_CONTEXT
 
     async def set_up(self) -> Any:
-        """Raises ProviderFailed for an error of the author's code; what ends an attempt is raised as it is."""
-        function = self.provider.function
+        """Raises ProviderFailed for any other error than those that end an attempt or the work."""
+        function: Callable[..., Any] | None = self.provider.open or self.provider.function
         assert function is not None
         arguments = await self._arguments()
         try:
-            match self.provider.set_up:
+            match self._kind:
                 case SetUp.ASYNC_CONTEXT:
                     context = function(**arguments)
                     value = await context.__aenter__()
@@ -160,7 +171,7 @@ class OpenedValue:
         context, self._context = self._context, None
         if context is None:
             return
-        if self.provider.set_up is SetUp.ASYNC_CONTEXT:
+        if self._kind is SetUp.ASYNC_CONTEXT:
             await context.__aexit__(None, None, None)
         else:
             await self._threads.run(lambda: context.__exit__(None, None, None))

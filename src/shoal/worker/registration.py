@@ -28,7 +28,7 @@ from shoal.model.outcome import (
 )
 from shoal.model.run import RunState
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
-from shoal.model.worker import WorkerSpec, new_worker_id
+from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 from shoal.worker.state import WorkerIdentity, WorkerOptions
 
 T = TypeVar("T")
@@ -115,12 +115,10 @@ class Registration:
         )
         self.identity.register_as(worker)
 
-    async def claim(self, limit: int) -> list[ClaimedItem]:
+    async def claim(self, limit: int, scope: Scope) -> list[ClaimedItem]:
         worker = self.identity.id
         try:
-            return await self._retry_when_full.call(
-                lambda: self._ledger.claims.claim(worker, self.options.scope, limit)
-            )
+            return await self._retry_when_full.call(lambda: self._ledger.claims.claim(worker, scope, limit))
         except WorkerLost:
             self.identity.mark_lost(worker)
             return []

@@ -20,6 +20,7 @@ from shoal.observe.failures import FailureCount
 from shoal.worker.attempt_runner import AttemptRunner
 from shoal.worker.claim import Claimer
 from shoal.worker.commit import CommitQueue, Committer
+from shoal.worker.egress import WorkerEgress
 from shoal.worker.heartbeat import Heartbeat
 from shoal.worker.politeness import ClosedLanes
 from shoal.worker.registration import Maintenance, OpenLedger, Registration
@@ -45,7 +46,10 @@ class Worker:
         hang_timeout: float,
         end_process: EndProcess | None,
         log: Log,
+        egress: WorkerEgress | None = None,
     ) -> None:
+        self._ledger = ledger
+        self._egress = egress
         options = registration.options
         self._registration = registration
         self._options = options
@@ -57,7 +61,7 @@ class Worker:
         self._committer = Committer(self._commits, registration, self._lease_buffer, self.summary, log)
         closed_lanes = ClosedLanes(ledger.lanes)
         self._slots = Slots(attempts, registration, self._lease_buffer, self._commits, closed_lanes, self.summary, log)
-        self._claimer = Claimer(ledger, registration, self._lease_buffer, self._slots, log)
+        self._claimer = Claimer(ledger, registration, self._lease_buffer, self._slots, log, egress=egress)
         self._maintenance = Maintenance(ledger, log)
         self._auto_concurrency = (
             None
@@ -68,7 +72,9 @@ class Worker:
         self._watchdog = LoopWatchdog(
             self._slots, registration, open_ledger, hang_timeout=hang_timeout, end_process=end_process, log=log
         )
-        self._heartbeat = Heartbeat(open_ledger, registration, attempts, self._commits, self._watchdog, log)
+        self._heartbeat = Heartbeat(
+            open_ledger, registration, attempts, self._commits, self._watchdog, log, egress=egress
+        )
 
     @property
     def id(self) -> str:
@@ -125,8 +131,11 @@ class Worker:
             self._watchdog.stop()
 
     async def _work(self, began: float) -> WorkSummary:
+        await self._attempts.start()
         await self._registration.register()
         self._heartbeat.start()
+        if self._egress is not None:
+            await self._egress.try_sync(self._ledger, self.id)
         committer = asyncio.create_task(self._committer.run(), name="committer")
         claimer = asyncio.create_task(self._claimer.run(), name="claimer")
         parts = [
@@ -138,6 +147,10 @@ class Worker:
         ]
         if self._auto_concurrency is not None:
             parts.append(asyncio.create_task(self._auto_concurrency.run(), name="autoconcurrency"))
+        if self._egress is not None:
+            interval = self._heartbeat.interval
+            syncing = self._egress.run(self._ledger, self._registration.identity, interval)
+            parts.append(asyncio.create_task(syncing, name="egress"))
         self._slots.start()
         try:
             await self._watch(parts, claimer)
@@ -190,6 +203,8 @@ class Worker:
         if self._events.stop_reason is StopReason.BROKEN:
             # They died of the error that stopped the worker: the corrected code gets them.
             await self._registration.retry_items(self._attempts.failure_log.broken_items)
+        if self._egress is not None:
+            await self._egress.try_sync(self._ledger, self.id)
         await self._registration.deregister()
 
     async def _stop_claiming(self, claimer: asyncio.Task[None]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.exits import MAX_HOSTS, BaseExits
 from shoal.ledger.postgres.database import PostgresDatabase
+from shoal.ledger.protocols import Budgets
 from shoal.model.egress import ExitReport, ExitSpec, ExitState, HealthRules, PoolKind
 
 
 class PostgresExits(BaseExits):
-    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
-        super().__init__(db, queries, catalog)
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog, budgets: Budgets) -> None:
+        super().__init__(db, queries, catalog, budgets)
         self._db = db
 
     async def _register(

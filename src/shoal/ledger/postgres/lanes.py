@@ -25,6 +25,9 @@ class PostgresLanes(BaseLanes):
     async def _block(self, run_no: int, key: str, seconds: float, why: str, by: str) -> bool:
         return await self._db.value(self._sql["block_lane"], run_no, key, seconds, why, by) is not None
 
+    async def _declare(self, key: str, delay: DelayRange) -> None:
+        await self._db.fetch(self._sql["declare_lane"], key, *delay)
+
     async def _set_delay_floor(self, run_no: int, key: str, delay: float, why: str) -> bool:
         return await self._db.value(self._sql["set_delay_floor"], run_no, key, delay, why) is not None
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlLocks, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
+from shoal.ledger.postgres.budgets import PostgresBudgets
 from shoal.ledger.postgres.changes import PostgresChanges
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
@@ -50,9 +51,11 @@ class PostgresLedger:
         self.changes = PostgresChanges(db, sql, catalog)
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
-        self.exits = PostgresExits(db, sql, catalog)
+        self.budgets = PostgresBudgets(db, sql)
+        self.exits = PostgresExits(db, sql, catalog, self.budgets)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
+        self.sessions = SqlSessions(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
         self.upkeep = PostgresUpkeep(db, sql, bulk)

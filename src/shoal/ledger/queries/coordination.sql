@@ -37,6 +37,24 @@ returning name
 update shoal.lock set expires_at = shoal.clock() where name = $1 and owner = $2 and finished_at is null
 returning name
 
+-- name: put_session
+-- Returns a row when there is no session, or only a removed one.
+insert into shoal.session as s (scraper, identity, version, stored_at, content)
+values ($1, $2, 1, shoal.clock(), $3)
+on conflict (scraper, identity) do update
+set version = s.version + 1, stored_at = excluded.stored_at, content = excluded.content
+where s.content is null
+returning version
+
+-- name: replace_session
+update shoal.session set version = version + 1, stored_at = shoal.clock(), content = $3
+where scraper = $1 and identity = $2 and version = $4 and content is not null
+returning version
+
+-- name: remove_session
+update shoal.session set version = version + 1, content = null
+where scraper = $1 and identity = $2 and content is not null
+
 -- name: put_setting
 insert into shoal.setting (scope, value, set_by, set_at) values ($1, $2, $3, shoal.clock()) returning version
 

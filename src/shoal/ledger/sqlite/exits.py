@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.exits import FORGET_SECONDS, MAX_HOSTS, BaseExits
+from shoal.ledger.protocols import Budgets
 from shoal.ledger.sqlite.connection import Transaction, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.model.egress import ExitReport, ExitSpec, ExitState, HealthRules, PoolKind
@@ -23,8 +24,8 @@ _EVENTS = {ExitState.GOOD: "exit.freed", ExitState.BANNED: "exit.banned", ExitSt
 
 
 class SqliteExits(BaseExits):
-    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], catalog: Catalog) -> None:
-        super().__init__(db, queries, catalog)
+    def __init__(self, db: SqliteDatabase, queries: Mapping[str, str], catalog: Catalog, budgets: Budgets) -> None:
+        super().__init__(db, queries, catalog, budgets)
         self._db = db
 
     async def _register(

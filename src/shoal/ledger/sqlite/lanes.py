@@ -57,6 +57,9 @@ class SqliteLanes(BaseLanes):
 
         return await self._db.write(work)
 
+    async def _declare(self, key: str, delay: DelayRange) -> None:
+        await self._db.write(lambda tx: tx.run("declare_lane", key, *delay))
+
     async def _set_delay_floor(self, run_no: int, key: str, delay: float, why: str) -> bool:
         def work(tx: Transaction) -> bool:
             lane, was_paced = _find_lane(tx, run_no, key)

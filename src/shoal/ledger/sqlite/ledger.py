@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlLocks, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
+from shoal.ledger.sqlite.budgets import SqliteBudgets
 from shoal.ledger.sqlite.changes import SqliteChanges
 from shoal.ledger.sqlite.claims import SqliteClaims, SqliteWorkers
 from shoal.ledger.sqlite.commits import SqliteCommits
@@ -56,9 +57,11 @@ class SqliteLedger:
         self.changes = SqliteChanges(db, sql, catalog)
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
-        self.exits = SqliteExits(db, sql, catalog)
+        self.budgets = SqliteBudgets(db, sql)
+        self.exits = SqliteExits(db, sql, catalog, self.budgets)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
+        self.sessions = SqlSessions(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: no_space_message(db.path))
         self.steering = SqliteSteering(db, catalog, self.reads)
         self.upkeep = SqliteUpkeep(db, sql, bulk)

@@ -5,6 +5,7 @@ class TestMyLedger(LedgerConformance):
     async def harness(self) -> AsyncIterator[LedgerHarness]: ...
 """
 
+from shoal.testing.conformance.budgets import BudgetConformance
 from shoal.testing.conformance.changes import ChangesConformance
 from shoal.testing.conformance.claims import ClaimsConformance, WorkersConformance
 from shoal.testing.conformance.commits import CommitsConformance
@@ -18,6 +19,7 @@ from shoal.testing.conformance.record_keys import RecordKeysConformance
 from shoal.testing.conformance.redirects import RedirectsConformance
 from shoal.testing.conformance.replay import ReplayConformance
 from shoal.testing.conformance.runs import RunsConformance
+from shoal.testing.conformance.sessions import SessionsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
 
 
@@ -34,10 +36,12 @@ class LedgerConformance(
     LaneDelayConformance,
     HostSlotConformance,
     ExitsConformance,
+    BudgetConformance,
     SteeringConformance,
     ReplayConformance,
     ReadsConformance,
     LocksConformance,
+    SessionsConformance,
 ):
     """The whole contract."""
 

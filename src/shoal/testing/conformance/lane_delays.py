@@ -56,6 +56,25 @@ async def by_a_newer_stage(harness: LedgerHarness) -> object:
 
 
 class LaneDelayConformance:
+    async def test_a_declared_lane_paces_starts_that_no_item_has(self, harness: LedgerHarness) -> None:
+        lanes = harness.ledger.lanes
+        worker = await harness.worker()
+        await lanes.declare("host via homes/1", (8.0, 8.0))
+        first = await lanes.reserve(worker, "host via homes/1", StartRequest())
+        await lanes.declare("host via homes/1", (8.0, 8.0))
+        second = await lanes.reserve(worker, "host via homes/1", StartRequest())
+        assert first.waits == (0.0,)
+        assert 7.5 < second.waits[0] <= 8.0
+
+    async def test_a_declaration_changes_the_delay_but_not_what_an_operator_set(self, harness: LedgerHarness) -> None:
+        lanes = harness.ledger.lanes
+        await lanes.declare("host via homes/1", (8.0, 20.0))
+        await lanes.declare("host via homes/1", (1.0, 2.0))
+        assert (await lanes.get("host via homes/1")).policy.delay_max == 2.0
+        await lanes.set("host via homes/1", delay=(5.0, 5.0))
+        await lanes.declare("host via homes/1", (1.0, 2.0))
+        assert (await lanes.get("host via homes/1")).policy.delay_min == 5.0
+
     async def test_items_say_whether_they_are_paced(self, harness: LedgerHarness) -> None:
         run = await harness.run("spaced", lane=SPACED)
         free = await harness.run("free", lane=LanePolicy(limit=2))

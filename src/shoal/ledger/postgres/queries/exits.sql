@@ -1,4 +1,4 @@
--- Exits: calls of functions/72_exits.sql, and reads, which differ from SQLite in the arithmetic of times. Seconds instead
+-- Exits: calls of functions/71_exits.sql, and reads, which differ from SQLite in the arithmetic of times. Seconds instead
 -- of times, because the caller's clock may differ.
 
 -- name: exit_member_list

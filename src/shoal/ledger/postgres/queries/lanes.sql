@@ -6,6 +6,14 @@ select shoal.set_lane($1::int, $2, $3::int, $4::real, $5::real, $6::boolean, $7)
 -- name: block_lane
 select shoal.block_lane($1::int, $2, $3::float8, $4, $5)
 
+-- name: declare_lane
+insert into shoal.lane as l (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered)
+values (0, $1, 1, $2::real, $3::real, $2::real, $3::real, false)
+on conflict (run, key) do update
+set own_delay_min = $2::real, own_delay_max = $3::real,
+    delay_min = greatest($2::real, l.floor), delay_max = greatest($3::real, l.floor)
+where not l.delay_fixed and (l.own_delay_min <> $2::real or l.own_delay_max <> $3::real)
+
 -- name: set_delay_floor
 select shoal.set_delay_floor($1::int, $2, $3::float8, $4)
 

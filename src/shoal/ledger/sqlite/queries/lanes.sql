@@ -5,6 +5,13 @@ insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min,
 values (0, ?1, 1, 0, 0, 0, 0, 0)
 on conflict (run, key) do nothing
 
+-- name: declare_lane
+insert into lane (run, key, max_active, own_delay_min, own_delay_max, delay_min, delay_max, ordered)
+values (0, ?1, 1, ?2, ?3, ?2, ?3, 0)
+on conflict (run, key) do update
+set own_delay_min = ?2, own_delay_max = ?3, delay_min = max(?2, floor), delay_max = max(?3, floor)
+where not delay_fixed and (own_delay_min <> ?2 or own_delay_max <> ?3)
+
 -- name: find_lane
 select l.id, l.delay_max > 0 as paced from lane l where l.run = ?1 and l.key = ?2
 
