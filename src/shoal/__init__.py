@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Dropped, Permanent, Skipped, Throttled, Transient
+    from shoal.errors import Blocked, Dropped, LoggedOut, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.article import Article
     from shoal.fetch.download import Download
     from shoal.fetch.form import Form
@@ -48,6 +48,7 @@ __all__ = [
     "Http",
     "Item",
     "Log",
+    "LoggedOut",
     "Metadata",
     "Page",
     "Permanent",
@@ -86,6 +87,7 @@ _HOMES = {
     "Http": "define.context",
     "Item": "define.context",
     "Log": "model.log",
+    "LoggedOut": "errors",
     "Metadata": "fetch.metadata",
     "Page": "fetch.page",
     "Permanent": "errors",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shoal.sinks.thread import SinkThread
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.egress import Clients, WorkerEgress
+    from shoal.worker.logins import Logins
     from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
@@ -149,17 +150,37 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     return Clients(make, http=fetcher)
 
 
-def build_egress(
-    scraper: Scraper, settings: Settings, *, log: Log, pool: str | None = None, alone: bool = False
-) -> WorkerEgress | None:
-    """The pools that the scraper's stages go out through; None when no stage has one. `pool`: one for all stages.
+def build_logins(scraper: Scraper, settings: Settings, *, log: Log, ledger: Ledger | None = None) -> Logins | None:
+    """The logins of a scraper; None when it has none. Raises UsageError when shared sessions have no key."""
+    if not scraper.logins:
+        return None
+    from shoal.worker.logins import Logins
+    from shoal.worker.session_store import SessionFiles, SharedSessions, session_cipher
 
-    `alone`: no ledger is asked about bans and about other workers.
+    shared = None
+    if ledger is not None and any(login.shared for login in scraper.logins):
+        shared = SharedSessions(ledger, scraper.name, session_cipher(scraper.find_secret))
+    files = SessionFiles(Path(settings.sessions).expanduser(), scraper.name, log) if settings.sessions else None
+    return Logins(scraper, log, files=files, shared=shared)
+
+
+def build_egress(
+    scraper: Scraper,
+    settings: Settings,
+    *,
+    log: Log,
+    pool: str | None = None,
+    alone: bool = False,
+    logins: Logins | None = None,
+) -> WorkerEgress | None:
+    """The pools that the scraper's stages go out through, and its logins; None when there are neither.
+
+    `pool`: one for all stages. `alone`: no ledger is asked about bans and about other workers.
 
     Raises InvalidSetting for a pool that is not configured.
     """
     stages = {name: pool or stage.egress for name, stage in scraper.stages.items()}
-    if not any(stages.values()):
+    if not any(stages.values()) and logins is None:
         return None
     from shoal.worker.egress import WorkerEgress
 
@@ -168,7 +189,7 @@ def build_egress(
         for used_by, name in stages.items()
         if name is not None
     }
-    return WorkerEgress(pools, stages, log)
+    return WorkerEgress(pools, stages, log, logins=logins)
 
 
 def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
@@ -184,6 +205,14 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         from shoal.egress.proxies import ProxyPool
 
         return ProxyPool(config, log=log, alone=alone)
+    if config.kind == "tokens":
+        from shoal.egress.tokens import TokenPool
+
+        return TokenPool(config, log=log, alone=alone)
+    if config.kind == "tor":
+        from shoal.egress.tor import TorPool
+
+        return TorPool(config, log=log, alone=alone)
     raise UsageError(f"There is no egress of the kind {config.kind}.")
 
 
@@ -217,6 +246,7 @@ def build_attempts(
 
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
+    logins = None if from_store else build_logins(scraper, settings, log=log)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -225,6 +255,7 @@ def build_attempts(
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
         egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool, alone=True),
+        logins=logins,
     )
     return AttemptRunner(resources, FailureLog(log))
 
@@ -278,7 +309,8 @@ def build_worker(
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
     registration = Registration(ledger, identity, options, log)
-    egress = None if from_store else build_egress(scraper, settings, log=log)
+    logins = None if from_store else build_logins(scraper, settings, log=log, ledger=ledger)
+    egress = None if from_store else build_egress(scraper, settings, log=log, logins=logins)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -290,6 +322,7 @@ def build_worker(
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
         egress=egress,
+        logins=logins,
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(

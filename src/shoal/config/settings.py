@@ -162,6 +162,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_dead: Annotated[DeadLimit, DEAD_LIMIT] = DeadLimit(Decimal(10), True)
     store: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no store")] = ""
     files: Annotated[str, Meta(pattern=PLACE, description=PLACE_TEXT)] = ".shoal/files"
+    sessions: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no sessions")] = ".shoal/sessions"
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
@@ -263,7 +264,7 @@ SETTING_TYPES = setting_types(
 )
 NAMES = tuple(SETTING_TYPES)
 # Paths: written in a file, they are meant from the file's folder.
-PATHS = ("store", "files", "log_dir", "member_output")
+PATHS = ("store", "files", "sessions", "log_dir", "member_output")
 _PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}

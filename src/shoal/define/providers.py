@@ -155,6 +155,10 @@ class ProviderRegistry:
             )
         return signature
 
+    def login_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a login: it may send requests, but there is no item."""
+        return self._read(function, ("client", "worker"), ())
+
     def request_hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook of requests or responses: it may ask for the request too."""
         return self._read(function, ("request", *OF_ATTEMPTS), ())
@@ -252,7 +256,7 @@ class ProviderRegistry:
             )
         if provider is not None and provider.function is not None:
             return InvalidScraper(
-                f"{where} asks for {name!r}, which {provider.name} gives to one attempt; a hook has none.",
+                f"{where} asks for {name!r}, which {provider.name} gives to one attempt; there is none here.",
                 remedy=f'Remove {name!r}, or declare the provider with scope="worker".',
             )
         offered = ", ".join(

@@ -12,6 +12,7 @@ from shoal.define.context import Item
 from shoal.define.extraction import each_rule, extracting, has_selectors, is_empty
 from shoal.define.follow import Follow
 from shoal.define.hooks import StageHooks
+from shoal.define.login import Login
 from shoal.define.policy import RETRY_OPTIONS, Client, Delay, Pace, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
 from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
@@ -199,6 +200,11 @@ class Stage(Generic[P, T]):
     def hooks(self) -> StageHooks | None:
         """The hooks of its requests, responses and records; None when there are none."""
         return self.scraper.hooks.of_stage(self.name)
+
+    @functools.cached_property
+    def login(self) -> Login | None:
+        """The login that its requests need."""
+        return next((login for login in self.scraper.logins if login.is_for(self.name)), None)
 
     @property
     def by_host(self) -> bool:

@@ -83,7 +83,7 @@ def parse_proxy(text: str) -> ProxyAddress:
     if is_url:
         scheme = scheme.lower()
         if scheme not in _SCHEMES:
-            shown = scheme if re.fullmatch(r"[a-z0-9+.-]{1,12}", scheme) else "that"
+            shown = scheme if scheme in ("socks", "socks4", "socks4a", "ftp") else "that"
             raise _NoProxy(f"{shown} is no kind of proxy; use one of {', '.join(_SCHEMES)}")
         rest = rest.removesuffix("/")
     else:

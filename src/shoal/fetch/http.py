@@ -146,7 +146,7 @@ class HttpFetcher:
         self._max_redirects = max_redirects
         self._deny_private = deny_private
         self._session: aiohttp.ClientSession | None = None
-        self._jars = CookieJars()
+        self.jars = CookieJars()
         self._pollers: _Pollers = WeakKeyDictionary()
 
     async def fetch(
@@ -229,11 +229,11 @@ class HttpFetcher:
         self, chain: RedirectChain, gate: RequestGate | None, jar: str | None, buffer: int = _BUFFER
     ) -> tuple[float, aiohttp.ClientResponse, str | None, bool]:
         """When the request was sent, the response without its body, where it redirects to, and if it set cookies."""
-        cookies = "" if jar is None else self._jars.header(jar, chain.target)
+        cookies = "" if jar is None else self.jars.header(jar, chain.target)
         started, response = await self._request(chain, gate, cookies, buffer)
         new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
         if jar is not None and new_cookies:
-            self._jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
+            self.jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
         location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
         return started, response, location, new_cookies
 

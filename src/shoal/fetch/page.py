@@ -364,7 +364,8 @@ def _is_xml(media: str) -> bool:
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `truncate` cuts a body above the size cap instead of refusing it.
 
-    `variant`: tells requests of one URL with different headers apart in the page store.
+    `variant`: tells requests of one URL with different headers apart in the page store. `private`: the response has
+    secrets, such as that of a login, and is not kept.
     """
 
     url: str
@@ -373,6 +374,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     truncate: bool = False
     variant: str = ""
+    private: bool = False
 
     def replace(self, **changes: Any) -> Request:
         """A copy with other values: `request.replace(url=...)`."""

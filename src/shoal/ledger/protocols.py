@@ -22,18 +22,20 @@ from shoal.model.changes import (
     ResultCursor,
 )
 from shoal.model.egress import (
+    BudgetCorrection,
     BudgetGrant,
-    BudgetPolicy,
+    BudgetKey,
     BudgetView,
     ExitReport,
     ExitSpec,
     ExitView,
+    GrantRequest,
+    GrantUse,
     HealthRules,
     PoolChanges,
     PoolKind,
     PoolView,
     SharedSession,
-    SiteBudget,
 )
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
 from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
@@ -381,24 +383,37 @@ class Exits(Protocol):
 
 
 class Budgets(Protocol):
-    """Budgets of calls that many workers spend together. `key` is the exit, `resource` the kind of call."""
+    """Budgets of calls that many workers spend together. `key` is the exit, `resource` the kind of call.
+
+    Within any window the ledger grants no more calls than the budget has, whoever dies, repeats a call or is late: a
+    call counts until it is certain that the site has counted it in an earlier window. Until the site has said when its
+    window ends, every window of the policy's length is respected.
+    """
 
     async def take(
-        self, worker: str, pool: str, key: str, resource: str, calls: int, policy: BudgetPolicy
+        self,
+        budget: BudgetKey,
+        request: GrantRequest,
+        *,
+        used: Sequence[GrantUse] = (),
+        said: BudgetCorrection | None = None,
     ) -> BudgetGrant:
-        """Take calls ahead. The ledger never grants more than the budget has in any window, whoever dies.
+        """Take calls ahead, up to those of the request; the same id is the same grant.
 
-        What the site said outranks the policy.
+        What the site said outranks the policy; with neither, everything is granted. `used`, `said`: as `settle`.
         """
 
-    async def give_back(self, worker: str, grant: int, calls: int) -> None:
-        """Return calls of a grant that were not made. Calls that are not returned count as made."""
+    async def settle(
+        self, budget: BudgetKey, used: Sequence[GrantUse], *, said: BudgetCorrection | None = None
+    ) -> None:
+        """Report what became of grants, and what the site said. Grants that nobody reports count as made.
 
-    async def correct(self, worker: str, pool: str, key: str, resource: str, said: SiteBudget, *, unspent: int) -> None:
-        """Apply what the site said. `unspent`: calls that this worker has taken and not sent yet."""
+        A pause that the site asked for holds for the resource, and with an empty one for all of the exit. Repeating the
+        call changes nothing.
+        """
 
     async def list(self, pool: str, key: str | None = None) -> list[tuple[str, BudgetView]]:
-        """The budgets of a pool's exits, by key."""
+        """The budgets of a pool's exits, by key and resource; without those whose size nobody has said."""
 
 
 class Sessions(Protocol):

@@ -32,6 +32,7 @@ ROLES = (
     "changes",
     "workers",
     "lanes",
+    "budgets",
     "settings",
     "steering",
     "reads",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
 from shoal.define.hooks import PreparedHook, type_text
+from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
@@ -20,6 +21,7 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.session import jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
@@ -33,6 +35,8 @@ from shoal.worker.registration import Registration
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
+    from shoal.fetch.redirects import CookieJars
+    from shoal.worker.logins import Logins, Session
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -44,7 +48,7 @@ class AttemptResources:
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
     whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
     `clients`: the fetchers of stages that have another client; None when pages come from the store. `egress`: the pools
-    of exits; None when no stage has one.
+    of exits; None when no stage has one. `logins`: those of the scraper; None when there are none to run.
     """
 
     __slots__ = (
@@ -55,6 +59,7 @@ class AttemptResources:
         "fetcher",
         "in_lanes",
         "log",
+        "logins",
         "memory",
         "parsing_stages",
         "politeness",
@@ -77,10 +82,12 @@ class AttemptResources:
         downloads: Downloads | None = None,
         clients: Clients | None = None,
         egress: WorkerEgress | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self.downloads = downloads
         self.clients = clients
         self.egress = egress
+        self.logins = logins
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -111,6 +118,8 @@ class AttemptResources:
         self.threads.close()
         if self.downloads is not None:
             self.downloads.close()
+        if self.logins is not None:
+            await self.logins.close()
         if self.clients is not None:
             await self.clients.close()
         if self.egress is not None:
@@ -142,6 +151,7 @@ class Attempt:
         "identity",
         "item",
         "page",
+        "session",
         "step",
     )
 
@@ -167,6 +177,7 @@ class Attempt:
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None
+        self.session: Session | None = None
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
         self.step = "its page was fetched"
@@ -192,7 +203,7 @@ class Attempt:
             self._fetcher,
             gate=self._gate,
             jar=self._jar(),
-            headers={**scraper.headers, **self._stage.headers},
+            headers=self._headers(),
             reveal=scraper.reveal_secret,
             downloads=self._resources.downloads,
             deadline=self._deadline,
@@ -200,6 +211,49 @@ class Attempt:
         )
         http._link_source = StageLinks(self._stage, self.item)
         return http
+
+    @property
+    def cookie_jars(self) -> CookieJars | None:
+        """Those of the client that sends its requests."""
+        return jars_of(self._resources.fetcher_of(self._stage))
+
+    @contextmanager
+    def paused_timeout(self, step: str) -> Iterator[None]:
+        """Let its time stand still during a step that is not its own."""
+        now = asyncio.get_running_loop().time
+        when, before = self._deadline.when(), self.step
+        left = None if when is None else when - now()
+        self._deadline.reschedule(None)
+        self.step = step
+        try:
+            yield
+        finally:
+            self.step = before
+            self._deadline.reschedule(None if left is None else now() + left)
+
+    async def call_login(self, login: Login, jar: str) -> Any:
+        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`."""
+        from shoal.worker.logins import LoginValues
+
+        resources, scraper, function = self._resources, self._resources.scraper, login.function
+        http = Http(
+            self._fetcher,
+            gate=self._gate,
+            jar=jar,
+            headers=scraper.headers,
+            reveal=scraper.reveal_secret,
+            deadline=self._deadline,
+            private=True,
+        )
+        values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
+        providers = AttemptProviders(self, scraper, resources.providers, resources.threads, resources.log)
+        try:
+            arguments = await providers.arguments(login.signature, values)
+            if login.signature.kind is FunctionKind.PLAIN:
+                return await resources.threads.run(lambda: function(**arguments))
+            return await function(**arguments)
+        finally:
+            await providers.close()
 
     @property
     def log(self) -> Log:
@@ -251,6 +305,8 @@ class Attempt:
         )
         if stage.egress is not None and resources.egress is not None:
             self._use_identity(resources.egress.choose(stage, claimed, self._avoid))
+        if stage.login is not None and resources.logins is not None:
+            self.session = await resources.logins.session(self, stage.login)
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
@@ -318,8 +374,13 @@ class Attempt:
         if claimed.url is None:
             what = "asks for a Page" if stage.save is None else "saves a file"
             raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
-        headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        return outgoing_request(claimed.url, self.item.request, self._headers(), scraper.reveal_secret)
+
+    def _headers(self) -> Mapping[str, str]:
+        common, own = self._resources.scraper.headers, self._stage.headers
+        if self.session is not None and self.session.headers:
+            return {**common, **own, **self.session.headers}
+        return {**common, **own} if common or own else {}
 
     async def _save_file(self, name: str) -> Download:
         request, resources = self._own_request(), self._resources
@@ -408,6 +469,8 @@ class Attempt:
                 await self._resources.threads.run(lambda: _add_returned(output, function(**arguments)))
 
     def _jar(self) -> str | None:
+        if self.session is not None:
+            return self.session.jar
         if not self._resources.scraper.cookies:
             return None
         # Cookies belong to the identity: a site must never see those of another exit.

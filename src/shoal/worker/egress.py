@@ -27,19 +27,28 @@ from shoal.worker.state import WorkerIdentity
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity, ExitPool
+    from shoal.worker.logins import Logins
 
 # An attempt without a host of its own, such as one with only a key, chooses for this name.
 NO_HOST = ""
 
 
 class WorkerEgress:
-    """The pools that the stages of a scraper use in this process.
+    """The pools that the stages of a scraper use in this process, and its logins.
 
-    `stages`: the pool of each stage; None for one without. `waits`: the stages that no exit can be used for now; read
-    by the heartbeat's thread.
+    `stages`: the pool of each stage; None for one without. `waits`: the stages that no exit can be used for now, or
+    whose login fails; read by the heartbeat's thread.
     """
 
-    def __init__(self, pools: Mapping[str, ExitPool], stages: Mapping[str, str | None], log: Log) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, ExitPool],
+        stages: Mapping[str, str | None],
+        log: Log,
+        *,
+        logins: Logins | None = None,
+    ) -> None:
+        self._logins = logins
         self._pools = pools
         self._all_stages = tuple(stages)
         self._stages = {stage: pool for stage, pool in stages.items() if pool is not None}
@@ -93,6 +102,8 @@ class WorkerEgress:
             if wait is not None:
                 waits.append(msgspec.structs.replace(wait, stage=stage))
             self._announce(name, None if wait is None else wait.why)
+        if self._logins is not None:
+            waits += self._logins.waits()
         self.waits = tuple(waits)
         return frozenset(wait.stage for wait in waits)
 

@@ -7,6 +7,7 @@ from functools import cache
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
+from shoal.ledger.postgres.budgets import PostgresBudgets
 from shoal.ledger.postgres.changes import PostgresChanges
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
@@ -49,6 +50,7 @@ class PostgresLedger:
         self.changes = PostgresChanges(db, sql, catalog)
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
+        self.budgets = PostgresBudgets(db, sql)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)

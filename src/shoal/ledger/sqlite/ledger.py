@@ -12,6 +12,7 @@ from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
+from shoal.ledger.sqlite.budgets import SqliteBudgets
 from shoal.ledger.sqlite.changes import SqliteChanges
 from shoal.ledger.sqlite.claims import SqliteClaims, SqliteWorkers
 from shoal.ledger.sqlite.commits import SqliteCommits
@@ -55,6 +56,7 @@ class SqliteLedger:
         self.changes = SqliteChanges(db, sql, catalog)
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
+        self.budgets = SqliteBudgets(db, sql)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)

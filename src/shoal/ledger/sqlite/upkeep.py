@@ -30,6 +30,7 @@ TIDY_BATCH = 1_000
 BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
 LOCK_RETENTION_DAYS = 400
+BUDGET_RETENTION_SECONDS = 32 * 86_400
 
 
 class SqliteUpkeep(BaseUpkeep):
@@ -140,6 +141,8 @@ def _tidy(tx: Transaction) -> bool:
     """Delete some old rows; False when none are left."""
     tx.run("tidy_locks", tx.now - LOCK_RETENTION_DAYS * 24 * 3_600 * MICRO)
     tx.run("recheck_lane_slots")
+    tx.run("tidy_grants", tx.now / MICRO, TIDY_BATCH)
+    tx.run("tidy_budgets", tx.now / MICRO - BUDGET_RETENTION_SECONDS)
     return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
 
 

@@ -5,6 +5,7 @@ class TestMyLedger(LedgerConformance):
     async def harness(self) -> AsyncIterator[LedgerHarness]: ...
 """
 
+from shoal.testing.conformance.budgets import BudgetConformance
 from shoal.testing.conformance.changes import ChangesConformance
 from shoal.testing.conformance.claims import ClaimsConformance, WorkersConformance
 from shoal.testing.conformance.commits import CommitsConformance
@@ -33,6 +34,7 @@ class LedgerConformance(
     LanesConformance,
     LaneDelayConformance,
     HostSlotConformance,
+    BudgetConformance,
     SteeringConformance,
     ReplayConformance,
     ReadsConformance,

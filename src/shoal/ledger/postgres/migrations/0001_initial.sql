@@ -1,4 +1,4 @@
--- functions: 4ff7135c19ec2179
+-- functions: 8bf7a76a9a95b917
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -417,6 +417,39 @@ create table shoal.lock (
     finished_at timestamptz,
     value       json not null default '{}'
 );
+
+-- Budgets of calls that workers share: of an exit and a kind of call. Times are seconds since 1970 by the ledger's clock.
+-- calls, seconds: the policy. The others are what the site said: `remaining` calls were left when it answered a request
+-- that was sent at `sent_at`; its window ends between reset_from and reset_at. A row without a resource is the pause of a
+-- whole exit.
+create table shoal.budget (
+    id          bigint generated always as identity primary key,
+    pool        text not null,
+    key         text not null,
+    resource    text not null,
+    calls       int,
+    seconds     double precision not null default 3600,
+    site_limit  int,
+    remaining   int,
+    sent_at     double precision,
+    reset_from  double precision,
+    reset_at    double precision,
+    rests_until double precision,
+    used_at     double precision not null default 0,
+    unique (pool, key, resource)
+);
+
+-- Calls that were granted, and not returned. ends_at: none of them reaches the site later. settled: all are answered.
+create table shoal.budget_grant (
+    id         bigint primary key,
+    budget     bigint not null references shoal.budget (id),
+    calls      int not null,
+    granted_at double precision not null,
+    expires_at double precision not null,
+    ends_at    double precision not null,
+    settled    boolean not null default false
+);
+create index budget_grant_end on shoal.budget_grant (budget, ends_at);
 
 -- Sessions at sites that all workers share, encrypted by them. A removed one keeps its version, so that no version
 -- comes back.

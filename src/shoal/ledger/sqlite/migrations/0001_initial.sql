@@ -399,6 +399,39 @@ create table lock (
     value       text not null default '{}'
 ) strict, without rowid;
 
+-- Budgets of calls that workers share: of an exit and a kind of call. Times are seconds since 1970 by the ledger's clock.
+-- calls, seconds: the policy. The others are what the site said: `remaining` calls were left when it answered a request
+-- that was sent at `sent_at`; its window ends between reset_from and reset_at. A row without a resource is the pause of a
+-- whole exit.
+create table budget (
+    id          integer primary key,
+    pool        text not null,
+    key         text not null,
+    resource    text not null,
+    calls       integer,
+    seconds     real not null default 3600,
+    site_limit  integer,
+    remaining   integer,
+    sent_at     real,
+    reset_from  real,
+    reset_at    real,
+    rests_until real,
+    used_at     real not null default 0,
+    unique (pool, key, resource)
+) strict;
+
+-- Calls that were granted, and not returned. ends_at: none of them reaches the site later. settled: all are answered.
+create table budget_grant (
+    id         integer primary key,
+    budget     integer not null references budget (id),
+    calls      integer not null,
+    granted_at real not null,
+    expires_at real not null,
+    ends_at    real not null,
+    settled    integer not null default 0
+) strict;
+create index budget_grant_end on budget_grant (budget, ends_at);
+
 -- Sessions at sites that all workers share, encrypted by them. A removed one keeps its version, so that no version
 -- comes back.
 create table session (
