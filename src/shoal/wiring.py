@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,8 +113,13 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
-    """The fetcher: from the network, with the page store if there is one, or from the page store only."""
+def build_fetcher(
+    settings: Settings, *, from_store: bool = False, environment: Mapping[str, str] = os.environ
+) -> Fetcher:
+    """The fetcher: from the network, with the page store if there is one, or from the page store only.
+
+    `environment`: where HTTP_PROXY and its like are read.
+    """
     store = None
     if settings.store:
         from shoal.fetch.store import FileStore
@@ -125,6 +131,7 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         from shoal.fetch.store import StoreOnlyFetcher
 
         return StoreOnlyFetcher(store)
+    from shoal.fetch.environment import environment_proxies
     from shoal.fetch.http import HttpFetcher
 
     fetcher = HttpFetcher(
@@ -132,12 +139,22 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         user_agent=settings.agent,
         max_body=settings.max_body,
         deny_private=settings.deny_private,
+        environment=environment_proxies(environment),
     )
     if store is None:
         return fetcher
     from shoal.fetch.store import StoringFetcher
 
     return StoringFetcher(fetcher, store)
+
+
+def _announce_proxies(log: Log) -> None:
+    """Log once that the environment names proxies."""
+    from shoal.fetch.environment import environment_proxies
+
+    proxies = environment_proxies(os.environ)
+    if proxies is not None:
+        log.info("requests go through the proxy of the environment, unless their stage has one", **proxies.named())
 
 
 def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
@@ -244,6 +261,8 @@ def build_attempts(
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     logins = None if from_store else build_logins(scraper, settings, log=log)
@@ -305,6 +324,8 @@ def build_worker(
     from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
