@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.define.policy import Client
     from shoal.define.scraper import Scraper
     from shoal.egress.pool import ExitPool
+    from shoal.fetch.browser import BrowserFetcher
     from shoal.fetch.download import Downloads
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
@@ -162,9 +163,36 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     from shoal.worker.egress import Clients
 
     def make(client: Client) -> Fetcher:
+        if client == "browser":
+            return build_browser(settings, fetcher)
         raise UsageError(f"There is no client {client!r}.")
 
     return Clients(make, http=fetcher)
+
+
+def build_browser(settings: Settings, http: Fetcher, *, log: Log | None = None) -> BrowserFetcher:
+    """Pages in a real browser, which starts when the first one is opened. Raises UsageError without Playwright."""
+    from shoal.fetch.browser import BrowserFetcher
+
+    store = None
+    if settings.store:
+        from shoal.fetch.store import FileStore
+
+        store = FileStore(Path(settings.store).expanduser())
+    return BrowserFetcher(
+        http,
+        tabs=settings.browser_tabs,
+        targets=settings.browser_targets,
+        memory=settings.browser_memory,
+        max_body=settings.max_body,
+        user_agent=settings.user_agent or None,
+        chromium=settings.chromium,
+        sandbox=settings.browser_sandbox,
+        deny_private=settings.deny_private,
+        downloads=build_downloads(settings),
+        store=store,
+        log=log,
+    )
 
 
 def build_logins(scraper: Scraper, settings: Settings, *, log: Log, ledger: Ledger | None = None) -> Logins | None:
