@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shoal.define.policy import Client
     from shoal.define.scraper import Scraper
     from shoal.egress.pool import ExitPool
+    from shoal.fetch.browser import BrowserFetcher
     from shoal.fetch.download import Downloads
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
@@ -113,8 +115,13 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
-    """The fetcher: from the network, with the page store if there is one, or from the page store only."""
+def build_fetcher(
+    settings: Settings, *, from_store: bool = False, environment: Mapping[str, str] = os.environ
+) -> Fetcher:
+    """The fetcher: from the network, with the page store if there is one, or from the page store only.
+
+    `environment`: where HTTP_PROXY and its like are read.
+    """
     store = None
     if settings.store:
         from shoal.fetch.store import FileStore
@@ -126,6 +133,7 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         from shoal.fetch.store import StoreOnlyFetcher
 
         return StoreOnlyFetcher(store)
+    from shoal.fetch.environment import environment_proxies
     from shoal.fetch.http import HttpFetcher
 
     fetcher = HttpFetcher(
@@ -133,6 +141,7 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         user_agent=settings.agent,
         max_body=settings.max_body,
         deny_private=settings.deny_private,
+        environment=environment_proxies(environment),
     )
     if store is None:
         return fetcher
@@ -141,14 +150,50 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def _announce_proxies(log: Log) -> None:
+    """Log once that the environment names proxies."""
+    from shoal.fetch.environment import environment_proxies
+
+    proxies = environment_proxies(os.environ)
+    if proxies is not None:
+        log.info("requests go through the proxy of the environment, unless their stage has one", **proxies.named())
+
+
 def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     """The fetchers of stages by client; `fetcher` is that of plain HTTP."""
     from shoal.worker.egress import Clients
 
     def make(client: Client) -> Fetcher:
+        if client == "browser":
+            return build_browser(settings, fetcher)
         raise UsageError(f"There is no client {client!r}.")
 
     return Clients(make, http=fetcher)
+
+
+def build_browser(settings: Settings, http: Fetcher, *, log: Log | None = None) -> BrowserFetcher:
+    """Pages in a real browser, which starts when the first one is opened. Raises UsageError without Playwright."""
+    from shoal.fetch.browser import BrowserFetcher
+
+    store = None
+    if settings.store:
+        from shoal.fetch.store import FileStore
+
+        store = FileStore(Path(settings.store).expanduser())
+    return BrowserFetcher(
+        http,
+        tabs=settings.browser_tabs,
+        targets=settings.browser_targets,
+        memory=settings.browser_memory,
+        max_body=settings.max_body,
+        user_agent=settings.user_agent or None,
+        chromium=settings.chromium,
+        sandbox=settings.browser_sandbox,
+        deny_private=settings.deny_private,
+        downloads=build_downloads(settings),
+        store=store,
+        log=log,
+    )
 
 
 def build_logins(scraper: Scraper, settings: Settings, *, log: Log, ledger: Ledger | None = None) -> Logins | None:
@@ -251,6 +296,8 @@ def build_attempts(
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     logins = None if from_store else build_logins(scraper, settings, log=log)
@@ -312,6 +359,8 @@ def build_worker(
     from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
