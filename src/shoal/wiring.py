@@ -114,11 +114,15 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def build_fetcher(
-    settings: Settings, *, from_store: bool = False, environment: Mapping[str, str] = os.environ
+    settings: Settings,
+    *,
+    client: Client = "http",
+    from_store: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> Fetcher:
     """The fetcher: from the network, with the page store if there is one, or from the page store only.
 
-    `environment`: where HTTP_PROXY and its like are read.
+    `client`: "http" or "chrome". `environment`: where HTTP_PROXY and its like are read.
     """
     store = None
     if settings.store:
@@ -132,9 +136,13 @@ def build_fetcher(
 
         return StoreOnlyFetcher(store)
     from shoal.fetch.environment import environment_proxies
-    from shoal.fetch.http import HttpFetcher
 
-    fetcher = HttpFetcher(
+    if client == "chrome":
+        from shoal.fetch.impersonate import ImpersonatingFetcher as Chosen
+    else:
+        from shoal.fetch.http import HttpFetcher as Chosen  # type: ignore[assignment]
+
+    fetcher = Chosen(
         connections=settings.concurrency,
         user_agent=settings.agent,
         max_body=settings.max_body,
@@ -162,6 +170,8 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     from shoal.worker.egress import Clients
 
     def make(client: Client) -> Fetcher:
+        if client == "chrome":
+            return build_fetcher(settings, client=client)
         raise UsageError(f"There is no client {client!r}.")
 
     return Clients(make, http=fetcher)
