@@ -25,7 +25,7 @@ SHOP = """
     async def item(page: Page):
         yield {{"n": page.css("h1::text").get()}}
 """
-WORKER = ("worker", "shop.py", "-j", "4", "--batch-size", "4", "--no-robots")
+WORKER = ("worker", "shop.py", "-j", "4", "--batch-size", "4")
 
 
 def wait_for(what: Callable[[], bool], timeout: float = 60.0) -> None:
@@ -99,6 +99,6 @@ def test_a_try_logs_in_and_a_missing_key_is_one_sentence(project: Project) -> No
         wrong = project.shoal("try", "shop.py", f"{site.url}/item/5", code=1, **given | {"PASSWORD": "x"})
         assert "the login enter()" in wrong.stderr + wrong.stdout
         assert "fails: the site does not accept the password" in wrong.stderr + wrong.stdout
-        refused = project.shoal("run", "shared.py", f"{site.url}/item/5", code=2, **given)
+        refused = project.shoal("run", "shared.py", "--urls-file", project.urls([site.url]), code=2, **given)
         assert "SHOAL_SESSION_KEY, which is not set" in refused.stderr
         assert len(refused.stderr.splitlines()) <= 3
