@@ -163,9 +163,9 @@ class Setup:
         self.ledger = ledger
         self.pool = pool
 
-    async def run(self, scraper: Scraper, *, concurrency: int = 4, until: asyncio.Event | None = None) -> WorkSummary:
+    async def run(self, scraper: Scraper, *, concurrency: int = 4) -> WorkSummary:
         run = await self.ledger.runs.create(scraper.run_spec())
-        await self.ledger.intake.enqueue(run.id, scraper.start_items)
+        await self.ledger.intake.enqueue(run.id, scraper.seeds())
         await self.ledger.runs.seal(run.id)
         self.run_id = run.id
         return await self.work(scraper, concurrency=concurrency)
@@ -387,7 +387,7 @@ async def test_the_pace_of_an_identity_counts_per_exit_and_survives_a_restart(se
     product = scraper.stages["product"]
     scraper.start(*(product.item(site.url(f"/{n}")) for n in range(18)))
     run = await setup.ledger.runs.create(scraper.run_spec())
-    await setup.ledger.intake.enqueue(run.id, scraper.start_items)
+    await setup.ledger.intake.enqueue(run.id, scraper.seeds())
     await setup.ledger.runs.seal(run.id)
     setup.run_id = run.id
     fetcher = build_fetcher(setup.settings)

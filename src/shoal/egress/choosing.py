@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
 from shoal.config.egress import Choice
-from shoal.egress.health import ExitRecord, Health
+from shoal.egress.health import Health, LocalExit
 from shoal.egress.sharing import Places, best_of
 
 # A host that blocks exits has a rotation of its own; so many hosts.
@@ -23,8 +23,12 @@ _RENEW_AFTER = 1.0
 _SAMPLES = 8
 _EXPLORE_EVERY = 10
 _VISITS = 400
+# Among so few exits a text looks at all; that is the most even.
+_FEW = 200
+# From so many on, all that cannot be used are dropped at once.
+_MANY_DROPPED = 16
 
-IsUsable = Callable[[ExitRecord, str], bool]
+IsUsable = Callable[[LocalExit, str], bool]
 
 
 class Rotation:
@@ -32,24 +36,28 @@ class Rotation:
 
     __slots__ = ("made_at", "next_turn", "records", "returns")
 
-    def __init__(self, records: list[ExitRecord], next_turn: int = 0) -> None:
+    def __init__(self, records: list[LocalExit], next_turn: int = 0) -> None:
         self.records = records
         self.next_turn = next_turn
         self.returns = -1
         self.made_at = 0.0
 
-    def take(self, is_usable: Callable[[ExitRecord], bool], avoid: Collection[str]) -> ExitRecord | None:
+    def take(self, is_usable: Callable[[LocalExit], bool], avoid: Collection[str]) -> LocalExit | None:
         """The next usable exit that is not to be avoided. One that is avoided keeps its turn."""
-        records, skipped = self.records, 0
-        while skipped < len(records):
+        skipped = dropped = 0
+        while skipped < len(self.records):
+            records = self.records
             if self.next_turn >= len(records):
                 self.next_turn = 0
             at = (self.next_turn + skipped) % len(records)
             record = records[at]
             if not is_usable(record):
-                last = records.pop()
-                if last is not record:
-                    records[at] = last
+                dropped += 1
+                if dropped > _MANY_DROPPED:
+                    self.drop_unusable(is_usable)
+                else:
+                    del records[at]
+                    self.next_turn -= at < self.next_turn
                 continue
             if record.key in avoid:
                 skipped += 1
@@ -63,7 +71,11 @@ class Rotation:
             return record
         return None
 
-    def in_order(self) -> list[ExitRecord]:
+    def drop_unusable(self, is_usable: Callable[[LocalExit], bool]) -> None:
+        self.records = [record for record in self.in_order() if is_usable(record)]
+        self.next_turn = 0
+
+    def in_order(self) -> list[LocalExit]:
         """The exits, the next one first."""
         return self.records[self.next_turn :] + self.records[: self.next_turn]
 
@@ -99,18 +111,18 @@ class Part:
         self._places = Places(())
         self._places_returns = -1
         self._places_made_at = 0.0
-        self._sticky: OrderedDict[tuple[str, str], ExitRecord] = OrderedDict()
+        self._sticky: OrderedDict[tuple[str, str], LocalExit] = OrderedDict()
         if previous is not None:
-            stay = dict.fromkeys(record for record in previous._rotations[""].in_order() if self._has(record))
+            stay = dict.fromkeys(record for record in previous._rotations[""].in_order() if self.has(record))
             order = [*stay, *(record for record in order if record not in stay)]
-            self._sticky.update((name, record) for name, record in previous._sticky.items() if self._has(record))
+            self._sticky.update((name, record) for name, record in previous._sticky.items() if self.has(record))
         self._rotations[""] = Rotation(order)
 
     @property
-    def records(self) -> Sequence[ExitRecord]:
+    def records(self) -> Sequence[LocalExit]:
         return self._records
 
-    def choose(self, host: str, sticky: str, avoid: Collection[str], now: float) -> ExitRecord | None:
+    def choose(self, host: str, sticky: str, avoid: Collection[str], now: float) -> LocalExit | None:
         """A usable exit that is not to be avoided, or None. An exit whose trial is ready goes first."""
         if self._choice == "sticky" and sticky:
             return self._stick(host, sticky, avoid, now)
@@ -124,9 +136,12 @@ class Part:
                 found = self._healthiest(rotation.records, host, avoid)
                 if found is not None:
                     return found
-        return rotation.take(lambda record: self._is_usable(record, host), avoid)
+        found = rotation.take(lambda record: self._is_usable(record, host), avoid)
+        if found is None and self._renew(rotation, host, now):
+            found = rotation.take(lambda record: self._is_usable(record, host), avoid)
+        return found
 
-    def _has(self, record: ExitRecord) -> bool:
+    def has(self, record: LocalExit) -> bool:
         return record.key in self.keys and self._health.records.get(record.key) is record
 
     def _rotation(self, host: str, now: float) -> Rotation:
@@ -143,22 +158,29 @@ class Part:
         if name:
             self._rotations.move_to_end(name)
             self._rotations.move_to_end("")  # never left out
-        returns = self._health.returns
-        if rotation.returns != returns and (not rotation.records or now - rotation.made_at >= _RENEW_AFTER):
-            known = {record.key for record in rotation.records}
-            rotation.records += [
-                record for record in self._records if record.key not in known and self._is_usable(record, host)
-            ]
-            rotation.returns, rotation.made_at = returns, now
+        if now - rotation.made_at >= _RENEW_AFTER:
+            self._renew(rotation, host, now)
         return rotation
 
-    def _healthiest(self, records: Sequence[ExitRecord], host: str, avoid: Collection[str]) -> ExitRecord | None:
+    def _renew(self, rotation: Rotation, host: str, now: float) -> bool:
+        """Add the exits that came back. Returns whether one may have."""
+        returns = self._health.returns
+        if rotation.returns == returns:
+            return False
+        known = {record.key for record in rotation.records}
+        rotation.records += [
+            record for record in self._records if record.key not in known and self._is_usable(record, host)
+        ]
+        rotation.returns, rotation.made_at = returns, now
+        return True
+
+    def _healthiest(self, records: Sequence[LocalExit], host: str, avoid: Collection[str]) -> LocalExit | None:
         if len(records) > _SAMPLES:
             records = [records[self._rng.randrange(len(records))] for _ in range(_SAMPLES)]
         usable = [record for record in records if record.key not in avoid and self._is_usable(record, host)]
         return min(usable, key=lambda record: (record.cost, self._rng.random()), default=None)
 
-    def _stick(self, host: str, text: str, avoid: Collection[str], now: float) -> ExitRecord | None:
+    def _stick(self, host: str, text: str, avoid: Collection[str], now: float) -> LocalExit | None:
         cached = self._sticky.get((text, ""))
         blocked = cached is not None and cached.key in self._health.blocks.get(host, ())
         name = (text, host if blocked else "")
@@ -174,7 +196,7 @@ class Part:
         # What is to be avoided was tried by this attempt: another one has to do, this time.
         return self._place(host, text, avoid, now) if record.key in avoid else record
 
-    def _place(self, host: str, text: str, avoid: Collection[str], now: float) -> ExitRecord | None:
+    def _place(self, host: str, text: str, avoid: Collection[str], now: float) -> LocalExit | None:
         self._renew_places(now)
         records = self._health.records
         gone: list[str] = []
@@ -186,15 +208,15 @@ class Part:
                 return False
             return key not in avoid and self._is_usable(record, host)
 
-        found = self._places.find(text, is_usable, _VISITS)
+        found = self._places.find(text, is_usable, _VISITS) if len(self._places) > _FEW else None
         for key in gone:
             self._places.remove(key)
         if found is None:
-            # Most exits cannot be used here: the few others are looked at one by one.
+            # There are few exits, or few that can be used here.
             rotation = self._rotation(host, now)
-            usable = [
-                record.key for record in rotation.records if record.key not in avoid and self._is_usable(record, host)
-            ]
+            self._renew(rotation, host, now)
+            rotation.drop_unusable(lambda record: self._is_usable(record, host))
+            usable = [record.key for record in rotation.records if record.key not in avoid]
             if not usable:
                 return None
             found = best_of(text, usable)

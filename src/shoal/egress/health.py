@@ -27,7 +27,7 @@ _TRIAL_REFUSED = 5.0
 _MAX_ERROR = 300
 
 
-class ExitRecord:
+class LocalExit:
     """One exit as this worker sees it.
 
     `until`: when the state changes; infinity: when an operator changes it. `own_trial`: this worker tries it;
@@ -74,7 +74,7 @@ class ExitRecord:
         return (0.001 + self.latency + _FAILURE_SECONDS * self.failure_share) * (1 + self.unanswered)
 
     def __repr__(self) -> str:
-        return f"ExitRecord({self.exit.name}, {self.state})"
+        return f"LocalExit({self.exit.name}, {self.state})"
 
 
 class _Pending:
@@ -101,13 +101,13 @@ class Health:
 
     def __init__(self, rules: HealthRules) -> None:
         self._rules = rules
-        self.records: dict[str, ExitRecord] = {}
+        self.records: dict[str, LocalExit] = {}
         self.returns = 0
         self.changes = 0
         self.is_urgent = False
         self.blocks: dict[str, dict[str, float]] = {}
-        self.trials: dict[str, ExitRecord] = {}
-        self._due: dict[str, ExitRecord] = {}
+        self.trials: dict[str, LocalExit] = {}
+        self._due: dict[str, LocalExit] = {}
         self._block_rows: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._block_order: dict[tuple[str, str], None] = {}
         self._timers: list[tuple[float, str, str]] = []
@@ -121,7 +121,7 @@ class Health:
         for each in exits:
             record = before.pop(each.key, None)
             if record is None:
-                record, is_new = ExitRecord(each), True
+                record, is_new = LocalExit(each), True
             record.exit = each
             self.records[each.key] = record
         for key in before:
@@ -131,7 +131,7 @@ class Health:
         self.changes += 1
         return is_new
 
-    def is_usable(self, record: ExitRecord, host: str) -> bool:
+    def is_usable(self, record: LocalExit, host: str) -> bool:
         if record.state is not ExitState.GOOD and not record.trial_is_ready:
             return False
         blocked = self.blocks.get(host)
@@ -214,10 +214,10 @@ class Health:
 
     # Trials: one request after a ban.
 
-    def due(self, keys: Collection[str]) -> list[ExitRecord]:
+    def due(self, keys: Collection[str]) -> list[LocalExit]:
         """Exits among these keys whose ban is over, as many as this worker should try now."""
         room = MAX_TRIALS - len(self.trials)
-        found: list[ExitRecord] = []
+        found: list[LocalExit] = []
         for key, record in self._due.items():
             if len(found) >= room:
                 break
@@ -229,20 +229,20 @@ class Health:
     def has_due(self) -> bool:
         return bool(self._due)
 
-    def start_trial(self, record: ExitRecord, until: float) -> None:
+    def start_trial(self, record: LocalExit, until: float) -> None:
         """This worker may try the exit once."""
         self._set_state(record, ExitState.TRIAL, until, record.why)
         record.own_trial = True
         self.trials[record.key] = record
         self.returns += 1
 
-    def refuse_trial(self, record: ExitRecord, now: float) -> None:
+    def refuse_trial(self, record: LocalExit, now: float) -> None:
         """Another worker tries the exit, or it is too early."""
         if self._due.pop(record.key, None) is not None:
             record.until = now + _TRIAL_REFUSED
             self._add_timer(record.until, record.key, "")
 
-    def hand_out(self, record: ExitRecord) -> bool:
+    def hand_out(self, record: LocalExit) -> bool:
         """An attempt gets the exit; returns whether as a trial."""
         record.unanswered += 1
         if record.state is ExitState.TRIAL:
@@ -255,7 +255,7 @@ class Health:
     # The ledger.
 
     def take_reports(self) -> list[ExitReport]:
-        """What was not reported yet. It counts as reported unless it is given back."""
+        """What was not reported yet. It counts as reported."""
         reports = [self._report(key, pending) for key, pending in self._pending.items()]
         self._pending = {}
         self._pending_hosts = 0
@@ -264,23 +264,8 @@ class Health:
             record.unanswered >>= 1  # attempts that were cancelled never answer
         return reports
 
-    def give_back(self, reports: Iterable[ExitReport]) -> None:
-        """These reports did not reach the ledger: they are part of the next ones."""
-        for report in reports:
-            pending = self._pending_of(report.key)
-            pending.succeeded += report.succeeded
-            pending.failed += report.failed
-            pending.error = pending.error or report.error
-            pending.trial = pending.trial or report.trial
-            record = self.records.get(report.key)
-            if record is not None and (report.trial or record.state is ExitState.BANNED):
-                pending.decisive = self.is_urgent = True
-            for host in report.hosts:
-                self._count_host(pending, host.host, 0, host.succeeded)
-                self._count_host(pending, host.host, 1, host.blocked, host.error)
-
     def apply(self, changes: PoolChanges, now: float) -> None:
-        """What the ledger knows replaces what is known here, except what the ledger does not know yet."""
+        """What the ledger knows replaces what is known here, except what was not reported yet."""
         for told in changes.exits:
             record = self.records.get(told.key)
             pending = self._pending.get(told.key)
@@ -309,31 +294,32 @@ class Health:
         if len(self._block_order) > MAX_BLOCKS:
             self._unblock(*next(iter(self._block_order)))
 
-    def first_return(self, records: Iterable[ExitRecord], now: float) -> float | None:
-        """Seconds until the first of these exits comes back; None: not by itself."""
-        until = min((record.until for record in records if record.state is not ExitState.GOOD), default=math.inf)
+    def first_return(self, records: Iterable[LocalExit], now: float) -> float | None:
+        """Seconds until the first ban or rest of these exits ends; None: only an operator or a trial can tell."""
+        states = (ExitState.BANNED, ExitState.RESTING)
+        until = min((record.until for record in records if record.state in states), default=math.inf)
         return None if until == math.inf else max(0.0, until - now)
 
     # Below: parts of the above.
 
-    def _answered(self, key: str) -> ExitRecord | None:
+    def _answered(self, key: str) -> LocalExit | None:
         record = self.records.get(key)
         if record is not None and record.unanswered:
             record.unanswered -= 1
         return record
 
-    def _way_worked(self, record: ExitRecord, pending: _Pending, trial: bool) -> None:
+    def _way_worked(self, record: LocalExit, pending: _Pending, trial: bool) -> None:
         record.failures_in_row = 0
         if record.state is ExitState.TRIAL and (trial or record.own_trial):
             self._set_good(record)
             pending.trial = pending.decisive = self.is_urgent = True
 
-    def _set_good(self, record: ExitRecord) -> None:
+    def _set_good(self, record: LocalExit) -> None:
         if record.state is not ExitState.GOOD:
             self._set_state(record, ExitState.GOOD, math.inf, "")
             self.returns += 1
 
-    def _set_state(self, record: ExitRecord, state: ExitState, until: float, why: str) -> None:
+    def _set_state(self, record: LocalExit, state: ExitState, until: float, why: str) -> None:
         record.state, record.until, record.why = state, until, why
         record.own_trial = record.handed_out = False
         self.trials.pop(record.key, None)
@@ -370,15 +356,15 @@ class Health:
             pending = self._pending[key] = _Pending()
         return pending
 
-    def _count_host(self, pending: _Pending, host: str, which: int, count: int = 1, error: str = "") -> None:
+    def _count_host(self, pending: _Pending, host: str, which: int, error: str = "") -> None:
         counts = pending.hosts.get(host)
         if counts is None:
             # Blocks matter more than pages that came.
-            if not count or self._pending_hosts >= MAX_PENDING_HOSTS * (1 + which):
+            if self._pending_hosts >= MAX_PENDING_HOSTS * (1 + which):
                 return
             self._pending_hosts += 1
             counts = pending.hosts[host] = [0, 0]
-        counts[which] += count
+        counts[which] += 1
         if error:
             pending.errors[host] = error
 

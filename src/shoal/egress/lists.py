@@ -25,7 +25,7 @@ MAX_LIST_BYTES = 32 * 1024 * 1024
 _FETCH_SECONDS = 30.0
 _DEFAULT_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 _SCHEMES: tuple[str, ...] = get_args(ProxyScheme)
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9_])?", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -83,7 +83,7 @@ def parse_proxy(text: str) -> ProxyAddress:
     if is_url:
         scheme = scheme.lower()
         if scheme not in _SCHEMES:
-            shown = scheme if re.fullmatch(r"[a-z0-9+.-]{1,12}", scheme) else "that"
+            shown = scheme if scheme in ("socks", "socks4", "socks4a", "ftp") else "that"
             raise _NoProxy(f"{shown} is no kind of proxy; use one of {', '.join(_SCHEMES)}")
         rest = rest.removesuffix("/")
     else:

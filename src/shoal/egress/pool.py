@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import random
 import time
 from collections import Counter
@@ -11,12 +13,12 @@ from typing import ClassVar, Protocol
 
 from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
-from shoal.egress.health import ExitRecord, Health
+from shoal.egress.health import Health, LocalExit
 from shoal.egress.sharing import part_of
 from shoal.errors import EgressUnavailable, LedgerError
 from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
-from shoal.model.egress import EgressWait, Exit, ExitSpec, ExitState, PoolKind, ProxyAddress
+from shoal.model.egress import EgressWait, Exit, ExitReport, ExitSpec, ExitState, PoolKind, ProxyAddress
 from shoal.model.log import Log
 
 # A worker has so long for the one request after a ban; then another one may try.
@@ -28,6 +30,8 @@ _MIN_SYNC_INTERVAL = 1.0
 _REPORTS_PER_CALL = 1_000
 # An item looks again after so long when it cannot be told when an exit comes back.
 _UNKNOWN_WAIT = 60.0
+# One that is being tried may be good soon.
+_TRIAL_WAIT = 5.0
 # What a wait for the first exit is at least: one that is due has to be tried first.
 _MIN_WAIT = 2.0
 # Above so many pairs of exits and workers, a thread finds out who has what.
@@ -173,11 +177,15 @@ class BasePool:
         self._listed_to_ledger = False
         self._since: float | None = None
         self._synced_at: float | None = None
+        self._tried_at = -math.inf
+        self._numbers = itertools.count(time.monotonic_ns())
+        self._unsent: list[tuple[int, list[ExitReport]]] = []
         self._syncing = asyncio.Lock()
         self._was_asked = False
         self._warned_too_few = False
         self._wait_known: tuple[int, EgressWait | None, float | None] = (-1, None, None)
         self._waits_since: float | None = None
+        self._usable: LocalExit | None = None
 
     # For the kinds of pools.
 
@@ -190,10 +198,10 @@ class BasePool:
     async def _refresh(self) -> None:
         """Called at the begin of each sync; may call `_list_exits`."""
 
-    def _identity(self, record: ExitRecord, *, trial: bool) -> ExitIdentity:
+    def _identity(self, record: LocalExit, *, trial: bool) -> ExitIdentity:
         return UsedExit(record.exit, trial=trial, health=self.health, now=self._now)
 
-    def _is_usable(self, record: ExitRecord, host: str) -> bool:
+    def _is_usable(self, record: LocalExit, host: str) -> bool:
         return self.health.is_usable(record, host)
 
     def _no_exits_why(self) -> str:
@@ -218,9 +226,13 @@ class BasePool:
             return False
         if self._synced_at is None:
             return True
-        if self._now() - self._synced_at < _MIN_SYNC_INTERVAL:
+        if self._now() - self._tried_at < _MIN_SYNC_INTERVAL:
             return False
-        return self.health.is_urgent or (self.health.has_due and self._was_asked and self.wait() is not None)
+        return (
+            self.health.is_urgent
+            or bool(self._unsent)
+            or (self.health.has_due and self._was_asked and self.wait() is not None)
+        )
 
     def choose(self, host: str, *, sticky: str = "", avoid: Collection[str] = ()) -> ExitIdentity:
         now = self._now()
@@ -258,6 +270,7 @@ class BasePool:
 
     async def sync(self, ledger: Ledger, worker: str) -> None:
         async with self._syncing:
+            self._tried_at = self._now()
             await self._refresh()
             if not self._listed_to_ledger or worker != self._worker or worker not in self._members:
                 await self._register(ledger, worker)
@@ -286,15 +299,17 @@ class BasePool:
             raise
 
     async def _report(self, ledger: Ledger, worker: str) -> None:
-        reports = self.health.take_reports()
-        while reports:
-            some = reports[:_REPORTS_PER_CALL]
-            try:
-                await ledger.exits.report(worker, self.name, some, self._config.health)
-            except BaseException:
-                self.health.give_back(reports)
-                raise
-            reports = reports[_REPORTS_PER_CALL:]
+        if not self._unsent:
+            reports = self.health.take_reports()
+            self._unsent = [
+                (next(self._numbers), reports[start : start + _REPORTS_PER_CALL])
+                for start in range(0, len(reports), _REPORTS_PER_CALL)
+            ]
+        while self._unsent:
+            # Repeated with the same number until the ledger has it, and counted once.
+            number, some = self._unsent[0]
+            await ledger.exits.report(worker, self.name, some, self._config.health, number=number)
+            del self._unsent[0]
 
     async def _share(self, members: tuple[str, ...], worker: str) -> None:
         keys = list(self.health.records)
@@ -351,7 +366,11 @@ class BasePool:
         records = self._part.records
         if not records:
             return self._wait_for(self._no_exits_why()), None
-        if any(self._is_usable(record, "") for record in records):
+        # Usually the one that was usable the last time still is.
+        last = self._usable
+        if last is None or not self._part.has(last) or not self._is_usable(last, ""):
+            self._usable = next((record for record in records if self._is_usable(record, "")), None)
+        if self._usable is not None:
             return None, None
         why = self._none_usable(Counter(_STATE_WORDS.get(record.state, "unusable") for record in records))
         seconds = self.health.first_return(records, now)
@@ -364,6 +383,8 @@ class BasePool:
         wait = self.wait()
         if wait is not None:
             seconds = _UNKNOWN_WAIT if wait.until is None else max(_MIN_WAIT, wait.until)
+            if self._part is not None and any(record.state is ExitState.TRIAL for record in self._part.records):
+                seconds = min(seconds, _TRIAL_WAIT)
             return EgressUnavailable(wait.why, retry_after=seconds)
         assert self._part is not None
         blocked = self.health.blocks.get(host, {})
