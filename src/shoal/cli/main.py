@@ -42,6 +42,8 @@ VERBS = {
     "runs": Verb("shoal.cli.runs", "List, show, pause, resume, seal, cancel, remove, compare runs."),
     "items": Verb("shoal.cli.items", "Find items, explain, retry, cancel and replay them."),
     "lanes": Verb("shoal.cli.lanes", "See and change limits and delays while it runs."),
+    "proxies": Verb("shoal.cli.egress", "See, test, rest, ban and free proxies and Tor circuits."),
+    "tokens": Verb("shoal.cli.egress", "See API tokens and what is left of their budgets."),
     "sessions": Verb("shoal.cli.sessions", "List the sessions of logins, forget them."),
     "workers": Verb("shoal.cli.workers", "List workers, drain them."),
     "release": Verb("shoal.cli.release", "Return items that were claimed long ago to the queue."),

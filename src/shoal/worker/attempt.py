@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
@@ -36,6 +36,7 @@ from shoal.worker.registration import Registration
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
     from shoal.fetch.redirects import CookieJars
+    from shoal.fetch.tab import Tab
     from shoal.worker.logins import Logins, Session
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
@@ -131,6 +132,7 @@ class Attempt:
     """The state of one attempt while it runs.
 
     Built-in providers read its public attributes. `page`: the fetched page, which the report of a failure describes.
+    `tab`: the tab that it was opened in; `captured`: what was kept of it.
     """
 
     __slots__ = (
@@ -145,6 +147,7 @@ class Attempt:
         "_resources",
         "_stage",
         "began",
+        "captured",
         "claimed",
         "download",
         "failure",
@@ -153,6 +156,7 @@ class Attempt:
         "page",
         "session",
         "step",
+        "tab",
     )
 
     def __init__(
@@ -178,6 +182,8 @@ class Attempt:
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None
         self.session: Session | None = None
+        self.tab: Tab | None = None
+        self.captured: Mapping[str, str] = {}
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
         self.step = "its page was fetched"
@@ -246,7 +252,8 @@ class Attempt:
             private=True,
         )
         values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
-        providers = AttemptProviders(self, scraper, resources.providers, resources.threads, resources.log)
+        tabs = _LoginTabs(self, jar)
+        providers = AttemptProviders(tabs, scraper, resources.providers, resources.threads, resources.log)
         try:
             arguments = await providers.arguments(login.signature, values)
             if login.signature.kind is FunctionKind.PLAIN:
@@ -307,13 +314,22 @@ class Attempt:
             self._use_identity(resources.egress.choose(stage, claimed, self._avoid))
         if stage.login is not None and resources.logins is not None:
             self.session = await resources.logins.session(self, stage.login)
+        if stage.client == "browser" and resources.clients is not None:
+            async with self._open_tab(self._jar()) as self.tab:
+                await self._fetch_and_call(output)
+        else:
+            await self._fetch_and_call(output)
+        return output
+
+    async def _fetch_and_call(self, output: Output) -> None:
+        stage, claimed, resources = self._stage, self.claimed, self._resources
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
         elif stage.save is not None:
             self.download = await self._save_file(stage.save)
-        elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
+        elif claimed.paced and self._gate is not None and self.tab is None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
         self.step = "its providers were set up"
         arguments = await self.arguments(stage.signature, self)
@@ -328,7 +344,40 @@ class Attempt:
                 resources.parsing_stages.add(stage.name)
             if stage.follow is not None:
                 await self._follow(self.page, stage.follow, output)
-        return output
+
+    @asynccontextmanager
+    async def _open_tab(self, jar: str | None) -> AsyncIterator[Tab]:
+        """A tab of the browser, which goes out as the attempt does, and what is kept of it when it fails."""
+        clients = self._resources.clients
+        if clients is None:
+            raise Permanent(f"the stage {self._stage.name} asks for a Tab, but its pages come from the store")
+        browser = clients.browser()
+        context = browser.open_tab(
+            gate=self._gate,
+            jar=jar,
+            identity=self.identity,
+            options=self._stage.browser,
+            deadline=self._deadline,
+            http=self._fetcher,
+        )
+        tab: Tab | None = None
+        try:
+            async with context as tab:
+                tab._link_source = StageLinks(self._stage, self.item)
+                yield tab
+        finally:
+            self.tab = None
+            if tab is not None:
+                self.captured = tab.captured
+
+    @asynccontextmanager
+    async def live_tab(self) -> AsyncIterator[Tab]:
+        """The tab that the page was opened in."""
+        if self.tab is not None:
+            yield self.tab
+            return
+        async with self._open_tab(self._jar()) as tab:
+            yield tab
 
     def _use_identity(self, identity: ExitIdentity) -> None:
         """Send every request of this attempt as the identity."""
@@ -406,7 +455,7 @@ class Attempt:
             request = await self._hooks.before_request(request)
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
-        self.page = page = await self._fetcher.fetch(request, gate=gate, jar=self._jar())
+        self.page = page = await self._page_fetcher().fetch(request, gate=gate, jar=self._jar())
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:
@@ -422,6 +471,15 @@ class Attempt:
                 f"soft block: {reason}" if isinstance(reason, str) else "soft block: by the stage's `blocked` function"
             )
         return page
+
+    def _page_fetcher(self) -> Fetcher:
+        """What fetches the item's own page."""
+        if self.tab is None:
+            return self._fetcher
+        from shoal.fetch.tab import TabFetcher
+
+        fetcher = TabFetcher(self.tab, self._fetcher)
+        return self._fetcher.over(fetcher) if isinstance(self._fetcher, IdentityFetcher) else fetcher
 
     def _redirect_gate(self) -> RedirectGate | None:
         """The gate of a crawl, in which each page is visited once; None for other stages."""
@@ -475,6 +533,17 @@ class Attempt:
             return None
         # Cookies belong to the identity: a site must never see those of another exit.
         return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
+
+
+class _LoginTabs:
+    """Opens the tab of a login, with the cookies that its session will have."""
+
+    def __init__(self, attempt: Attempt, jar: str) -> None:
+        self._attempt = attempt
+        self._jar = jar
+
+    def live_tab(self) -> AbstractAsyncContextManager[Tab]:
+        return self._attempt._open_tab(self._jar)
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:

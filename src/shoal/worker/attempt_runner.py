@@ -180,7 +180,7 @@ class AttemptRunner:
         """The result of an attempt that raised an error, with what the stage's `on_error` function yields."""
         claimed = attempt.claimed
         finished = self._finish_failed(claimed, self._ended_by(claimed, error), attempt.page, attempt.began)
-        if attempt.identity is not None:
+        if attempt.identity is not None or attempt.captured:
             finished = msgspec.structs.replace(finished, detail=_with_egress(finished.detail, attempt))
         stage = self._scraper.stages[claimed.stage]
         if stage.error_function is None or finished.decision.kind is not DecisionKind.DEAD:
@@ -339,7 +339,9 @@ def _detail(page: Page | None, output: Output, secrets: Sequence[str]) -> dict[s
 
 
 def _with_egress(detail: Mapping[str, Any] | None, attempt: Attempt) -> Mapping[str, Any] | None:
-    """The detail with what the attempt went out as."""
+    """The detail with what the attempt went out as, and with what was kept of its page."""
+    if attempt.captured:
+        detail = {**(detail or {}), "capture": dict(attempt.captured)}
     if attempt.identity is None:
         return detail
     return {**(detail or {}), "egress": attempt.identity.exit.name}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ from shoal.worker.state import WorkerIdentity
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity, ExitPool
+    from shoal.fetch.browser import BrowserFetcher
     from shoal.worker.logins import Logins
 
 # An attempt without a host of its own, such as one with only a key, chooses for this name.
@@ -154,6 +155,9 @@ class Clients:
             fetcher = self._fetchers[client] = self._make(client)
         return fetcher
 
+    def browser(self) -> BrowserFetcher:
+        return cast("BrowserFetcher", self.get("browser"))
+
     async def close(self) -> None:
         """Close those that were made here."""
         for client, fetcher in self._fetchers.items():
@@ -199,6 +203,12 @@ class IdentityFetcher:
         identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
         return _RecordedStream(self, self._fetcher.stream(request, gate=gate, jar=jar, identity=self._identity))
+
+    def over(self, fetcher: Fetcher) -> IdentityFetcher:
+        """The same for another fetcher: what it learns about the exit is reported with the rest."""
+        other = IdentityFetcher(fetcher, self._identity)
+        other.hosts = self.hosts
+        return other
 
     async def close(self) -> None:
         """The fetcher belongs to the worker."""
