@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,13 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.ledger_url import ledger_address, postgres_address, redacted_address
 
 if TYPE_CHECKING:
+    from shoal.config.egress import EgressConfig
     from shoal.define.policy import Client
     from shoal.define.scraper import Scraper
     from shoal.egress.pool import ExitPool
     from shoal.fetch.browser import BrowserFetcher
     from shoal.fetch.download import Downloads
+    from shoal.fetch.http import HttpFetcher
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
@@ -113,8 +116,17 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
-    """The fetcher: from the network, with the page store if there is one, or from the page store only."""
+def build_fetcher(
+    settings: Settings,
+    *,
+    client: Client = "http",
+    from_store: bool = False,
+    environment: Mapping[str, str] = os.environ,
+) -> Fetcher:
+    """The fetcher: from the network, with the page store if there is one, or from the page store only.
+
+    `client`: "http" or "chrome". `environment`: where HTTP_PROXY and its like are read.
+    """
     store = None
     if settings.store:
         from shoal.fetch.store import FileStore
@@ -126,13 +138,14 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         from shoal.fetch.store import StoreOnlyFetcher
 
         return StoreOnlyFetcher(store)
-    from shoal.fetch.http import HttpFetcher
+    from shoal.fetch.environment import environment_proxies
 
-    fetcher = HttpFetcher(
+    fetcher = _client_class(client)(
         connections=settings.concurrency,
         user_agent=settings.agent,
         max_body=settings.max_body,
         deny_private=settings.deny_private,
+        environment=environment_proxies(environment),
     )
     if store is None:
         return fetcher
@@ -141,11 +154,33 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def _client_class(client: Client) -> type[HttpFetcher]:
+    """Raises UsageError when the library of the client is missing."""
+    if client == "chrome":
+        from shoal.fetch.impersonate import ImpersonatingFetcher
+
+        return ImpersonatingFetcher
+    from shoal.fetch.http import HttpFetcher
+
+    return HttpFetcher
+
+
+def _announce_proxies(log: Log) -> None:
+    """Log once that the environment names proxies."""
+    from shoal.fetch.environment import environment_proxies
+
+    proxies = environment_proxies(os.environ)
+    if proxies is not None:
+        log.info("requests go through the proxy of the environment, unless their stage has one", **proxies.named())
+
+
 def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     """The fetchers of stages by client; `fetcher` is that of plain HTTP."""
     from shoal.worker.egress import Clients
 
     def make(client: Client) -> Fetcher:
+        if client == "chrome":
+            return build_fetcher(settings, client=client)
         if client == "browser":
             return build_browser(settings, fetcher)
         raise UsageError(f"There is no client {client!r}.")
@@ -197,17 +232,16 @@ def build_egress(
     settings: Settings,
     *,
     log: Log,
-    pool: str | None = None,
     alone: bool = False,
     logins: Logins | None = None,
 ) -> WorkerEgress | None:
     """The pools that the scraper's stages go out through, and its logins; None when there are neither.
 
-    `pool`: one for all stages. `alone`: no ledger is asked about bans and about other workers.
+    `alone`: no ledger is asked about bans and about other workers.
 
     Raises InvalidSetting for a pool that is not configured.
     """
-    stages = {name: pool or stage.egress for name, stage in scraper.stages.items()}
+    stages = {name: stage.egress for name, stage in scraper.stages.items()}
     if not any(stages.values()) and logins is None:
         return None
     from shoal.worker.egress import WorkerEgress
@@ -220,8 +254,15 @@ def build_egress(
     return WorkerEgress(pools, stages, log, logins=logins)
 
 
-def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
-    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+def check_pools_exist(scraper: Scraper, settings: Settings) -> None:
+    """Raises InvalidSetting for a stage whose pool is not configured."""
+    for name, stage in scraper.stages.items():
+        if stage.egress is not None:
+            egress_config(settings, stage.egress, name)
+
+
+def egress_config(settings: Settings, name: str, stage: str) -> EgressConfig:
+    """`[egress.NAME]`. Raises InvalidSetting when it is missing."""
     config = settings.egress.get(name)
     if config is None:
         known = ", ".join(settings.egress) or "none"
@@ -229,6 +270,12 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
             f"The stage {stage} goes out through egress {name!r}, which is not configured (there is: {known}).",
             remedy=f"Add [egress.{name}] to shoal.toml.",
         )
+    return config
+
+
+def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
+    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+    config = egress_config(settings, name, stage)
     if config.kind == "proxies":
         from shoal.egress.proxies import ProxyPool
 
@@ -237,11 +284,9 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         from shoal.egress.tokens import TokenPool
 
         return TokenPool(config, log=log, alone=alone)
-    if config.kind == "tor":
-        from shoal.egress.tor import TorPool
+    from shoal.egress.tor import TorPool
 
-        return TorPool(config, log=log, alone=alone)
-    raise UsageError(f"There is no egress of the kind {config.kind}.")
+    return TorPool(config, log=log, alone=alone)
 
 
 def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:
@@ -260,18 +305,16 @@ def build_attempts(
     *,
     log: Log,
     from_store: bool = False,
-    pool: str | None = None,
 ) -> AttemptRunner:
-    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store.
-
-    `pool`: the egress of all stages in place of their own.
-    """
+    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempt import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     logins = None if from_store else build_logins(scraper, settings, log=log)
@@ -282,7 +325,7 @@ def build_attempts(
         log=log,
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
-        egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool, alone=True),
+        egress=None if from_store else build_egress(scraper, settings, log=log, alone=True),
         logins=logins,
     )
     return AttemptRunner(resources, FailureLog(log))
@@ -333,6 +376,8 @@ def build_worker(
     from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
