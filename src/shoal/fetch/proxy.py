@@ -347,8 +347,8 @@ async def _http_connect(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) 
         if not head.endswith(b"\r\n\r\n") or head.count(b"\r\n\r\n") > 1:
             # The site says nothing before it is asked: these bytes are a page of the proxy's own.
             raise ExitFailed(f"{name} answered CONNECT with a page of its own")
-    elif status == 407:
-        raise ExitFailed(f"{name} wants {'other ' if credentials else ''}credentials (407)")
+    elif status in (401, 407):
+        raise ExitFailed(f"{name} wants {'other ' if credentials else ''}credentials ({status})")
     elif status in (403, 451):
         raise Blocked(f"{name} does not allow connections to {authority} ({status})")
     elif status >= 500:
