@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
-    from shoal.errors import Blocked, Dropped, Permanent, Skipped, Throttled, Transient
+    from shoal.errors import Blocked, Dropped, LoggedOut, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.article import Article
     from shoal.fetch.download import Download
     from shoal.fetch.form import Form
     from shoal.fetch.metadata import Metadata
     from shoal.fetch.page import Page, Request
+    from shoal.fetch.tab import Tab
     from shoal.model.log import Log
     from shoal.model.request import secret
     from shoal.model.run import Run
@@ -48,6 +49,7 @@ __all__ = [
     "Http",
     "Item",
     "Log",
+    "LoggedOut",
     "Metadata",
     "Page",
     "Permanent",
@@ -58,6 +60,7 @@ __all__ = [
     "Secret",
     "Skipped",
     "Stage",
+    "Tab",
     "Throttled",
     "Transient",
     "absolute_url",
@@ -86,6 +89,7 @@ _HOMES = {
     "Http": "define.context",
     "Item": "define.context",
     "Log": "model.log",
+    "LoggedOut": "errors",
     "Metadata": "fetch.metadata",
     "Page": "fetch.page",
     "Permanent": "errors",
@@ -96,6 +100,7 @@ _HOMES = {
     "Secret": "define.scraper",
     "Skipped": "errors",
     "Stage": "define.stage",
+    "Tab": "fetch.tab",
     "Throttled": "errors",
     "Transient": "errors",
     "absolute_url": "define.extraction",

@@ -451,6 +451,26 @@ async def test_dead_letters_wait_while_redis_is_full(redis_server: RedisServer, 
     assert sum("cannot be written" in line for line in fed.log) == 1
 
 
+async def test_a_list_of_a_full_redis_is_waited_for(redis_server: RedisServer, settings: Settings) -> None:
+    queue = RedisList(redis_server)
+    await queue.put(urls(100))
+    async with redis_server.client() as operator:
+        try:
+            async with feeding(settings, queue.address(), batch=10, forever=True) as fed:
+                await fed.until(lambda: fed.messages == 100)
+                await queue.put(urls(2_000))  # enough to be still at it when Redis is full
+                await operator.config_set("maxmemory", 1)
+                await fed.until_it_says("is full")
+                await operator.config_set("maxmemory", 0)
+                # A batch that was under way may be delivered again, so messages are not what is counted.
+                await fed.until(lambda: fed.progress[-1].enqueued == 2_000)
+                report = await fed.stop()
+        finally:
+            await operator.config_set("maxmemory", 0)
+    assert report.feed.enqueued == 2_000
+    assert await queue.left() == 0
+
+
 async def test_dead_letters_wait_while_rabbitmq_accepts_no_messages(
     rabbitmq: RabbitServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,8 @@ _KINDS_OF: dict[str, tuple[str, ...]] = {
     "refresh": _PROXIES,
     "env": (*_PROXIES, *_TOKENS),
     "share": (*_PROXIES, *_TOKENS),
-    "choose": (*_PROXIES, *_TOKENS),
+    "choose": (*_PROXIES, *_TOKENS, *_TOR),
+    "ban_for": (*_PROXIES, *_TOKENS),
     "header": _TOKENS,
     "hosts": _TOKENS,
     "budget": _TOKENS,
@@ -48,16 +49,22 @@ _BUDGET_UNITS = {
     **dict.fromkeys(("d", "day"), 86_400),
 }
 MAX_DURATION = 31_536_000.0
+MAX_PORT = 65_535
+
+
+def parse_duration(text: str) -> float | None:
+    """`60m` in seconds; None for what is no time, or one of more than a year."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    seconds = float(found[1]) * _UNITS[found[2]] if found is not None else 0.0
+    return seconds if 0 < seconds <= MAX_DURATION else None
 
 
 def _read_duration(name: str, given: RawValue) -> float:
     value = given.value
-    found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
-    if found is not None:
-        value = float(found[1]) * _UNITS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DURATION:
+    seconds = None if isinstance(value, bool) else parse_duration(str(value))
+    if seconds is None:
         raise given.invalid(name, DURATION.accepted)
-    return float(value)
+    return seconds
 
 
 def parse_budget(text: str) -> BudgetPolicy | None:
@@ -103,7 +110,10 @@ HeaderText = Annotated[
 ]
 SocksText = Annotated[
     str,
-    Meta(pattern=r"\A[^\s:/@]+:[0-9]{1,5}\Z", description='host and port of Tor\'s SOCKS proxy, such as "tor:9050"'),
+    Meta(
+        pattern=r"\A(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?!0)[0-9]{1,5}\Z",
+        description='host and port of Tor\'s SOCKS proxy, such as "tor:9050"',
+    ),
 ]
 Duration = Annotated[float, DURATION]
 
@@ -179,6 +189,12 @@ def read_egress(name: str, table: Mapping[str, RawValue], variables: Variables) 
         raise InvalidSetting(
             f"{place} needs {' or '.join(needed)}{', one of them' if len(needed) > 1 else ''}.",
             remedy=f"Say where the {kind} come from.",
+        )
+    if "socks" in values and int(values["socks"].rpartition(":")[2]) > MAX_PORT:
+        raise table["socks"].invalid("socks", f"host and port, which is {MAX_PORT} at most")
+    if "socks" in values and "torrc" in values:
+        raise InvalidSetting(
+            f"{place} has socks, so it starts no tor that could read torrc.", remedy="Remove one of them."
         )
     found, missing = _variables(values.get("env", ()), variables)
     origins = {key: given.origin for key, given in table.items()}

@@ -162,9 +162,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_dead: Annotated[DeadLimit, DEAD_LIMIT] = DeadLimit(Decimal(10), True)
     store: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no store")] = ""
     files: Annotated[str, Meta(pattern=PLACE, description=PLACE_TEXT)] = ".shoal/files"
+    sessions: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no sessions")] = ".shoal/sessions"
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
+    chromium: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a program")] = ""
+    browser_tabs: Annotated[int, Meta(ge=1, le=200)] = 8
+    browser_targets: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    browser_memory: Annotated[int, Meta(ge=128, le=1 << 20, extra=MEGABYTES)] = 2_048
+    browser_sandbox: bool = True
     member_timeout: Annotated[float, Meta(ge=1, le=MAX_MEMBER_SECONDS, extra=SECONDS)] = 7_200.0
     member_stale: Annotated[float, Meta(ge=1, le=MAX_MEMBER_SECONDS, extra=SECONDS)] = 600.0
     member_memory: Annotated[int, Meta(ge=16, le=1 << 20, extra=MEGABYTES)] = 1_024
@@ -263,7 +269,7 @@ SETTING_TYPES = setting_types(
 )
 NAMES = tuple(SETTING_TYPES)
 # Paths: written in a file, they are meant from the file's folder.
-PATHS = ("store", "files", "log_dir", "member_output")
+PATHS = ("store", "files", "sessions", "log_dir", "member_output")
 _PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}

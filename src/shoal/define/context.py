@@ -152,7 +152,7 @@ class Http:
 
     _link_source: LinkSource | None = None  # the item of the attempt, for `page.follow_links`
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first by keyword
         self,
         fetcher: Fetcher,
         *,
@@ -163,7 +163,9 @@ class Http:
         reveal: Callable[[str], str] | None = None,
         downloads: Downloads | None = None,
         deadline: asyncio.Timeout | None = None,
+        private: bool = False,
     ) -> None:
+        self._private = private
         self._downloads = downloads
         self._deadline = deadline
         self._reveal = reveal or secret_variable
@@ -269,6 +271,8 @@ class Http:
             method=method, headers=headers, params=params, json=json, form=form, body=body, stored=False
         )
         request = outgoing_request(with_query(url, query) if query else url, made, self._headers, self._reveal)
+        if self._private:
+            request = request.replace(private=True)
         async with self._one_at_a_time:
             if self._hooks is not None:
                 request = await self._hooks.before_request(request)

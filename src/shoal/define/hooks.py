@@ -97,7 +97,8 @@ class HookRegistry:
 
     def add(self, event: HookEvent, function: Callable[..., Any], stages: StageNames | None) -> None:
         """Add a hook behind those declared before. Raises InvalidScraper for what is not a list of stages."""
-        self._hooks.append(Hook(event, function, _stage_names(event, function, stages)))
+        named = stage_names(f"the {event.value} hook {function_location(function)}", stages)
+        self._hooks.append(Hook(event, function, named))
 
     def of_stage(self, stage: str) -> StageHooks | None:
         """The hooks of a stage; None when there are none."""
@@ -147,15 +148,15 @@ def _called(hook: Hook) -> str:
     return f"The {hook.event.value} hook {hook.name}"
 
 
-def _stage_names(event: HookEvent, function: Callable[..., Any], stages: StageNames | None) -> tuple[str, ...] | None:
+def stage_names(what: str, stages: StageNames | None) -> tuple[str, ...] | None:
+    """The names of the stages that a decorator was given. Raises InvalidScraper for what is not a list of stages."""
     if stages is None:
         return None
     given = None if isinstance(stages, str) or not isinstance(stages, Iterable) else list(stages)
     names = [each if isinstance(each, str) else getattr(each, "name", None) for each in given or ()]
     if not names or None in names:
         raise InvalidScraper(
-            f"stages= of the {event.value} hook {function_location(function)} is {stages!r}; "
-            'it must be a list of stages: ["listing"] or [listing].',
+            f'stages= of {what} is {stages!r}; it must be a list of stages: ["listing"] or [listing].',
         )
     return tuple(name for name in names if name is not None)
 

@@ -75,6 +75,7 @@ BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
     Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "client", attrgetter("http")),
+    Provider("shoal.fetch.tab.Tab", "Tab", "client", open=lambda attempt: attempt.live_tab()),
     Provider(Item, "Item", "attempt", attrgetter("item")),
     Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),
@@ -154,6 +155,10 @@ class ProviderRegistry:
                 remedy="Ask for `failure: Failure`; failure.page is the last response.",
             )
         return signature
+
+    def login_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a login: it may send requests, but there is no item."""
+        return self._read(function, ("client", "worker"), ())
 
     def request_hook_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a hook of requests or responses: it may ask for the request too."""
@@ -252,7 +257,7 @@ class ProviderRegistry:
             )
         if provider is not None and provider.function is not None:
             return InvalidScraper(
-                f"{where} asks for {name!r}, which {provider.name} gives to one attempt; a hook has none.",
+                f"{where} asks for {name!r}, which {provider.name} gives to one attempt; there is none here.",
                 remedy=f'Remove {name!r}, or declare the provider with scope="worker".',
             )
         offered = ", ".join(

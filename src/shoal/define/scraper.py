@@ -14,6 +14,7 @@ import msgspec
 from shoal.define.author_code import error_summary, is_loading
 from shoal.define.context import secret_variable
 from shoal.define.hooks import HookEvent, HookRegistry, StageNames
+from shoal.define.login import DEFAULT_LOGIN_TIMEOUT, Login, SessionScope, check_logins
 from shoal.define.policy import RETRY_OPTIONS, RetryOptions, StagePolicy, strictest
 from shoal.define.providers import ProviderRegistry, ProviderScope
 from shoal.define.stage import AnyStage, Stage, StageOptions
@@ -77,6 +78,7 @@ class Scraper:
         self.hooks = HookRegistry(name, self.providers)
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
+        self.logins: list[Login] = []
         self.start_hooks: list[Callable[..., Any]] = []
         self.finish_hooks: list[Callable[..., Any]] = []
         # Set for a scraper that a file declares: the settings in that file, and files to include in `code_version`.
@@ -191,6 +193,45 @@ class Scraper:
     def _hook(self, event: HookEvent, function: F | None, stages: StageNames | None) -> F | Callable[[F], F]:
         def decorate(function: F) -> F:
             self.hooks.add(event, function, stages)
+            return function
+
+        return decorate if function is None else decorate(function)
+
+    @overload
+    def login(self, function: F, /) -> F: ...
+
+    @overload
+    def login(
+        self,
+        /,
+        *,
+        stages: StageNames | None = None,
+        max_age: float | None = None,
+        sessions: SessionScope = "worker",
+        timeout: float = DEFAULT_LOGIN_TIMEOUT,
+    ) -> Callable[[F], F]: ...
+
+    def login(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        stages: StageNames | None = None,
+        max_age: float | None = None,
+        sessions: SessionScope = "worker",
+        timeout: float = DEFAULT_LOGIN_TIMEOUT,
+    ) -> F | Callable[[F], F]:
+        """Call a function before the first request of each identity, and again when its session has ended.
+
+        It asks for `Http` or `Tab`, `Log`, the settings and values of the worker. The cookies that it gets belong to
+        the identity; it may return headers to send, such as a token. `stages` restricts it to some stages. `max_age`:
+        a session of so many seconds is not used any more. `sessions="shared"`: all workers use one session, for a site
+        that allows one at a time. `timeout`: seconds for one login.
+        """
+
+        def decorate(function: F) -> F:
+            login = Login(self.providers, function, stages=stages, max_age=max_age, sessions=sessions, timeout=timeout)
+            self.logins.append(login)
             return function
 
         return decorate if function is None else decorate(function)
@@ -338,6 +379,7 @@ class Scraper:
         for stage in self.stages.values():
             stage.check()
         self.hooks.check(self.stages)
+        check_logins(self.logins, self.stages)
         for hook in (*self.start_hooks, *self.finish_hooks):
             self.providers.hook_signature(hook)
         return self
@@ -372,6 +414,7 @@ class Scraper:
             *(stage.error_function for stage in self.stages.values() if stage.error_function is not None),
             *map(inspect.unwrap, self.providers.functions),
             *map(inspect.unwrap, self.hooks.functions),
+            *(inspect.unwrap(login.function) for login in self.logins),
         ]
         files = {function.__code__.co_filename for function in functions if _has_code(function)}
         files |= {str(file) for file in self.files}

@@ -1,13 +1,42 @@
-"""What every pool of exits can do, and what an attempt gets from it."""
+"""What every pool of exits can do, what an attempt gets from it, and what the kinds of pools share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+import asyncio
+import itertools
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar, Protocol
 
+from shoal.config.egress import EgressConfig
+from shoal.egress.choosing import Part
+from shoal.egress.health import Health, LocalExit
+from shoal.egress.sharing import part_of
+from shoal.errors import EgressUnavailable, LedgerError
 from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
-from shoal.model.egress import EgressWait, Exit, PoolKind
+from shoal.model.egress import EgressWait, Exit, ExitReport, ExitSpec, ExitState, PoolKind, ProxyAddress
+from shoal.model.log import Log
+
+# A worker has so long for the one request after a ban; then another one may try.
+TRIAL_SECONDS = 120.0
+# An exit that succeeded within so long is recently good.
+RECENT_SECONDS = 60.0
+# An urgent sync comes so long after the last one at the earliest.
+_MIN_SYNC_INTERVAL = 1.0
+_REPORTS_PER_CALL = 1_000
+# An item looks again after so long when it cannot be told when an exit comes back.
+_UNKNOWN_WAIT = 60.0
+# One that is being tried may be good soon.
+_TRIAL_WAIT = 5.0
+# What a wait for the first exit is at least: one that is due has to be tried first.
+_MIN_WAIT = 2.0
+# Above so many pairs of exits and workers, a thread finds out who has what.
+_MANY_PAIRS = 50_000
+_STATE_WORDS = {ExitState.BANNED: "banned", ExitState.RESTING: "resting", ExitState.TRIAL: "being tried"}
 
 
 class ExitIdentity(Identity, Protocol):
@@ -70,3 +99,308 @@ class ExitPool(Protocol):
         """Whether others should know at once, because an exit was banned."""
 
     async def close(self) -> None: ...
+
+
+class UsedExit:
+    """An exit in use by one attempt, which adds nothing to its requests. It measures how fast sites answer."""
+
+    __slots__ = ("_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
+
+    def __init__(self, exit_: Exit, *, trial: bool, health: Health, now: Callable[[], float]) -> None:
+        self.exit = exit_
+        self.key = exit_.key
+        self.proxy: ProxyAddress | None = exit_.proxy
+        self.trial = trial
+        self._health = health
+        self._now = now
+        self._sent_at: float | None = None
+
+    async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
+        self._sent_at = self._now()
+        return {}
+
+    def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
+        if self._sent_at is not None:
+            self._health.measure(self.exit.key, self._now() - self._sent_at)
+            self._sent_at = None
+
+    def record_success(self, host: str) -> None:
+        self._health.succeed(self.exit.key, host, self._now(), trial=self.trial)
+
+    def record_block(self, host: str, why: str) -> None:
+        self._health.block(self.exit.key, host, why, self._now(), trial=self.trial)
+
+    def record_failure(self, why: str) -> None:
+        self._health.fail(self.exit.key, why, self._now(), trial=self.trial)
+
+    def should_repeat(self, page: Page) -> bool:
+        return False
+
+    @property
+    def recently_good(self) -> bool:
+        return self._health.was_good(self.exit.key, self._now() - RECENT_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.exit.name})"
+
+
+class BasePool:
+    """What kinds of pools share: the health of their exits, this worker's part of them, and what the ledger knows.
+
+    `alone`: no other process uses the pool, as in `shoal try`; no ledger is needed. Otherwise no exit is used before
+    the first `sync`, because bans and the parts of other workers are not known.
+    """
+
+    kind: PoolKind
+    noun: ClassVar[str] = "exits"
+    one: ClassVar[str] = "exit"
+
+    def __init__(
+        self,
+        config: EgressConfig,
+        *,
+        log: Log,
+        alone: bool = False,
+        now: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = config.name
+        self._config = config
+        self._log = log.bind(egress=config.name)
+        self._now = now
+        self._rng = rng or random.Random()
+        self._alone = alone
+        self.health = Health(config.health)
+        self._part: Part | None = None
+        self._worker = ""
+        self._members: tuple[str, ...] = ()
+        self._listed_to_ledger = False
+        self._since: float | None = None
+        self._synced_at: float | None = None
+        self._tried_at = -math.inf
+        self._numbers = itertools.count(time.monotonic_ns())
+        self._unsent: list[tuple[int, list[ExitReport]]] = []
+        self._syncing = asyncio.Lock()
+        self._was_asked = False
+        self._warned_too_few = False
+        self._wait_known: tuple[int, EgressWait | None, float | None] = (-1, None, None)
+        self._waits_since: float | None = None
+        self._usable: LocalExit | None = None
+
+    # For the kinds of pools.
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def _refresh(self) -> None:
+        """Called at the begin of each sync; may call `_list_exits`."""
+
+    def _identity(self, record: LocalExit, *, trial: bool) -> ExitIdentity:
+        return UsedExit(record.exit, trial=trial, health=self.health, now=self._now)
+
+    def _is_usable(self, record: LocalExit, host: str) -> bool:
+        return self.health.is_usable(record, host)
+
+    def _no_exits_why(self) -> str:
+        return f"{self.name} has no {self.noun}"
+
+    def _list_exits(self, exits: Sequence[Exit]) -> None:
+        """Use these exits from now on."""
+        if self.health.list_exits(exits):
+            self._since = None  # what the ledger knows about the new ones was not asked for yet
+        self._listed_to_ledger = False
+        if self._alone:
+            self._set_part(list(self.health.records))
+        elif self._part is not None:
+            # The new ones may be banned, or belong to others: the next sync tells.
+            self._set_part([key for key in self.health.records if key in self._part.keys])
+
+    # For workers.
+
+    @property
+    def needs_sync(self) -> bool:
+        if self._alone:
+            return False
+        if self._synced_at is None:
+            return True
+        if self._now() - self._tried_at < _MIN_SYNC_INTERVAL:
+            return False
+        return (
+            self.health.is_urgent
+            or bool(self._unsent)
+            or (self.health.has_due and self._was_asked and self.wait() is not None)
+        )
+
+    def choose(self, host: str, *, sticky: str = "", avoid: Collection[str] = ()) -> ExitIdentity:
+        now = self._now()
+        self._was_asked = True
+        self.health.advance(now)
+        part = self._part
+        if part is not None:
+            record = part.choose(host, sticky, avoid, now)
+            if record is None and avoid:
+                record = part.choose(host, sticky, (), now)
+            if record is not None:
+                return self._identity(record, trial=self.health.hand_out(record))
+        raise self._unavailable(host, now)
+
+    def wait(self) -> EgressWait | None:
+        now = self._now()
+        self.health.advance(now)
+        known, found, until = self._wait_known
+        if known != self.health.changes:
+            found, until = self._find_wait(now)
+            self._wait_known = self.health.changes, found, until
+        if found is None:
+            self._waits_since = None
+            return None
+        if self._waits_since is None:
+            self._waits_since = now
+        self._was_asked = True
+        return EgressWait(
+            stage="",
+            pool=self.name,
+            why=found.why,
+            since=now - self._waits_since,
+            until=None if until is None else max(0.0, until - now),
+        )
+
+    async def sync(self, ledger: Ledger, worker: str) -> None:
+        async with self._syncing:
+            self._tried_at = self._now()
+            await self._refresh()
+            if not self._listed_to_ledger or worker != self._worker or worker not in self._members:
+                await self._register(ledger, worker)
+            await self._report(ledger, worker)
+            changes = await ledger.exits.changes(worker, self.name, self._since)
+            now = self._now()
+            self._since = changes.at
+            self.health.apply(changes, now)
+            await self._share(tuple(sorted({*changes.members, worker})), worker)
+            self._members = changes.members
+            self._synced_at = now
+            self.health.advance(self._now())
+            await self._start_trials(ledger, worker)
+
+    # The parts of a sync.
+
+    async def _register(self, ledger: Ledger, worker: str) -> None:
+        if worker != self._worker:
+            self._since = None
+        specs = [ExitSpec(record.key, record.exit.label) for record in self.health.records.values()]
+        self._listed_to_ledger = True
+        try:
+            await ledger.exits.register(worker, self.name, self.kind, specs, complete=True)
+        except LedgerError:
+            self._listed_to_ledger = False
+            raise
+
+    async def _report(self, ledger: Ledger, worker: str) -> None:
+        if not self._unsent:
+            reports = self.health.take_reports()
+            self._unsent = [
+                (next(self._numbers), reports[start : start + _REPORTS_PER_CALL])
+                for start in range(0, len(reports), _REPORTS_PER_CALL)
+            ]
+        while self._unsent:
+            # Repeated with the same number until the ledger has it, and counted once.
+            number, some = self._unsent[0]
+            await ledger.exits.report(worker, self.name, some, self._config.health, number=number)
+            del self._unsent[0]
+
+    async def _share(self, members: tuple[str, ...], worker: str) -> None:
+        keys = list(self.health.records)
+        place = members.index(worker)
+        if self._config.share == "split":
+            if len(keys) * len(members) > _MANY_PAIRS:
+                mine = await asyncio.to_thread(part_of, worker, members, keys)
+            else:
+                mine = part_of(worker, members, keys)
+            if len(keys) < len(members) and keys and not self._warned_too_few:
+                self._log.warning(
+                    f"fewer {self.noun} than workers; some share one", exits=len(keys), workers=len(members)
+                )
+            self._warned_too_few = len(keys) < len(members)
+            keys = [key for key in mine if key in self.health.records]
+            start = 0
+        else:
+            start = place * len(keys) // len(members)
+        self._worker = worker
+        if self._part is None or self._part.keys != frozenset(keys):
+            self._set_part(keys, start)
+
+    def _set_part(self, keys: Sequence[str], start: int = 0) -> None:
+        self._part = Part(
+            self.health,
+            keys,
+            choose=self._config.choose,
+            start=start,
+            previous=self._part,
+            rng=self._rng,
+            is_usable=self._is_usable,
+        )
+        self.health.changes += 1
+
+    async def _start_trials(self, ledger: Ledger, worker: str) -> None:
+        """Ask to try exits whose ban is over, if attempts want exits."""
+        if self._part is None or not self._was_asked:
+            return
+        self._was_asked = False
+        for record in self.health.due(self._part.keys):
+            granted = await ledger.exits.start_trial(worker, self.name, record.key, TRIAL_SECONDS)
+            now = self._now()
+            if granted:
+                self.health.start_trial(record, now + TRIAL_SECONDS)
+            else:
+                self.health.refuse_trial(record, now)
+
+    # Why no exit can be used.
+
+    def _find_wait(self, now: float) -> tuple[EgressWait | None, float | None]:
+        """Why no exit can be used anywhere, and when that may end by this process's clock."""
+        if self._part is None:
+            return self._wait_for(f"{self.name} is not ready: the ledger has not told its state yet"), now
+        records = self._part.records
+        if not records:
+            return self._wait_for(self._no_exits_why()), None
+        # Usually the one that was usable the last time still is.
+        last = self._usable
+        if last is None or not self._part.has(last) or not self._is_usable(last, ""):
+            self._usable = next((record for record in records if self._is_usable(record, "")), None)
+        if self._usable is not None:
+            return None, None
+        why = self._none_usable(Counter(_STATE_WORDS.get(record.state, "unusable") for record in records))
+        seconds = self.health.first_return(records, now)
+        return self._wait_for(why), None if seconds is None else now + seconds
+
+    def _wait_for(self, why: str) -> EgressWait:
+        return EgressWait(stage="", pool=self.name, why=why)
+
+    def _unavailable(self, host: str, now: float) -> EgressUnavailable:
+        wait = self.wait()
+        if wait is not None:
+            seconds = _UNKNOWN_WAIT if wait.until is None else max(_MIN_WAIT, wait.until)
+            if self._part is not None and any(record.state is ExitState.TRIAL for record in self._part.records):
+                seconds = min(seconds, _TRIAL_WAIT)
+            return EgressUnavailable(wait.why, retry_after=seconds)
+        assert self._part is not None
+        blocked = self.health.blocks.get(host, {})
+        counts: Counter[str] = Counter()
+        for record in self._part.records:
+            is_blocked = self._is_usable(record, "") and record.key in blocked
+            counts[f"blocked by {host}" if is_blocked else _STATE_WORDS.get(record.state, "unusable")] += 1
+        first = min((blocked[record.key] for record in self._part.records if record.key in blocked), default=now)
+        return EgressUnavailable(self._none_usable(counts), retry_after=max(_MIN_WAIT, first - now))
+
+    def _none_usable(self, counts: Counter[str]) -> str:
+        total = counts.total()
+        belong = " that this worker has" if total < len(self.health.records) else ""
+        if total == 1:
+            return f"the only {self.one} of {self.name}{belong} is {next(iter(counts))}"
+        if len(counts) == 1:
+            return f"all {total} {self.noun} of {self.name}{belong} are {next(iter(counts))}"
+        states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+        return f"none of the {total} {self.noun} of {self.name}{belong} can be used: {states}"

@@ -54,7 +54,7 @@ _STREAM_BUFFER = 512 << 10
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
 
-class _SendContext:
+class SendContext:
     """Shared by one request and its `_ObservedRequest`; `reused`: its connection had served another request before."""
 
     __slots__ = ("gate", "hop", "pollers", "reused", "route")
@@ -67,7 +67,11 @@ class _SendContext:
         self.reused = False
 
 
-_send_context: ContextVar[_SendContext] = ContextVar("context")
+send_context: ContextVar[SendContext] = ContextVar("context")
+
+
+class FailedTransfer(aiohttp.ClientError):
+    """An error of another client than aiohttp; its text is the cause, without the site."""
 
 
 class _StaleConnection(aiohttp.ClientError):
@@ -78,7 +82,7 @@ class _ObservedRequest(aiohttp.ClientRequest):
     """Calls the gate around sending. aiohttp's tracing costs more and fires before the bytes are written."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        context = _send_context.get()
+        context = send_context.get()
         protocol = conn.protocol
         if protocol is not None and conn.transport is not None:
             poller = context.pollers.get(protocol)
@@ -104,7 +108,7 @@ class _RoutedRequest(_ObservedRequest):
     """A request of an identity. Its connection belongs to its route."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        route = _send_context.get().route
+        route = send_context.get().route
         assert route is not None
         self.route = route
         super().__init__(*arguments, **options)
@@ -188,7 +192,7 @@ class HttpFetcher:
         self._environment = environment
         self._session: aiohttp.ClientSession | None = None
         self._routed_session: aiohttp.ClientSession | None = None
-        self._jars = CookieJars()
+        self.jars = CookieJars()
         self._pollers: _Pollers = WeakKeyDictionary()
         self._evidence = Evidence()
 
@@ -292,12 +296,12 @@ class HttpFetcher:
         """When the request was sent, the response without its body, where it redirects to, if it set cookies, and the
         way it went; None: directly.
         """
-        cookies = "" if jar is None else self._jars.header(jar, chain.target)
+        cookies = "" if jar is None else self.jars.header(jar, chain.target)
         route = None if identity is None and self._environment is None else self._route(chain, identity)
         started, response = await self._request(chain, gate, cookies, buffer, identity, route)
         new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
         if jar is not None and new_cookies:
-            self._jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
+            self.jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
         location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
         return started, response, location, new_cookies, route
 
@@ -329,12 +333,12 @@ class HttpFetcher:
         while True:
             if gate is not None:
                 await gate.before_request(chain.url, chain.hop)
-            context = _SendContext(gate, chain.hop, self._pollers, route)
-            _send_context.set(context)
+            context = SendContext(gate, chain.hop, self._pollers, route)
+            send_context.set(context)
             started = perf_counter()
             try:
                 if route is None:
-                    return started, await self._send(chain, chain.headers, cookies, buffer, self._session)
+                    return started, await self._send(chain, chain.headers, cookies, buffer)
                 headers = chain.headers
                 if identity is not None:
                     headers = _with_headers(headers, await identity.before_request(chain.url, chain.hop))
@@ -368,8 +372,7 @@ class HttpFetcher:
             credentials = basic_credentials(proxy)
             if credentials is not None:
                 headers = _with_headers(headers, {hdrs.PROXY_AUTHORIZATION: credentials})
-        session = self._routed_session or self._open_routed()
-        response = await self._send(chain, headers, cookies, buffer, session)
+        response = await self._send(chain, headers, cookies, buffer)
         if proxy is not None and asks_proxy and _wants_proxy_credentials(response):
             response.close()
             raise ExitFailed(
@@ -380,18 +383,15 @@ class HttpFetcher:
         return response
 
     async def _send(
-        self,
-        chain: RedirectChain,
-        headers: Mapping[str, str],
-        cookies: str,
-        buffer: int,
-        session: aiohttp.ClientSession | None,
+        self, chain: RedirectChain, headers: Mapping[str, str], cookies: str, buffer: int
     ) -> aiohttp.ClientResponse:
         if cookies:
             own = headers.get(hdrs.COOKIE)
             headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
-        if session is None:
-            session = self._open()
+        if send_context.get().route is None:
+            session = self._session or self._open()
+        else:
+            session = self._routed_session or self._open_routed()
         while True:
             try:
                 return await session.request(
@@ -477,7 +477,7 @@ def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
         return Permanent(f"{quoted(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
         return Permanent(f"{site} is not a valid host name")
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
+    if isinstance(getattr(error, "os_error", error), PrivateAddress):
         return Permanent(f"{site} has an address that is not public, which deny_private refuses")
     # A certificate error is a ValueError too, but not an error of the request.
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
@@ -501,6 +501,8 @@ def _cause(error: BaseException) -> str:
             text = "the site stopped answering: no data for too long"
         case aiohttp.ServerDisconnectedError():
             text = "the site closed the connection without an answer"
+        case FailedTransfer():
+            text = str(error)
         case aiohttp.ClientPayloadError():
             text = "the body is not complete: the connection closed early"
         case aiohttp.ClientResponseError():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from http.cookies import Morsel
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
@@ -14,6 +17,7 @@ from yarl import URL
 
 from shoal.errors import Permanent
 from shoal.fetch import urls
+from shoal.fetch.session import Cookie
 from shoal.model.redaction import is_secret_name, without_sent_secrets
 from shoal.model.url_key import quoted
 
@@ -164,6 +168,24 @@ class CookieJars:
 
     def store(self, name: str, url: URL, set_cookies: Sequence[str]) -> None:
         """Store the cookies of a response from this URL."""
+        self._open(name).update_cookies_from_headers(set_cookies, url)
+
+    def export(self, name: str) -> tuple[Cookie, ...]:
+        """All cookies of a jar that have not expired."""
+        jar = self._jars.get(name)
+        return () if jar is None else tuple(_exported(jar, morsel) for morsel in jar)
+
+    def load(self, name: str, cookies: Iterable[Cookie]) -> None:
+        """Fill a jar with these cookies, in place of what it has."""
+        self.drop(name)
+        jar = self._open(name)
+        for cookie in cookies:
+            _add_cookie(jar, cookie)
+
+    def drop(self, name: str) -> None:
+        self._jars.pop(name, None)
+
+    def _open(self, name: str) -> CookieJar:
         jar = self._jars.get(name)
         if jar is None:
             # "unsafe" allows cookies of hosts that are IP addresses, as browsers do.
@@ -171,4 +193,39 @@ class CookieJars:
             if len(self._jars) > self._limit:
                 self._jars.popitem(last=False)
         self._jars.move_to_end(name)
-        jar.update_cookies_from_headers(set_cookies, url)
+        return jar
+
+
+def _exported(jar: CookieJar, morsel: Morsel[str]) -> Cookie:
+    name, domain, path = morsel.key, morsel["domain"], morsel["path"] or "/"
+    # Versions of aiohttp differ in whether a path ends with a slash here, and belongs to a host's own cookie.
+    paths = (path, path.rstrip("/"))
+    host_only: Collection[tuple[str, ...]] = jar._host_only_cookies
+    is_host_only = (domain, name) in host_only or any((domain, each, name) in host_only for each in paths)
+    expires = next((when for each in paths if (when := jar._expirations.get((domain, each, name))) is not None), -1)
+    return Cookie(
+        name=name,
+        value=morsel.coded_value,
+        domain=domain if is_host_only else f".{domain}",
+        path=path,
+        expires=int(expires),
+        secure=bool(morsel["secure"]),
+        httpOnly=bool(morsel["httponly"]),
+        sameSite=morsel["samesite"].capitalize() or "Lax",
+    )
+
+
+def _add_cookie(jar: CookieJar, cookie: Cookie) -> None:
+    """Add a cookie by the header that a site would have sent; an invalid one is left out."""
+    host = cookie.domain.removeprefix(".")
+    parts = [f"{cookie.name}={cookie.value}", f"Path={cookie.path}"]
+    if host != cookie.domain:
+        parts.append(f"Domain={host}")
+    if cookie.expires >= 0:
+        parts.append(f"Expires={formatdate(cookie.expires, usegmt=True)}")
+    parts += [word for word, given in (("Secure", cookie.secure), ("HttpOnly", cookie.httpOnly)) if given]
+    if cookie.sameSite:
+        parts.append(f"SameSite={cookie.sameSite}")
+    with suppress(ValueError):  # a host that no URL can have
+        url = URL.build(scheme="https", host=host, path="/")
+        jar.update_cookies_from_headers(["; ".join(parts)], url)

@@ -21,6 +21,7 @@ from shoal.fetch.body import too_large_error
 from shoal.fetch.classify import classify_page
 from shoal.fetch.memory import reserve_page_memory
 from shoal.fetch.page import Page
+from shoal.fetch.session import jars_of
 from shoal.model.redaction import without_sent_secrets
 from shoal.model.url_key import key_hash, url_key
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from shoal.fetch.page import Fetcher, Identity, Request, RequestGate, ResponseStream
+    from shoal.fetch.redirects import CookieJars
 
 _FORMAT = 1
 # Twice as fast as the default, for bodies a tenth larger.
@@ -148,6 +150,10 @@ class StoringFetcher:
         self._fetcher = fetcher
         self._store = store
 
+    @property
+    def jars(self) -> CookieJars | None:
+        return jars_of(self._fetcher)
+
     async def fetch(
         self,
         request: Request,
@@ -239,7 +245,7 @@ class StoreOnlyFetcher:
 
 
 def _is_plain_get(request: Request) -> bool:
-    if request.method.upper() != "GET" or request.body is not None or request.truncate:
+    if request.method.upper() != "GET" or request.body is not None or request.truncate or request.private:
         return False
     headers = CIMultiDict(request.headers) if request.headers else {}
     return not any(name in headers for name in _OWN_CONDITIONS)

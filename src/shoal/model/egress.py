@@ -125,9 +125,17 @@ class ExitReport(msgspec.Struct, frozen=True, kw_only=True):
     trial: bool = False
     hosts: tuple[HostReport, ...] = ()
 
+    @property
+    def answered(self) -> int:
+        """How often a host answered, with a block or without: so often the way worked."""
+        return self.succeeded + sum(host.succeeded + host.blocked for host in self.hosts)
+
 
 class ExitHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """An exit's state that workers need. `until`: seconds until it changes; None: until an operator changes it."""
+    """An exit's state that workers need. `until`: seconds until it changes; None: until an operator changes it.
+
+    In the state TRIAL these are the seconds that another worker has for its trial; 0: nobody tries it.
+    """
 
     key: str
     state: ExitState
@@ -144,8 +152,8 @@ class ExitBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in a pool. `at`: the ledger's clock, to ask from there the next time. `members`: the ids of the
-    workers that use the pool, sorted.
+    """What changed in a pool. `at`: the time of the last change, to ask from there the next time. `members`: the ids of
+    the workers that use the pool, sorted.
     """
 
     at: float
@@ -193,7 +201,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool in the ledger: its exits by state (only listed ones), and how many workers use it.
 
     `first_back`: seconds until the first banned or resting exit comes back. `budgets`: summed over its exits, by
-    resource.
+    resource; `reset_seconds` until all are full again.
     """
 
     pool: str
@@ -209,16 +217,20 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget of calls of one kind (`resource`). `left` includes what workers have taken ahead and not yet spent.
+    """A budget of calls of one kind (`resource`). `left` includes what workers have taken ahead and not yet spent;
+    `free` does not.
 
-    `reset_seconds`: until it is full again; None when it is full. `from_site`: the site told these numbers.
+    `reset_seconds`: until it is full again; None when it is full. `from_site`: the site told these numbers. `resting`:
+    the site asked for a pause, which ends after `reset_seconds`.
     """
 
     resource: str
     capacity: int
     left: int
+    free: int = 0
     reset_seconds: float | None = None
     from_site: bool = False
+    resting: bool = False
 
 
 class BudgetPolicy(msgspec.Struct, frozen=True):
@@ -228,25 +240,79 @@ class BudgetPolicy(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class BudgetKey(msgspec.Struct, frozen=True):
+    """Which budget: of an exit (`key`) and a kind of call. An empty resource stands for all of the exit."""
+
+    pool: str
+    key: str
+    resource: str
+
+
 class BudgetGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that a worker may make within `seconds`; with 0 calls, `seconds` until it is worth asking again.
 
-    `grant`: the id by which the worker spends and returns them.
+    `left`: what others can still take; None when nobody has said how large the budget is. `at`: the ledger's clock.
+    `resting`: there are no calls because the site asked for a pause.
     """
 
-    grant: int = 0
     calls: int = 0
     seconds: float = 0.0
+    left: int | None = None
+    at: float = 0.0
+    resting: bool = False
+
+
+class GrantUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a grant. `made`: no more calls of it were made, or ever will be; the others return to the budget.
+
+    `answered`: for each call that was made, when its answer was there, by the ledger's clock and rather too late. None:
+    some calls have no answer yet.
+    """
+
+    grant: int
+    made: int
+    answered: tuple[float, ...] | None = None
+
+
+class GrantRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls to take ahead, to be made within at most so many seconds. `grant`: a random id of the caller's.
+
+    `policy`: None when nobody has said how large the budget is.
+    """
+
+    grant: int
+    calls: int
+    seconds: float
+    policy: BudgetPolicy | None = None
 
 
 class SiteBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site said about a budget in a response. None: it did not say. `retry_after`: it asked to wait so long."""
+    """What a site said about a budget in a response. None: it did not say. `retry_after`: it asked to wait so long.
+
+    The reset is at most `reset_slack` seconds earlier than `reset_seconds` says, and never later.
+    """
 
     remaining: int | None = None
     limit: int | None = None
     reset_seconds: float | None = None
+    reset_slack: float = 0.0
     retry_after: float | None = None
     resource: str | None = None
+
+
+class BudgetCorrection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site said in the response to a request, in times of the ledger's clock.
+
+    `sent_at`: the request left after this. The window ends between `reset_from` and `reset_at`. `rests_until`: the site
+    asked for a pause until then.
+    """
+
+    sent_at: float
+    remaining: int | None = None
+    limit: int | None = None
+    reset_at: float | None = None
+    reset_from: float | None = None
+    rests_until: float | None = None
 
 
 class SharedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +321,15 @@ class SharedSession(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     age: float
     content: bytes
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in the ledger. `age`: seconds since it began."""
+
+    scraper: str
+    identity: str
+    version: int
+    age: float
 
 
 class EgressWait(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,8 +52,11 @@ _HEADER = re.compile(
     r"([^\r\n\"']+)",
     re.IGNORECASE,
 )
-# Secrets that were put into requests, and how they look in a URL; longest first.
+# Secrets that were put into requests, and how they look in a URL; longest first. With many of them a text is searched
+# for their beginnings instead of for each.
 _sent: list[str] = []
+_sent_by_beginning: dict[str, list[str]] = {}
+_FEW = 50
 _QUERY_SAFE = "/?:@!$'()*,;"
 _BEARER = re.compile(r"\b(bearer|basic)(\s+)(?=[A-Za-z._~+/=-]*\d|[A-Za-z0-9._~+/=-]{20})[A-Za-z0-9._~+/=-]{8,}", re.I)
 
@@ -74,19 +77,31 @@ def is_secret_name(name: str, *, bare_key: bool = False) -> bool:
     return (bare_key and words == ["key"]) or any(word in _SECRET_KEYS for word in words[: words.index("key")])
 
 
-def hide_everywhere(secret: str) -> None:
-    """Redact a secret from now on, whoever prints or stores a text: it is about to be put into a request."""
-    if len(secret) >= MIN_SECRET_LENGTH and secret not in _sent:
-        # Libraries differ in what they escape in a query.
-        forms = {*_sent, secret, *(quote(secret, safe=safe) for safe in ("", "/", _QUERY_SAFE)), quote_plus(secret)}
+def hide_everywhere(*secrets: str) -> None:
+    """Redact secrets from now on, whoever prints or stores a text: they are about to be put into requests."""
+    forms = set(_sent)
+    for secret in secrets:
+        if len(secret) >= MIN_SECRET_LENGTH and secret not in forms:
+            # Libraries differ in what they escape in a query.
+            forms |= {secret, *(quote(secret, safe=safe) for safe in ("", "/", _QUERY_SAFE)), quote_plus(secret)}
+    if len(forms) > len(_sent):
         _sent[:] = sorted(forms, key=len, reverse=True)
+        _sent_by_beginning.clear()
+        for form in _sent:
+            _sent_by_beginning.setdefault(form[:MIN_SECRET_LENGTH], []).append(form)
 
 
 def without_sent_secrets(text: str) -> str:
     """A text, such as the URL of a request, without the secrets that were put into it by name; the rest as it is."""
-    for secret in tuple(_sent):
+    for secret in tuple(_sent) if len(_sent) <= _FEW else _secrets_in(text):
         text = text.replace(secret, HIDDEN)
     return text
+
+
+def _secrets_in(text: str) -> list[str]:
+    beginnings = {text[at : at + MIN_SECRET_LENGTH] for at in range(len(text) - MIN_SECRET_LENGTH + 1)}
+    found = beginnings & _sent_by_beginning.keys()
+    return sorted((form for each in found for form in _sent_by_beginning[each] if form in text), key=len, reverse=True)
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:

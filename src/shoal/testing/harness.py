@@ -32,6 +32,8 @@ ROLES = (
     "changes",
     "workers",
     "lanes",
+    "exits",
+    "budgets",
     "settings",
     "steering",
     "reads",

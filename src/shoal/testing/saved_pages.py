@@ -22,6 +22,7 @@ from multidict import CIMultiDict
 
 from shoal.errors import InvalidItem, NotFound, UsageError
 from shoal.fetch.page import Page
+from shoal.fetch.session import jars_of
 from shoal.model.redaction import HIDDEN, is_secret_name, redacted
 from shoal.model.url_key import url_key
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from shoal.define.stage import AnyStage
     from shoal.fetch.page import Fetcher, Identity, Request, RequestGate, ResponseStream
+    from shoal.fetch.redirects import CookieJars
     from shoal.model.outcome import FinishedAttempt
 
 SUFFIX = ".http"
@@ -120,11 +122,15 @@ def find_page(name: str, folders: list[Path], *, url: str | None = None) -> Page
 
 
 class RecordingFetcher:
-    """Passes requests on, and keeps the pages that come back in `fetched`, but for robots.txt and downloads."""
+    """Passes requests on, and keeps the pages that come back in `fetched`, but for robots.txt, logins and downloads."""
 
     def __init__(self, fetcher: Fetcher, fetched: list[Page]) -> None:
         self._fetcher = fetcher
         self._fetched = fetched
+
+    @property
+    def jars(self) -> CookieJars | None:
+        return jars_of(self._fetcher)
 
     async def fetch(
         self,
@@ -136,7 +142,7 @@ class RecordingFetcher:
         identity: Identity | None = None,
     ) -> Page:
         page = await self._fetcher.fetch(request, gate=gate, jar=jar, max_body=max_body, identity=identity)
-        if urlsplit(request.url).path != "/robots.txt":
+        if urlsplit(request.url).path != "/robots.txt" and not request.private:
             self._fetched.append(page)
         return page
 

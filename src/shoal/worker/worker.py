@@ -131,8 +131,7 @@ class Worker:
             self._watchdog.stop()
 
     async def _work(self, began: float) -> WorkSummary:
-        if self._egress is not None:
-            await self._egress.start()
+        await self._attempts.start()
         await self._registration.register()
         self._heartbeat.start()
         if self._egress is not None:

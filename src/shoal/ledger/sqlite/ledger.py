@@ -12,12 +12,14 @@ from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.sqlite.backup import Progress, back_up
+from shoal.ledger.sqlite.budgets import SqliteBudgets
 from shoal.ledger.sqlite.changes import SqliteChanges
 from shoal.ledger.sqlite.claims import SqliteClaims, SqliteWorkers
 from shoal.ledger.sqlite.commits import SqliteCommits
 from shoal.ledger.sqlite.connection import SqliteClock
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import no_space_message
+from shoal.ledger.sqlite.exits import SqliteExits
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
 from shoal.ledger.sqlite.runs import SqliteBulk, SqliteRuns
@@ -55,6 +57,8 @@ class SqliteLedger:
         self.changes = SqliteChanges(db, sql, catalog)
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
+        self.budgets = SqliteBudgets(db, sql)
+        self.exits = SqliteExits(db, sql, catalog, self.budgets)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)

@@ -15,6 +15,7 @@ from shoal.ledger.runs import BaseBulk
 from shoal.ledger.sqlite.claims import PROMOTE_BATCH, promote_due
 from shoal.ledger.sqlite.connection import MICRO, Transaction, json_text
 from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.exits import tidy_exits
 from shoal.ledger.sqlite.integrity import check_content
 from shoal.ledger.sqlite.moves import admit_to, declare_lost, rescue
 from shoal.ledger.sqlite.runs import update_idle_runs
@@ -30,6 +31,7 @@ TIDY_BATCH = 1_000
 BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
 LOCK_RETENTION_DAYS = 400
+BUDGET_RETENTION_SECONDS = 32 * 86_400
 
 
 class SqliteUpkeep(BaseUpkeep):
@@ -140,7 +142,10 @@ def _tidy(tx: Transaction) -> bool:
     """Delete some old rows; False when none are left."""
     tx.run("tidy_locks", tx.now - LOCK_RETENTION_DAYS * 24 * 3_600 * MICRO)
     tx.run("recheck_lane_slots")
-    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
+    tx.run("tidy_grants", tx.now / MICRO, TIDY_BATCH)
+    tx.run("tidy_budgets", tx.now / MICRO - BUDGET_RETENTION_SECONDS)
+    more = tidy_exits(tx, TIDY_BATCH)
+    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH or more
 
 
 def finish_runs(tx: Transaction) -> tuple[str, ...]:

@@ -32,9 +32,20 @@ old_locks as (
     delete from shoal.lock x where x.ctid = any (array(
         select y.ctid from shoal.lock y where y.finished_at < shoal.clock() - interval '400 days' limit $1))
     returning 1
+),
+old_grants as (
+    delete from shoal.budget_grant x where x.id = any (array(
+        select g.id from shoal.budget b join shoal.budget_grant g on g.budget = b.id
+        where g.ends_at <= shoal.budget_since(b, extract(epoch from shoal.clock())::float8) limit $1))
+    returning 1
+),
+old_budgets as (
+    delete from shoal.budget b where b.used_at < extract(epoch from shoal.clock()) - 32 * 86400
+        and not exists (select 1 from shoal.budget_grant g where g.budget = b.id)
 )
 select greatest((select count(*) from old_receipts), (select count(*) from old_claims),
-                (select count(*) from old_minutes), (select count(*) from old_locks))
+                (select count(*) from old_minutes), (select count(*) from old_locks),
+                (select count(*) from old_grants))
 
 -- name: next_due
 -- Only the first delayed items are read: when none of them is in this scope, no item in it is due before the last of

@@ -1,0 +1,494 @@
+"""The tor that circuits go through: one that this process starts and owns, or one that somebody else runs.
+
+A managed tor lies below a small shell, which holds a pipe from this process. When the pipe closes, however this process
+ended, the shell kills tor and removes its folder. Should the shell be gone too, tor ends by itself, because its
+controller's connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from shoal.errors import UsageError
+from shoal.model.log import Log
+
+PROGRAM_VARIABLE = "SHOAL_TOR"
+INSTALL_REMEDY = "Install it (apt install tor), name the program by SHOAL_TOR, or use another's tor by socks ="
+MIN_BACKOFF, MAX_BACKOFF = 1.0, 60.0
+# After so long a tor that ends is started again at once.
+STABLE_SECONDS = 60.0
+# A busy machine is slow, and a tor that does not answer for so long is of no use.
+ANSWER_SECONDS = 60.0
+CHECK_SECONDS = 15.0
+# Of another's tor that does not answer.
+MIN_CHECK_SECONDS, MAX_CHECK_SECONDS = 0.5, 10.0
+_CONNECT_SECONDS = 10.0
+_FOLDER_PREFIX = "shoal-tor-"
+# Left behind only if both this process and the shell were killed; a folder this young may not have its lock yet.
+_STALE_SECONDS = 60.0
+_PATH = ":/usr/sbin:/usr/local/sbin"
+# Reads "keep" before tor is started again on the same data; the end of input means that this process has ended.
+_SHELL = """
+folder=$1; shift
+"$@" </dev/null &
+tor=$!
+exec >/dev/null 2>&1
+read -r word
+kill -9 "$tor"
+wait "$tor"
+[ "$word" = keep ] || rm -rf -- "$folder"
+"""
+_FIELD = re.compile(r'(\w+)=(?:"((?:[^"\\]|\\.)*)"|(\S*))')
+_LOG_LINE = re.compile(r"\[(debug|info|notice|warn|err)\] (.*)")
+
+
+class TorTrouble(msgspec.Struct, frozen=True):
+    """Why tor cannot be used: a clause such as "tor is bootstrapping: 45 % (...)", and since when, by monotonic()."""
+
+    why: str
+    since: float
+
+
+class Tor:
+    """A tor with a SOCKS port. `generation` changes when it was started anew and has lost its circuits.
+
+    `address`: host and port, while they are known. `trouble`: None while circuits can be had.
+    """
+
+    def __init__(self, log: Log, *, address: tuple[str, int] | None = None, trouble: str | None = None) -> None:
+        self.address = address
+        self.generation = 0
+        self.trouble = None if trouble is None else TorTrouble(trouble, time.monotonic())
+        self._log = log
+        self._usable = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to start or to check it. Raises UsageError for one that can never work."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """A request failed on its way: find out soon whether tor is the reason."""
+
+    async def wait_until_usable(self, seconds: float) -> None:
+        """Wait until there is no trouble, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._usable.wait()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def _set_trouble(self, why: str | None) -> None:
+        """None: there is none any more. It began when there was none before."""
+        if why is None:
+            self.trouble = None
+            self._usable.set()
+        else:
+            self.trouble = TorTrouble(why, time.monotonic() if self.trouble is None else self.trouble.since)
+            self._usable.clear()
+
+
+def find_tor(environment: Mapping[str, str]) -> Path:
+    """The program: SHOAL_TOR, or `tor` in the PATH. Raises UsageError."""
+    given = environment.get(PROGRAM_VARIABLE)
+    found = shutil.which(given or "tor", path=environment.get("PATH", os.defpath) + _PATH)
+    if found is None:
+        what = f"{PROGRAM_VARIABLE} names {given}, which is no program" if given else "There is no tor on this machine"
+        raise UsageError(f"{what}.", remedy=f"{INSTALL_REMEDY}.")
+    return Path(found)
+
+
+class ManagedTor(Tor):
+    """A tor of this process, in a private folder that goes with it. Started again, after a pause, when it ends."""
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        torrc: Path | None,
+        circuit_seconds: float,
+        environment: Mapping[str, str],
+    ) -> None:
+        """`torrc`: further options of tor. `circuit_seconds`: how long a circuit is meant to be used."""
+        super().__init__(log, trouble="tor is starting")
+        self._torrc = torrc
+        self._circuit_seconds = circuit_seconds
+        self._environment = environment
+        self._program = Path("tor")
+        self._folder: Path | None = None
+        self._lock = -1
+        self._shell: asyncio.Task[asyncio.subprocess.Process] | None = None
+        self._control: TorControl | None = None
+        self._said: deque[str] = deque(maxlen=5)
+        self._bootstrap = (0, "")
+        self._problem = ""
+        self._has_circuit = False
+
+    async def start(self) -> None:
+        if self._torrc is not None and not self._torrc.is_file():
+            raise UsageError(f"There is no file {self._torrc}, which torrc names.", remedy="Correct the path.")
+        self._program = find_tor(self._environment)
+        await asyncio.to_thread(_remove_stale_folders)
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+        self._lock = _lock_folder(self._folder)
+        try:
+            self._write_torrc(self._folder)
+            await self._verify()
+        except BaseException:
+            await self.close()
+            raise
+        self._task = asyncio.create_task(self._run(), name="shoal-tor")
+
+    async def close(self) -> None:
+        await super().close()
+        await self._end(keep=False)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _write_torrc(self, folder: Path) -> None:
+        """What Shoal needs; it outranks the author's file, which tor reads as the defaults."""
+        options = {
+            "DataDirectory": _quoted(folder / "data"),
+            "ClientOnly": "1",
+            "RunAsDaemon": "0",
+            "AvoidDiskWrites": "1",
+            "Log": "notice stdout",
+            "SocksPort": "127.0.0.1:auto IsolateSOCKSAuth KeepAliveIsolateSOCKSAuth ExtendedErrors",
+            # A circuit ends when Shoal takes a new user name, not before.
+            "MaxCircuitDirtiness": str(max(600, round(2 * self._circuit_seconds))),
+            "ControlPort": "127.0.0.1:auto",
+            "ControlPortWriteToFile": _quoted(folder / "control-port"),
+            "CookieAuthentication": "1",
+            "CookieAuthFile": _quoted(folder / "cookie"),
+            "__OwningControllerProcess": str(os.getpid()),
+        }
+        (folder / "data").mkdir(mode=0o700)
+        (folder / "torrc").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
+        (folder / "defaults").write_bytes(b"" if self._torrc is None else self._torrc.read_bytes())
+
+    @property
+    def _command(self) -> list[str]:
+        assert self._folder is not None
+        return [
+            str(self._program),
+            "--defaults-torrc",
+            str(self._folder / "defaults"),
+            "-f",
+            str(self._folder / "torrc"),
+        ]
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """No secrets of ours for tor, nor for transports that it starts."""
+        return {name: self._environment[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in self._environment}
+
+    async def _verify(self) -> None:
+        """Raises UsageError for options that tor refuses."""
+        checking = await asyncio.create_subprocess_exec(
+            *self._command,
+            "--verify-config",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._variables,
+        )
+        said = (await checking.communicate())[0].decode(errors="replace")
+        if checking.returncode != 0:
+            lines = [found[2] for found in _LOG_LINE.finditer(said) if found[1] in ("warn", "err")]
+            reason = next((line for line in lines if "config" in line), lines[-1] if lines else said.strip()[-500:])
+            where = self._torrc or self._program
+            raise UsageError(f"tor refuses to start: {reason}", remedy=f"Correct {where}.")
+
+    async def _run(self) -> None:
+        """Keep a tor running."""
+        backoff = MIN_BACKOFF
+        while True:
+            began = time.monotonic()
+            try:
+                why = await self._run_once()
+            except (OSError, EOFError, TimeoutError, ValueError) as error:
+                why = f"it did not start ({str(error) or type(error).__name__})"
+            self.address, self._has_circuit, self._bootstrap, self._problem = None, False, (0, ""), ""
+            backoff = MIN_BACKOFF if time.monotonic() - began > STABLE_SECONDS else min(backoff * 2, MAX_BACKOFF)
+            self._set_trouble(f"tor ended and is started again ({why})")
+            self._log.warning("tor ended", why=why, said=list(self._said), again_in=backoff)
+            await self._end(keep=True)
+            await asyncio.sleep(backoff)
+
+    async def _run_once(self) -> str:
+        """Start tor, and follow it to its end; why it ended."""
+        assert self._folder is not None
+        port_file = self._folder / "control-port"
+        port_file.unlink(missing_ok=True)
+        self._said.clear()
+        # Never cancelled half-way: the shell would be killed before it could end tor.
+        self._shell = asyncio.create_task(self._start_shell())
+        shell = await asyncio.shield(self._shell)
+        assert shell.stdout is not None
+        reading = asyncio.create_task(self._read_log(shell.stdout))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not port_file.exists() and not reading.done():
+                    await asyncio.wait((reading,), timeout=0.02)
+                if reading.done():
+                    return self._said[-1] if self._said else "it said nothing"
+                await self._take_control(port_file.read_text(), (self._folder / "cookie").read_bytes())
+            assert self._control is not None
+            while not reading.done():
+                await asyncio.wait((reading, self._control.ended), timeout=CHECK_SECONDS, return_when="FIRST_COMPLETED")
+                if self._control.ended.done():
+                    break
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._control.ask("GETINFO version")
+            return "its process ended"
+        except TimeoutError:
+            return f"it did not answer for {ANSWER_SECONDS:g} s"
+        finally:
+            reading.cancel()
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+
+    async def _start_shell(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *("sh", "-c", _SHELL, "sh", str(self._folder)),
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._variables,
+            start_new_session=True,
+        )
+
+    async def _take_control(self, port_line: str, cookie: bytes) -> None:
+        host, _, port = port_line.strip().removeprefix("PORT=").rpartition(":")
+        control = self._control = await TorControl.connect(host, int(port), self._on_event)
+        await control.ask(f"AUTHENTICATE {cookie.hex()}")
+        await control.ask("TAKEOWNERSHIP")
+        await control.ask("SETEVENTS STATUS_CLIENT")
+        (listener,) = await control.ask("GETINFO net/listeners/socks")
+        socks_host, _, socks_port = listener.partition('="')[2].partition('"')[0].rpartition(":")
+        (phase,) = await control.ask("GETINFO status/bootstrap-phase")
+        (established,) = await control.ask("GETINFO status/circuit-established")
+        self.generation += 1
+        self.address = (socks_host, int(socks_port))
+        self._has_circuit = established.endswith("=1")
+        self._on_event("STATUS_CLIENT " + phase.partition("=")[2])
+
+    def _on_event(self, event: str) -> None:
+        words = event.split(" ", 3)
+        action = words[2] if len(words) > 2 else ""
+        fields = {name: quoted or plain for name, quoted, plain in _FIELD.findall(event)}
+        if action == "BOOTSTRAP":
+            before, self._bootstrap = self._bootstrap, (int(fields.get("PROGRESS", 0)), fields.get("SUMMARY", ""))
+            if self._bootstrap != before:
+                self._log.info("tor is bootstrapping", percent=self._bootstrap[0], phase=self._bootstrap[1])
+            self._problem = fields.get("WARNING", "")
+        elif action in ("CIRCUIT_ESTABLISHED", "CIRCUIT_NOT_ESTABLISHED"):
+            self._has_circuit = action == "CIRCUIT_ESTABLISHED"
+            self._log.info("tor has circuits" if self._has_circuit else "tor has no circuit", why=fields.get("REASON"))
+        percent, phase = self._bootstrap
+        if percent < 100:
+            problem = f"; {self._problem}" if self._problem else ""
+            self._set_trouble(f"tor is bootstrapping: {percent} % ({phase.lower()}){problem}")
+        elif not self._has_circuit:
+            self._set_trouble("tor has no circuit")
+        else:
+            self._set_trouble(None)
+
+    async def _read_log(self, stream: asyncio.StreamReader) -> None:
+        with suppress(ValueError):  # a line without end
+            while line := await stream.readline():
+                found = _LOG_LINE.search(line.decode(errors="replace"))
+                if found is not None and found[1] in ("warn", "err"):
+                    self._said.append(found[2].strip())
+                    self._log.debug("tor says", line=found[2].strip())
+
+    async def _end(self, *, keep: bool) -> None:
+        """End tor. `keep`: its folder stays for the next one."""
+        starting, self._shell = self._shell, None
+        if starting is None:
+            return
+        try:
+            shell = await starting
+        except OSError:
+            return
+        assert shell.stdin is not None
+        with suppress(OSError):
+            if keep:
+                shell.stdin.write(b"keep\n")
+            shell.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await shell.wait()
+
+
+class TorControl:
+    """A control connection: commands are answered in order, events come in between."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_event: Callable[[str], None]
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._on_event = on_event
+        self._asked: deque[asyncio.Future[list[str]]] = deque()
+        self.ended = asyncio.create_task(self._read())
+
+    @classmethod
+    async def connect(cls, host: str, port: int, on_event: Callable[[str], None]) -> TorControl:
+        return cls(*await asyncio.open_connection(host, port), on_event)
+
+    async def ask(self, command: str) -> list[str]:
+        """The lines of the reply without their codes and without the final OK.
+
+        Raises ValueError for a refusal, EOFError when tor has ended.
+        """
+        if self.ended.done():
+            raise EOFError("tor closed its control connection")
+        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self._writer.write(f"{command}\r\n".encode())
+        lines = await answer
+        if not lines[-1].startswith("250"):
+            raise ValueError(f"tor refused {command.partition(' ')[0]}: {lines[-1][4:]}")
+        return [line[4:] for line in lines[:-1]]
+
+    def close(self) -> None:
+        self.ended.cancel()
+        self._writer.close()
+
+    async def _read(self) -> None:
+        """Until the connection ends."""
+        lines: list[str] = []
+        try:
+            while raw := await self._reader.readline():
+                line = raw.decode(errors="replace").rstrip("\r\n")
+                lines.append(line)
+                if line[3:4] == "+":
+                    while (await self._reader.readline()).rstrip(b"\r\n") not in (b".", b""):
+                        pass
+                if line[3:4] != " ":
+                    continue
+                if line.startswith("650"):
+                    self._on_event(lines[0][4:])
+                elif self._asked:
+                    answer = self._asked.popleft()
+                    if not answer.done():
+                        answer.set_result(lines)
+                lines = []
+        except OSError:
+            pass
+        finally:
+            for answer in self._asked:
+                if not answer.done():
+                    answer.set_exception(EOFError("tor closed its control connection"))
+
+
+class ExternalTor(Tor):
+    """A tor that somebody else runs. It is asked now and then whether it answers; no circuit is built for that."""
+
+    def __init__(self, host: str, port: int, log: Log) -> None:
+        super().__init__(log, address=(host, port))
+        self._suspected = asyncio.Event()
+
+    async def start(self) -> None:
+        await self._check_now()
+        self._task = asyncio.create_task(self._run(), name="shoal-tor")
+
+    def check(self) -> None:
+        self._suspected.set()
+
+    async def _run(self) -> None:
+        pause = MIN_CHECK_SECONDS
+        while True:
+            if self.trouble is None:
+                pause = MIN_CHECK_SECONDS
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._suspected.wait()
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, MAX_CHECK_SECONDS)
+            self._suspected.clear()
+            await self._check_now()
+
+    async def _check_now(self) -> None:
+        assert self.address is not None
+        host, port = self.address
+        problem = await socks_problem(host, port)
+        if problem is None:
+            if self.trouble is not None:
+                self._log.info("tor answers again", at=f"{host}:{port}")
+            self._set_trouble(None)
+            return
+        if self.trouble is None:
+            self._log.warning("tor does not answer", at=f"{host}:{port}", why=problem)
+        self._set_trouble(f"tor at {host}:{port} does not answer: {problem}")
+
+
+async def socks_problem(host: str, port: int) -> str | None:
+    """Why there is no SOCKS proxy with user names at an address; None when there is one."""
+    writer = None
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"\x05\x01\x02")
+            answer = await reader.readexactly(2)
+    except TimeoutError:
+        return f"it is silent for {_CONNECT_SECONDS:g} s"
+    except asyncio.IncompleteReadError:
+        return "it closes the connection"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    finally:
+        if writer is not None:
+            writer.close()
+    if answer[:1] != b"\x05":
+        return "what answers there is no SOCKS proxy"
+    return None if answer == b"\x05\x02" else "it takes no user names, by which circuits are told apart"
+
+
+def _quoted(path: Path) -> str:
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _lock_folder(folder: Path) -> int:
+    """Shows others that this process uses the folder; the system ends the lock with the process."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _remove_stale_folders() -> None:
+    """Remove what processes left behind that were killed together with their shells."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            facts = folder.lstat()
+            if facts.st_uid != os.getuid() or time.time() - facts.st_mtime < _STALE_SECONDS:
+                continue
+            descriptor = _lock_folder(folder)
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)

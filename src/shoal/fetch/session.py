@@ -1,0 +1,83 @@
+"""A session at a site as it is kept: its cookies, the storage of a browser, and headers that its login returned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import msgspec
+
+from shoal.model.redaction import hide_everywhere
+
+if TYPE_CHECKING:
+    from shoal.fetch.redirects import CookieJars
+
+_FORMAT = 1
+
+
+class Cookie(msgspec.Struct, frozen=True, kw_only=True):
+    """A cookie, in the form that browsers export.
+
+    `domain`: with a dot in front for a cookie that subdomains get too. `expires`: seconds since 1970; -1 for a cookie
+    that ends with the session.
+    """
+
+    name: str
+    value: str
+    domain: str
+    path: str = "/"
+    expires: float = -1
+    secure: bool = False
+    httpOnly: bool = False
+    sameSite: str = "Lax"
+
+    def __repr__(self) -> str:
+        return f"Cookie({self.name} of {self.domain})"
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes an identity known to a site. `origins`: the storage of a browser by origin. `at`: when it began, in
+    seconds since 1970. Its values are secrets.
+    """
+
+    shoal_session: int = _FORMAT
+    at: float = 0.0
+    cookies: tuple[Cookie, ...] = ()
+    headers: dict[str, str] = {}
+    origins: list[dict[str, Any]] = []
+
+    def __repr__(self) -> str:
+        return f"SessionState({len(self.cookies)} cookies)"
+
+    def encode(self) -> bytes:
+        return _encode(self)
+
+    def hide_headers(self) -> None:
+        """Redact the values of its headers wherever this process writes text: they are keys of the site."""
+        for value in self.headers.values():
+            hide_everywhere(value.split()[-1] if value.split() else "")
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(SessionState)
+
+
+def decode_session(content: bytes) -> SessionState | None:
+    """The session; None for what is none, or has the format of another version."""
+    try:
+        state = _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return state if state.shoal_session == _FORMAT else None
+
+
+@runtime_checkable
+class KeepsCookies(Protocol):
+    """A fetcher whose cookie jars can be read and filled."""
+
+    @property
+    def jars(self) -> CookieJars | None: ...
+
+
+def jars_of(fetcher: object) -> CookieJars | None:
+    """The cookie jars of a fetcher; None for one without."""
+    return fetcher.jars if isinstance(fetcher, KeepsCookies) else None
