@@ -298,6 +298,8 @@ class AttemptRunner:
             policy=policy.retry,
             rng=self._rng,
         )
+        if isinstance(ended, EgressUnavailable):
+            decision = msgspec.structs.replace(decision, kind=DecisionKind.EGRESS)
         detail = {**(_failure_detail(page, self._scraper.secrets) or {}), **ended.detail} or None
         return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=time.monotonic() - began, detail=detail)
 
