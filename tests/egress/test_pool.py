@@ -477,3 +477,20 @@ async def test_the_speed_of_an_exit_is_measured_from_its_requests(fleet: Fleet) 
     assert identity.recently_good
     fleet.clock.now += 61
     assert not identity.recently_good
+
+
+async def test_bans_are_logged_once_and_summed_up_when_there_are_many(fleet: Fleet) -> None:
+    pool = await fleet.pool()
+    key = next(iter(pool.health.records))
+    for _ in range(2):
+        pool.health.fail(key, "refused", fleet.clock())
+    for _ in range(3):
+        await fleet.sync(pool)
+    [(event, fields)] = fleet.log.warnings
+    assert (event, fields["exit"], fields["seconds"]) == ("proxy banned", "http://192.0.2.1:80", 60)
+    fleet.write(*range(1, 21))
+    other = await fleet.pool("w2")
+    fleet.log.warnings.clear()
+    fail_all(other)
+    await fleet.sync(other, "w2")
+    assert fleet.log.warnings == [("proxies banned", {"count": 19})]
