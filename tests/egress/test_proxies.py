@@ -30,6 +30,7 @@ from shoal.wiring import build_worker, ledger_context
 from shoal.worker.state import WorkerOptions, WorkSummary
 from tests.support import MissingPartError, missing
 from tests.support.faulty_proxy import FaultyProxy
+from tests.support.limiting_site import LimitedVisit, LimitingSite
 from tests.support.proxies import MicroSocks, MicroSocksGroup, Squid, TinyProxy
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
@@ -256,6 +257,25 @@ async def test_a_site_that_limits_each_address_gives_as_much_as_there_are_addres
     # One more is too much for every address.
     summary = await fleet.run(shop(), site.urls(1, "more"), concurrency=3)
     assert (summary.done, summary.dead) == (0, 1)
+
+
+async def test_a_pace_for_each_proxy_keeps_the_limit_of_each_address(fleet: Fleet, fifty: MicroSocksGroup) -> None:
+    proxies = fifty.proxies[:6]
+    fleet.write(*lines(*proxies))
+    try:
+        limiting = LimitingSite(rate=10, burst=2)
+    except MissingPartError as error:
+        missing(str(error))
+    with limiting as site:
+        paced = shop(pace="identity", rate="5/s")
+        summary = await fleet.run(paced, site.urls(36), concurrency=12)
+        assert (summary.done, summary.dead) == (36, 0)
+        assert set(site.visits()) == {LimitedVisit(proxy.source, 200) for proxy in proxies}
+        assert len(site.visits()) == 36
+        # The same proxies without a pace are too fast for it.
+        await fleet.begin(shop(), site.urls(200, "more"))
+        fleet.start(shop(), concurrency=50)
+        await fleet.until(lambda: any(visit.status == 429 for visit in site.visits()))
 
 
 async def test_ten_workers_have_five_of_fifty_proxies_each(
