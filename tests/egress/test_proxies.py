@@ -340,9 +340,9 @@ async def test_broken_proxies_are_banned_and_harm_no_item(
     for what, proxy in broken.items():
         assert exits[proxy.source].state is ExitState.BANNED, what
         assert exits[proxy.source].failures_in_row >= 3, what
-    for proxy in good:
-        assert exits[proxy.source].state is ExitState.GOOD
-        assert exits[proxy.source].failed == 0
+    for working in good:
+        assert exits[working.source].state is ExitState.GOOD
+        assert exits[working.source].failed == 0
     passed = {proxy.source for proxy in good} | {broken["cuts"].source}
     assert set(site.addresses()) <= passed
     stored = b"".join(path.read_bytes() for path in fleet.path.parent.glob("ledger.db*"))
