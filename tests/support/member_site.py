@@ -14,6 +14,23 @@ from aiohttp import web
 PASSWORD = "open-sesame-7"
 
 
+# An application that keeps its token in the storage of the browser.
+APP_LOGIN = """<input id="password"><button>Enter</button><script>
+document.querySelector("button").onclick = async () => {
+    const password = document.querySelector("#password").value;
+    const answer = await fetch("/token", {method: "POST", body: new URLSearchParams({password})});
+    localStorage.setItem("token", (await answer.json()).token);
+    document.body.append(Object.assign(document.createElement("p"), {id: "in"}));
+};
+</script>"""
+APP_PAGE = """<main></main><script>
+const item = location.pathname.replace("/app/", "/item/");
+fetch(item, {headers: {Authorization: `Bearer ${localStorage.getItem("token")}`}}).then(async answer => {
+    document.querySelector("main").innerHTML = answer.ok ? await answer.text() : "<b>logged out</b>";
+});
+</script>"""
+
+
 class MemberVisit(msgspec.Struct):
     """One request. `session`: the cookie or token that came with it."""
 
@@ -29,7 +46,7 @@ class MemberSite:
 
     GET and POST /login (a form with a token of its own) begin a session by a cookie, POST /token by a bearer token.
     /item/N and /file/N need one, else they answer 401 and remove the cookie; /soft/N answers 200 with a login form.
-    /renew sets a further cookie.
+    /renew sets a further cookie. /app/login and /app/N are an application in JavaScript that uses /token and /item/N.
 
     `one_at_a_time`: a new session ends the older ones. `refuses`: paths that no session helps for. `login_status`: what
     /login answers instead. `delay`: seconds that an item takes. `ends_after`: so many items end all sessions, once.
@@ -103,6 +120,10 @@ class MemberSite:
             renewed = _html("renewed")
             renewed.set_cookie("visits", "renewed")
             return renewed
+        if path == "/app/login":
+            return _html(APP_LOGIN)
+        if path.startswith("/app/"):
+            return _html(APP_PAGE)
         known = session in self._sessions and path not in self.refuses and not self.refuses_all
         if self.delay:
             await asyncio.sleep(self.delay)

@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal import Download, Http, Item, Log, LoggedOut, Page, Permanent, Scraper, secret
+from shoal import Download, Http, Item, Log, LoggedOut, Page, Permanent, Scraper, Tab, secret
 from shoal.config import Settings
 from shoal.errors import LoginBroken, SecretMissing, UsageError
+from shoal.fetch.chromium import find_chromium
 from shoal.fetch.session import SessionState
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
@@ -32,6 +33,7 @@ from shoal.wiring import build_attempts, build_fetcher, build_worker, ledger_con
 from shoal.worker import logins as logins_module
 from shoal.worker.session_store import SessionCipher, SessionFiles, file_name
 from shoal.worker.state import WorkerOptions, WorkSummary
+from tests.support import missing
 from tests.support.member_site import PASSWORD, MemberSite
 
 KEY = "q83vEjRWeJASNFZ4kBI0VniQEjRWeJASNFZ4kBI0Vng="
@@ -694,6 +696,61 @@ def test_a_session_of_another_identity_is_not_decrypted() -> None:
             cipher.decrypt(damaged, "members enter direct")
     with pytest.raises(LoginBroken):
         cipher.decrypt(content, "members enter other")
+
+
+# In a browser
+
+
+@pytest.fixture
+def browser(members: Members) -> None:
+    pytest.importorskip("playwright")
+    if find_chromium("", "") is None:
+        missing("there is no Chromium: run `make parts` as root")
+    members.settings = msgspec.structs.replace(members.settings, browser_sandbox=False)
+
+
+@pytest.mark.slow
+async def test_the_storage_of_a_browser_belongs_to_the_session(
+    members: Members, site: MemberSite, browser: None
+) -> None:
+    @members.scraper.login
+    async def enter(tab: Tab, account: Account) -> None:
+        await tab.goto(f"{site.url}/app/login")
+        await tab.fill("#password", account.password)
+        await tab.click("button")
+        await tab.wait_for_selector("#in", state="attached")
+
+    @members.scraper.stage(lane=None, retries=0, client="browser", wait_for="main *")
+    async def item(page: Page) -> dict[str, str | None]:
+        if page.css("b"):
+            raise LoggedOut("the application is logged out")
+        return {"n": page.css("h1::text").get()}
+
+    await members.fill(6, "/app/")
+    assert (await members.work(limit=2, concurrency=1)).done == 2
+    assert site.logins[0] in kept_sessions(members)[0].read_text()
+    assert (await members.work(limit=2, concurrency=1)).done == 2
+    assert len(site.logins) == 1, "the storage was kept"
+    site.end_sessions()
+    assert (await members.work(concurrency=1)).done == 2
+    assert len(site.logins) == 2
+
+
+@pytest.mark.slow
+async def test_plain_requests_have_the_cookies_of_a_login_in_a_browser(
+    members: Members, site: MemberSite, browser: None
+) -> None:
+    @members.scraper.login
+    async def enter(tab: Tab, account: Account) -> None:
+        await tab.goto(f"{site.url}/login")
+        await tab.fill("[name=password]", account.password)
+        async with tab.expect_navigation():
+            await tab.evaluate("document.forms[0].submit()")
+
+    members.with_stage(retries=0)
+    await members.fill(4)
+    assert (await members.work()).done == 4
+    assert (len(site.logins), site.statuses()) == (1, {200: 4})
 
 
 # Without a ledger

@@ -35,7 +35,7 @@ from shoal.errors import (
     Transient,
     Unauthorized,
 )
-from shoal.fetch.session import SessionState
+from shoal.fetch.session import BrowserProfile, SessionState
 from shoal.model.egress import EgressWait
 from shoal.model.log import Log
 from shoal.model.redaction import redacted
@@ -84,7 +84,8 @@ class Session(msgspec.Struct, eq=False, kw_only=True):
 
     `jar`: its cookies. Each session has a jar of its own, so that a late answer to a request of the one before changes
     nothing. `began`: on the monotonic clock. `version`: in the ledger. `fresh`: this process has logged in for it.
-    `proven`: an item succeeded with it. `jars`: the clients that have its cookies.
+    `proven`: an item succeeded with it. `jars`: the clients that have its cookies. `profile`: the browser's, once it
+    has its storage.
     """
 
     owner: IdentityLogin
@@ -95,6 +96,7 @@ class Session(msgspec.Struct, eq=False, kw_only=True):
     fresh: bool
     proven: bool = False
     jars: list[CookieJars]
+    profile: BrowserProfile | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -290,19 +292,30 @@ class IdentityLogin:
         return self.login.max_age is None or age < self.login.max_age
 
     async def _log_in(self, attempt: Attempt) -> Session:
-        jars, jar = attempt.cookie_jars, self._next_jar()
-        if jars is not None and self._last is not None:
-            jars.load(jar, jars.export(self._last.jar))  # as a browser: a site may know the device by a cookie
+        login, last, jar = self.login, self._last, self._next_jar()
+        profile = attempt.browser_profile(jar, login) if login.uses_browser else None
+        jars = attempt.cookie_jars if profile is None else profile.jars
+        # What is left of the session before comes along, as in a browser: a site may know the device by it.
+        if jars is not None and last is not None:
+            jars.load(jar, jars.export(last.jar))
+        if profile is not None and last is not None:
+            await profile.load(msgspec.structs.replace(last.state, cookies=jars.export(jar) if jars else ()))
         began = time.monotonic()
         headers = await self._call(attempt, jar)
-        state = SessionState(at=time.time(), cookies=() if jars is None else jars.export(jar), headers=headers)
+        state = SessionState(
+            at=time.time(),
+            cookies=() if jars is None else jars.export(jar),
+            headers=headers,
+            origins=[] if profile is None else await profile.origins(),
+        )
         self._log.info("logged in", seconds=round(time.monotonic() - began, 2))
         self._refused.clear()
         if not self._unhelpful:
             self.backoff.clear()
         else:
             self.backoff.error = ""
-        return self._keep(Session(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[]), jars)
+        session = Session(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[], profile=profile)
+        return self._keep(session, jars)
 
     def _adopt(self, state: SessionState, jars: CookieJars | None, *, age: float, version: int = 0) -> Session:
         jar = self._next_jar()
@@ -396,6 +409,10 @@ class Logins:
         if jars is not None and not any(each is jars for each in session.jars):
             jars.load(session.jar, session.state.cookies)
             session.jars.append(jars)
+        if session.state.origins and session.profile is None:
+            session.profile = attempt.browser_profile(session.jar, login)
+            if session.profile is not None:
+                await session.profile.load(session.state)
         return session
 
     def record_end(self, session: Session, error: BaseException | None, reruns: int) -> BaseException | None:
@@ -443,9 +460,10 @@ class Logins:
             session = owner.session
             if session is None or owner.login.shared or not session.jars:
                 continue
-            cookies = session.jars[0].export(session.jar)
-            if cookies != session.state.cookies:
-                state = msgspec.structs.replace(session.state, cookies=cookies)
+            state = session.state
+            origins = state.origins if session.profile is None else await session.profile.origins()
+            state = msgspec.structs.replace(state, cookies=session.jars[0].export(session.jar), origins=origins)
+            if state != session.state:
                 self.files.save(owner.login.name, identity, state)
         self.files.close()
 
