@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shoal.egress.pool import ExitPool
     from shoal.fetch.browser import BrowserFetcher
     from shoal.fetch.download import Downloads
+    from shoal.fetch.http import HttpFetcher
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
@@ -116,11 +117,15 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def build_fetcher(
-    settings: Settings, *, from_store: bool = False, environment: Mapping[str, str] = os.environ
+    settings: Settings,
+    *,
+    client: Client = "http",
+    from_store: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> Fetcher:
     """The fetcher: from the network, with the page store if there is one, or from the page store only.
 
-    `environment`: where HTTP_PROXY and its like are read.
+    `client`: "http" or "chrome". `environment`: where HTTP_PROXY and its like are read.
     """
     store = None
     if settings.store:
@@ -134,9 +139,8 @@ def build_fetcher(
 
         return StoreOnlyFetcher(store)
     from shoal.fetch.environment import environment_proxies
-    from shoal.fetch.http import HttpFetcher
 
-    fetcher = HttpFetcher(
+    fetcher = _client_class(client)(
         connections=settings.concurrency,
         user_agent=settings.agent,
         max_body=settings.max_body,
@@ -148,6 +152,17 @@ def build_fetcher(
     from shoal.fetch.store import StoringFetcher
 
     return StoringFetcher(fetcher, store)
+
+
+def _client_class(client: Client) -> type[HttpFetcher]:
+    """Raises UsageError when the library of the client is missing."""
+    if client == "chrome":
+        from shoal.fetch.impersonate import ImpersonatingFetcher
+
+        return ImpersonatingFetcher
+    from shoal.fetch.http import HttpFetcher
+
+    return HttpFetcher
 
 
 def _announce_proxies(log: Log) -> None:
@@ -164,6 +179,8 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     from shoal.worker.egress import Clients
 
     def make(client: Client) -> Fetcher:
+        if client == "chrome":
+            return build_fetcher(settings, client=client)
         if client == "browser":
             return build_browser(settings, fetcher)
         raise UsageError(f"There is no client {client!r}.")

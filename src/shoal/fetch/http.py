@@ -54,7 +54,7 @@ _STREAM_BUFFER = 512 << 10
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
 
-class _SendContext:
+class SendContext:
     """Shared by one request and its `_ObservedRequest`; `reused`: its connection had served another request before."""
 
     __slots__ = ("gate", "hop", "pollers", "reused", "route")
@@ -67,7 +67,11 @@ class _SendContext:
         self.reused = False
 
 
-_send_context: ContextVar[_SendContext] = ContextVar("context")
+send_context: ContextVar[SendContext] = ContextVar("context")
+
+
+class FailedTransfer(aiohttp.ClientError):
+    """An error of another client than aiohttp; its text is the cause, without the site."""
 
 
 class _StaleConnection(aiohttp.ClientError):
@@ -78,7 +82,7 @@ class _ObservedRequest(aiohttp.ClientRequest):
     """Calls the gate around sending. aiohttp's tracing costs more and fires before the bytes are written."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        context = _send_context.get()
+        context = send_context.get()
         protocol = conn.protocol
         if protocol is not None and conn.transport is not None:
             poller = context.pollers.get(protocol)
@@ -104,7 +108,7 @@ class _RoutedRequest(_ObservedRequest):
     """A request of an identity. Its connection belongs to its route."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        route = _send_context.get().route
+        route = send_context.get().route
         assert route is not None
         self.route = route
         super().__init__(*arguments, **options)
@@ -329,12 +333,12 @@ class HttpFetcher:
         while True:
             if gate is not None:
                 await gate.before_request(chain.url, chain.hop)
-            context = _SendContext(gate, chain.hop, self._pollers, route)
-            _send_context.set(context)
+            context = SendContext(gate, chain.hop, self._pollers, route)
+            send_context.set(context)
             started = perf_counter()
             try:
                 if route is None:
-                    return started, await self._send(chain, chain.headers, cookies, buffer, self._session)
+                    return started, await self._send(chain, chain.headers, cookies, buffer)
                 headers = chain.headers
                 if identity is not None:
                     headers = _with_headers(headers, await identity.before_request(chain.url, chain.hop))
@@ -368,8 +372,7 @@ class HttpFetcher:
             credentials = basic_credentials(proxy)
             if credentials is not None:
                 headers = _with_headers(headers, {hdrs.PROXY_AUTHORIZATION: credentials})
-        session = self._routed_session or self._open_routed()
-        response = await self._send(chain, headers, cookies, buffer, session)
+        response = await self._send(chain, headers, cookies, buffer)
         if proxy is not None and asks_proxy and response.status == 407:
             response.close()
             raise ExitFailed(f"{proxy_name(proxy)} wants {'other ' if credentials else ''}credentials (407)")
@@ -378,18 +381,15 @@ class HttpFetcher:
         return response
 
     async def _send(
-        self,
-        chain: RedirectChain,
-        headers: Mapping[str, str],
-        cookies: str,
-        buffer: int,
-        session: aiohttp.ClientSession | None,
+        self, chain: RedirectChain, headers: Mapping[str, str], cookies: str, buffer: int
     ) -> aiohttp.ClientResponse:
         if cookies:
             own = headers.get(hdrs.COOKIE)
             headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
-        if session is None:
-            session = self._open()
+        if send_context.get().route is None:
+            session = self._session or self._open()
+        else:
+            session = self._routed_session or self._open_routed()
         while True:
             try:
                 return await session.request(
@@ -468,7 +468,7 @@ def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
         return Permanent(f"{quoted(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
         return Permanent(f"{site} is not a valid host name")
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
+    if isinstance(getattr(error, "os_error", error), PrivateAddress):
         return Permanent(f"{site} has an address that is not public, which deny_private refuses")
     # A certificate error is a ValueError too, but not an error of the request.
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
@@ -492,6 +492,8 @@ def _cause(error: BaseException) -> str:
             text = "the site stopped answering: no data for too long"
         case aiohttp.ServerDisconnectedError():
             text = "the site closed the connection without an answer"
+        case FailedTransfer():
+            text = str(error)
         case aiohttp.ClientPayloadError():
             text = "the body is not complete: the connection closed early"
         case aiohttp.ClientResponseError():

@@ -152,13 +152,7 @@ class ProxyConnector(aiohttp.TCPConnector):
         except TimeoutError as error:
             raise ExitFailed(f"{name} did not accept the connection in time") from error
         except OSError as error:
-            if error.errno in _LOCAL_ERRORS:
-                raise Transient(f"{name}: no connection: {_reason(error)}") from error
-            if isinstance(error, socket.gaierror):
-                raise ExitFailed(f"{name}: its name could not be resolved") from error
-            if isinstance(error, ConnectionRefusedError):
-                raise ExitFailed(f"{name} refused the connection") from error
-            raise ExitFailed(f"{name} cannot be reached: {_reason(error)}") from error
+            raise unreachable_proxy(proxy, error) from error
 
     async def _connect_over_tls(
         self, sock: socket.socket, proxy: ProxyAddress, req: Any, limits: aiohttp.ClientTimeout
@@ -276,8 +270,19 @@ async def _receive_exactly(pipe: _Pipe, size: int) -> bytes:
     return data
 
 
-async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> None:
-    """Ask a SOCKS5 proxy for a connection to the site (RFC 1928, RFC 1929)."""
+async def check_socks(proxy: ProxyAddress, seconds: float) -> None:
+    """Connect to a SOCKS5 proxy and log in, without asking for a connection to a site. Raises ExitFailed."""
+    connector = ProxyConnector()
+    try:
+        with await connector._connect_proxy(proxy, seconds) as sock:
+            async with _handshake(proxy, "the SOCKS request", seconds):
+                await _socks_login(_SocketPipe(asyncio.get_running_loop(), sock), proxy)
+    finally:
+        await connector.close()
+
+
+async def _socks_login(pipe: _Pipe, proxy: ProxyAddress) -> None:
+    """Agree with a SOCKS5 proxy on how to log in, and do so (RFC 1928, RFC 1929)."""
     name = proxy_name(proxy)
     username, password = proxy.username.encode(), proxy.password.encode()
     login = bool(username or password)
@@ -293,16 +298,18 @@ async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> Non
         await pipe.send(bytes([1, len(username)]) + username + bytes([len(password)]) + password)
         if (await _receive_exactly(pipe, 2))[1] != 0:
             raise ExitFailed(f"{name} wants other credentials")
+
+
+async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> None:
+    """Ask a SOCKS5 proxy for a connection to the site."""
+    name = proxy_name(proxy)
+    await _socks_login(pipe, proxy)
     await pipe.send(b"\x05\x01\x00" + _socks_address(host) + port.to_bytes(2, "big"))
     version, reply, _, kind = await _receive_exactly(pipe, 4)
     if version != 5:
         raise ExitFailed(f"{name} does not speak SOCKS5")
-    if reply == _SOCKS_NOT_ALLOWED:
-        raise Blocked(f"{name} does not allow connections to {host}")
-    if reply in _SOCKS_SITE:
-        raise UnreachableSite(f"{host}: no connection: {_SOCKS_SITE[reply]}, says {name}")
     if reply != 0:
-        raise ExitFailed(f"{name}: SOCKS: {_SOCKS_WAY.get(reply, f'unknown reply {reply}')}")
+        raise socks_failure(proxy, reply, host)
     # The address that the proxy connected from; nobody needs it.
     size = {1: 4, 4: 16}.get(kind)
     if size is None:
@@ -310,6 +317,16 @@ async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> Non
             raise ExitFailed(f"{name} does not speak SOCKS5")
         [size] = await _receive_exactly(pipe, 1)
     await _receive_exactly(pipe, size + 2)
+
+
+def socks_failure(proxy: ProxyAddress, reply: int, host: str) -> AttemptEnded:
+    """What a SOCKS5 reply other than 0 means."""
+    name = proxy_name(proxy)
+    if reply == _SOCKS_NOT_ALLOWED:
+        return Blocked(f"{name} does not allow connections to {host}")
+    if reply in _SOCKS_SITE:
+        return UnreachableSite(f"{host}: no connection: {_SOCKS_SITE[reply]}, says {name}")
+    return ExitFailed(f"{name}: SOCKS: {_SOCKS_WAY.get(reply, f'unknown reply {reply}')}")
 
 
 def _socks_address(host: str) -> bytes:
@@ -347,14 +364,32 @@ async def _http_connect(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) 
         if not head.endswith(b"\r\n\r\n") or head.count(b"\r\n\r\n") > 1:
             # The site says nothing before it is asked: these bytes are a page of the proxy's own.
             raise ExitFailed(f"{name} answered CONNECT with a page of its own")
-    elif status == 407:
-        raise ExitFailed(f"{name} wants {'other ' if credentials else ''}credentials (407)")
-    elif status in (403, 451):
-        raise Blocked(f"{name} does not allow connections to {authority} ({status})")
-    elif status >= 500:
-        raise UnreachableSite(f"{host}: no connection: {name} answered CONNECT with {status}")
     else:
-        raise ExitFailed(f"{name} answered CONNECT with {status}")
+        raise connect_failure(proxy, status, host)
+
+
+def connect_failure(proxy: ProxyAddress, status: int, host: str) -> AttemptEnded:
+    """What an answer to CONNECT other than 2xx means."""
+    name = proxy_name(proxy)
+    if status == 407:
+        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials (407)")
+    if status in (403, 451):
+        return Blocked(f"{name} does not allow connections to {host} ({status})")
+    if status >= 500:
+        return UnreachableSite(f"{host}: no connection: {name} answered CONNECT with {status}")
+    return ExitFailed(f"{name} answered CONNECT with {status}")
+
+
+def unreachable_proxy(proxy: ProxyAddress, error: OSError) -> AttemptEnded:
+    """What it means that there is no connection to a proxy."""
+    name = proxy_name(proxy)
+    if error.errno in _LOCAL_ERRORS:
+        return Transient(f"{name}: no connection: {_reason(error)}")
+    if isinstance(error, socket.gaierror):
+        return ExitFailed(f"{name}: its name could not be resolved")
+    if isinstance(error, ConnectionRefusedError):
+        return ExitFailed(f"{name} refused the connection")
+    return ExitFailed(f"{name} cannot be reached: {_reason(error)}")
 
 
 class UnreachableSite(Transient):

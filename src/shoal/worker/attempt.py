@@ -390,7 +390,9 @@ class Attempt:
     def _use_identity(self, identity: ExitIdentity) -> None:
         """Send every request of this attempt as the identity."""
         self.identity = identity
-        self._fetcher = fetcher = IdentityFetcher(self._fetcher, identity)
+        # robots.txt is asked for under Shoal's own name, whatever the client of the stage.
+        fetcher = IdentityFetcher(self._resources.fetcher, identity)
+        self._fetcher = fetcher if self._stage.client != "chrome" else IdentityFetcher(self._fetcher, identity)
         if self._gate is not None:
             policy = self._stage.policy
             paced = policy.pace == "identity" and policy.delay is not None
