@@ -32,12 +32,13 @@ fetch(item, {headers: {Authorization: `Bearer ${localStorage.getItem("token")}`}
 
 
 class MemberVisit(msgspec.Struct):
-    """One request. `session`: the cookie or token that came with it."""
+    """One request. `session`: the cookie or token that came with it; `exit`: its header X-Exit."""
 
     method: str
     path: str
     status: int
     session: str
+    exit: str
     at: float
 
 
@@ -49,7 +50,8 @@ class MemberSite:
     /renew sets a further cookie. /app/login and /app/N are an application in JavaScript that uses /token and /item/N.
 
     `one_at_a_time`: a new session ends the older ones. `refuses`: paths that no session helps for. `login_status`: what
-    /login answers instead. `delay`: seconds that an item takes. `ends_after`: so many items end all sessions, once.
+    /login answers instead. `blocks`: exits that may not log in. `delay`: seconds that an item takes. `ends_after`: so
+    many items end all sessions, once.
     """
 
     def __init__(self, *, one_at_a_time: bool = False, delay: float = 0.0, robots: str | None = None) -> None:
@@ -59,6 +61,7 @@ class MemberSite:
         self.password = PASSWORD
         self.refuses: set[str] = set()
         self.refuses_all = False
+        self.blocks: set[str] = set()
         self.login_status = 200
         self.ends_after: int | None = None
         self.log: list[MemberVisit] = []
@@ -107,7 +110,8 @@ class MemberSite:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         session = request.cookies.get("session", "") or bearer
         response = await self._respond(request, session)
-        self.log.append(MemberVisit(request.method, request.path, response.status, session, began))
+        exit_ = request.headers.get("X-Exit", "")
+        self.log.append(MemberVisit(request.method, request.path, response.status, session, exit_, began))
         return response
 
     async def _respond(self, request: web.Request, session: str) -> web.Response:
@@ -139,6 +143,8 @@ class MemberSite:
         return _html(f"<h1>{path.rpartition('/')[2]}</h1>")
 
     async def _log_in(self, request: web.Request) -> web.Response:
+        if request.headers.get("X-Exit") in self.blocks:
+            return web.Response(status=403)
         if self.login_status != 200:
             return web.Response(status=self.login_status, headers={"Retry-After": "1"})
         if request.method == "GET":

@@ -35,6 +35,7 @@ from shoal.worker.session_store import SessionCipher, SessionFiles, file_name
 from shoal.worker.state import WorkerOptions, WorkSummary
 from tests.support import missing
 from tests.support.member_site import PASSWORD, MemberSite
+from tests.worker.test_egress import ScriptedPool
 
 KEY = "q83vEjRWeJASNFZ4kBI0VniQEjRWeJASNFZ4kBI0Vng="
 OTHER_KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -480,6 +481,62 @@ async def test_pages_of_a_login_are_not_kept_in_the_page_store(
     kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert len(kept) == 2
     assert not any(b"/login" in path.read_bytes() for path in kept)
+
+
+# Identities
+
+
+@pytest.fixture
+def pool(members: Members, monkeypatch: pytest.MonkeyPatch) -> ScriptedPool:
+    """Three exits in turn."""
+    pool = ScriptedPool("homes", "abc")
+    monkeypatch.setattr("shoal.wiring.build_pool", lambda *_args, **_kwargs: pool)
+    return pool
+
+
+async def test_each_exit_has_a_session_of_its_own(members: Members, site: MemberSite, pool: ScriptedPool) -> None:
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    site.ends_after = 12
+    await members.fill(24)
+    summary = await members.work(concurrency=3)
+    assert (summary.done, summary.dead) == (24, 0)
+    assert 3 < len(site.logins) <= 6
+    sessions: dict[str, set[str]] = {}
+    for visit in site.log:
+        assert visit.exit in "abc", "a login goes out as its identity"
+        if visit.path.startswith("/item/"):
+            sessions.setdefault(visit.session, set()).add(visit.exit)
+    assert len(sessions) == len(site.logins)
+    assert all(len(exits) == 1 for exits in sessions.values())
+    assert len(kept_sessions(members)) == 3
+
+
+async def test_an_exit_that_cannot_log_in_is_left_to_others(
+    members: Members, site: MemberSite, pool: ScriptedPool
+) -> None:
+    site.blocks = {"b"}
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    await members.fill(24)
+    summary = await members.work(concurrency=3)
+    assert (summary.done, summary.dead) == (24, 0)
+    assert {visit.exit for visit in site.log if visit.path.startswith("/item/")} == {"a", "c"}
+    assert len([visit for visit in site.log if visit.exit == "b"]) == 1, "it is not asked for each item"
+
+
+async def test_a_wrong_password_is_not_sent_from_every_exit(
+    members: Members, site: MemberSite, pool: ScriptedPool
+) -> None:
+    site.password = "changed-since"
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    await members.fill(10)
+    async with members.working(lease=1.0):
+        await members.until_logged("login failed; items wait")
+        await asyncio.sleep(0.5)
+    assert len([visit for visit in site.log if visit.method == "POST"]) == 1
+    assert {item.tries for item in await members.items()} == {0}
 
 
 # Where sessions are kept

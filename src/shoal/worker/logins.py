@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -104,9 +105,13 @@ class Session(msgspec.Struct, eq=False, kw_only=True):
 
 
 class LoginBackoff:
-    """When a login that failed may be repeated. `error`: why it failed; empty while it may run."""
+    """When a login that failed may be repeated. `error`: why it failed; empty while it may run.
+
+    `first`: until one login has succeeded, identities log in one after another, so that a wrong password is sent once.
+    """
 
     def __init__(self) -> None:
+        self.first: asyncio.Lock | None = asyncio.Lock()
         self._failures = 0
         self._retry_at = 0.0
         self._since = 0.0
@@ -301,7 +306,10 @@ class IdentityLogin:
         if profile is not None and last is not None:
             await profile.load(msgspec.structs.replace(last.state, cookies=jars.export(jar) if jars else ()))
         began = time.monotonic()
-        headers = await self._call(attempt, jar)
+        async with self._refused.first or nullcontext():
+            self._check_backoff()
+            headers = await self._call(attempt, jar)
+            self._refused.first = None
         state = SessionState(
             at=time.time(),
             cookies=() if jars is None else jars.export(jar),
