@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
     from shoal.fetch.redirects import CookieJars
     from shoal.fetch.tab import Tab
-    from shoal.worker.logins import Logins, Session
+    from shoal.worker.logins import Logins, LoginSession
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -181,7 +181,7 @@ class Attempt:
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None
-        self.session: Session | None = None
+        self.session: LoginSession | None = None
         self.tab: Tab | None = None
         self.captured: Mapping[str, str] = {}
         self._http: Http | None = None

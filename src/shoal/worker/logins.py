@@ -80,7 +80,7 @@ class LoginValues(NamedTuple):
     settings: Any
 
 
-class Session(msgspec.Struct, eq=False, kw_only=True):
+class LoginSession(msgspec.Struct, eq=False, kw_only=True):
     """A session, as attempts use it.
 
     `jar`: its cookies. Each session has a jar of its own, so that a late answer to a request of the one before changes
@@ -155,20 +155,20 @@ class IdentityLogin:
         self._refused = refused
         self._identity = identity
         self._lock = asyncio.Lock()
-        self._last: Session | None = None
+        self._last: LoginSession | None = None
         self._count = 0
         self._unhelpful = 0
         self._ended_at: deque[float] = deque(maxlen=FREQUENT_LOGINS)
         self.login = login
         self.backoff = LoginBackoff()
-        self.session: Session | None = None
+        self.session: LoginSession | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether it logs in now."""
         return self._lock.locked()
 
-    async def begin(self, attempt: Attempt) -> Session:
+    async def begin(self, attempt: Attempt) -> LoginSession:
         """Log in, or wait until another attempt has. Raises LoginFailed while the login fails."""
         self._check_backoff()
         with attempt.paused_timeout(f"the login {self.login.where} ran"):
@@ -188,13 +188,13 @@ class IdentityLogin:
         if session is not None and max_age is not None and time.monotonic() - session.began >= max_age:
             self._end(session, f"it is older than {max_age:g} s")
 
-    def record_success(self, session: Session) -> None:
+    def record_success(self, session: LoginSession) -> None:
         if session is self.session and not session.proven:
             session.proven = True
             self._unhelpful = 0
             self.backoff.clear()
 
-    def record_logged_out(self, session: Session, message: str, reruns: int) -> AttemptEnded | None:
+    def record_logged_out(self, session: LoginSession, message: str, reruns: int) -> AttemptEnded | None:
         """How the attempt ends that found the session ended; None: it is run again at once."""
         if reruns >= MAX_RERUNS:
             return Transient(f"{message}, also after {reruns} new logins")
@@ -210,7 +210,7 @@ class IdentityLogin:
         self._end(session, message)
         return None
 
-    def _end(self, session: Session, why: str) -> None:
+    def _end(self, session: LoginSession, why: str) -> None:
         self.session = None
         self._log.info("session ended; logging in again", why=redacted(why, self._logins.scraper.secrets))
         now = time.monotonic()
@@ -238,7 +238,7 @@ class IdentityLogin:
         self._log.warning("login failed; items wait", error=error, retry_in=round(seconds, 1))
         return LoginFailed(self._text(backoff), retry_after=seconds)
 
-    async def _own_session(self, attempt: Attempt) -> Session:
+    async def _own_session(self, attempt: Attempt) -> LoginSession:
         files = None if self.login.shared else self._logins.files
         if files is not None and self._last is None:
             kept = files.load(self.login.name, self._identity)
@@ -251,7 +251,7 @@ class IdentityLogin:
             files.save(self.login.name, self._identity, session.state)
         return session
 
-    async def _shared_session(self, attempt: Attempt, shared: SharedSessions) -> Session:
+    async def _shared_session(self, attempt: Attempt, shared: SharedSessions) -> LoginSession:
         """The session in the ledger if it is newer than the one that has ended, else one of a new login."""
         name, patience = f"{self.login.name} {self._identity}", time.monotonic() + SHARED_WAIT_SECONDS
         while True:
@@ -266,7 +266,7 @@ class IdentityLogin:
                 raise LoginFailed(self._text(self.backoff), retry_after=SHARED_WAIT_SECONDS)
             await asyncio.sleep(SHARED_POLL_SECONDS * (0.5 + random.random()))
 
-    async def _renew_shared(self, attempt: Attempt, shared: SharedSessions, name: str) -> Session | None:
+    async def _renew_shared(self, attempt: Attempt, shared: SharedSessions, name: str) -> LoginSession | None:
         """Log in while this process has the lock. None when another one has stored a session meanwhile."""
         held = 0.0
         try:
@@ -285,7 +285,7 @@ class IdentityLogin:
         finally:
             await shared.release(name, after=held)
 
-    async def _newer_session(self, shared: SharedSessions, name: str, jars: CookieJars | None) -> Session | None:
+    async def _newer_session(self, shared: SharedSessions, name: str, jars: CookieJars | None) -> LoginSession | None:
         found = await shared.get(name)
         before = 0 if self._last is None else self._last.version
         if found is None or found.version <= before or not self._is_young(found.age):
@@ -296,7 +296,7 @@ class IdentityLogin:
     def _is_young(self, age: float) -> bool:
         return self.login.max_age is None or age < self.login.max_age
 
-    async def _log_in(self, attempt: Attempt) -> Session:
+    async def _log_in(self, attempt: Attempt) -> LoginSession:
         login, last, jar = self.login, self._last, self._next_jar()
         profile = attempt.browser_profile(jar, login) if login.uses_browser else None
         jars = attempt.cookie_jars if profile is None else profile.jars
@@ -322,19 +322,19 @@ class IdentityLogin:
             self.backoff.clear()
         else:
             self.backoff.error = ""
-        session = Session(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[], profile=profile)
+        session = LoginSession(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[], profile=profile)
         return self._keep(session, jars)
 
-    def _adopt(self, state: SessionState, jars: CookieJars | None, *, age: float, version: int = 0) -> Session:
+    def _adopt(self, state: SessionState, jars: CookieJars | None, *, age: float, version: int = 0) -> LoginSession:
         jar = self._next_jar()
         if jars is not None:
             jars.load(jar, state.cookies)
         self.backoff.clear()
         began = time.monotonic() - age
-        session = Session(owner=self, jar=jar, state=state, began=began, version=version, fresh=False, jars=[])
+        session = LoginSession(owner=self, jar=jar, state=state, began=began, version=version, fresh=False, jars=[])
         return self._keep(session, jars)
 
-    def _keep(self, session: Session, jars: CookieJars | None) -> Session:
+    def _keep(self, session: LoginSession, jars: CookieJars | None) -> LoginSession:
         if jars is not None:
             session.jars.append(jars)
         self._logins.hide(session.state)
@@ -399,7 +399,7 @@ class Logins:
         if shared is None and any(login.shared for login in scraper.logins):
             log.warning("without a ledger a login is not shared: it may end the session of running workers")
 
-    async def session(self, attempt: Attempt, login: Login) -> Session:
+    async def session(self, attempt: Attempt, login: Login) -> LoginSession:
         """The session of the attempt's identity, which is logged in if needed. Raises LoginFailed while that fails."""
         identity = attempt.identity
         key = (login.name, DIRECT if identity is None else identity.key)
@@ -423,7 +423,7 @@ class Logins:
                 await session.profile.load(session.state)
         return session
 
-    def record_end(self, session: Session, error: BaseException | None, reruns: int) -> BaseException | None:
+    def record_end(self, session: LoginSession, error: BaseException | None, reruns: int) -> BaseException | None:
         """Report how an attempt with this session ended. Returns the error that it ends with; None: it is run again."""
         if error is None:
             session.owner.record_success(session)
