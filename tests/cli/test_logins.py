@@ -1,6 +1,7 @@
 """Logins of several worker processes, through the real command line."""
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -114,3 +115,25 @@ def test_a_try_logs_in_and_a_missing_key_is_one_sentence(project: Project) -> No
         refused = project.shoal("run", "shared.py", "--urls-file", project.urls([site.url]), code=2, **given)
         assert "SHOAL_SESSION_KEY, which is not set" in refused.stderr
         assert len(refused.stderr.splitlines()) <= 3
+
+
+def test_who_waits_for_a_login_is_told_why(project: Project) -> None:
+    project.write(SHOP.format(options=""))
+    with MemberSite() as site:
+        given: dict[str, Any] = {"SITE": site.url, "PASSWORD": "wrong-by-far"}
+        urls = project.urls(f"{site.url}/item/{n}" for n in range(20))
+        run = project.start("run", "shop.py", "--urls-file", urls, "--set", "lease=1", **given)
+        run.wait_until_it_says("login failed; items wait")
+
+        def why() -> str:
+            return project.shoal("items", "why", "latest").stdout
+
+        wait_for(lambda: "the login enter() (shop.py:" in why())
+        assert "fails: the site does not accept the password" in why()
+        assert "20 items of the stage item wait" in why()
+        run.tell(signal.SIGINT)
+        assert run.wait() == 130
+        assert (project.counts().dead, project.counts().remaining) == (0, 20)
+        project.shoal("run", "shop.py", **given | {"PASSWORD": PASSWORD})
+    assert (project.counts().done, len(site.logins)) == (20, 1)
+    assert "wrong-by-far" not in written(project)

@@ -699,6 +699,18 @@ async def test_one_wrong_password_holds_all_workers_back(
     assert len(site.logins) == 1
 
 
+async def test_a_worker_that_leaves_holds_nobody_back(members: Members, site: MemberSite, key: None) -> None:
+    """Its login failed, so it is an hour until it would try again; whoever comes with the right password may."""
+    site.password = "changed-since"
+    members.with_login(sessions="shared")
+    members.with_stage(retries=0)
+    await members.fill(4)
+    async with members.working():
+        await members.until_logged("login failed; items wait")
+    site.password = PASSWORD
+    assert (await members.work()).done == 4
+
+
 async def test_another_key_is_told_and_changes_nothing(
     members: Members, site: MemberSite, key: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -461,7 +461,9 @@ class Logins:
             state.hide_headers()
 
     async def close(self) -> None:
-        """Keep the sessions with the cookies that they have now."""
+        """Keep the sessions with the cookies that they have now, and let other workers log in."""
+        if self.shared is not None:
+            await self.shared.close()
         if self.files is None:
             return
         for (_, identity), owner in self._identities.items():
