@@ -115,6 +115,8 @@ def test_a_try_logs_in_and_a_missing_key_is_one_sentence(project: Project) -> No
         refused = project.shoal("run", "shared.py", "--urls-file", project.urls([site.url]), code=2, **given)
         assert "SHOAL_SESSION_KEY, which is not set" in refused.stderr
         assert len(refused.stderr.splitlines()) <= 3
+        pool = project.shoal("pool", "shared.py", "--urls-file", "urls.txt", "--dry-run", code=2, **given)
+        assert "SHOAL_SESSION_KEY, which is not set" in pool.stdout + pool.stderr
 
 
 def test_who_waits_for_a_login_is_told_why(project: Project) -> None:
