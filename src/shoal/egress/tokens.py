@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shoal.config.egress import EgressConfig
-from shoal.egress.health import ExitRecord
+from shoal.egress.health import LocalExit
 from shoal.egress.pool import RECENT_SECONDS, BasePool
 from shoal.egress.rate_limits import DEFAULT_RESOURCE, Resources, site_budget
 from shoal.egress.shares import IDLE_SECONDS, Call, LedgerTime, SharedBudget
@@ -68,7 +68,7 @@ class TokenCall:
 
     __slots__ = ("budget", "call", "record", "refused", "resource")
 
-    def __init__(self, record: ExitRecord, resource: str, budget: SharedBudget, call: Call) -> None:
+    def __init__(self, record: LocalExit, resource: str, budget: SharedBudget, call: Call) -> None:
         self.record = record
         self.resource = resource
         self.budget = budget
@@ -81,7 +81,7 @@ class TokenIdentity:
 
     proxy: ProxyAddress | None = None
 
-    def __init__(self, pool: TokenPool, record: ExitRecord, host: str, *, trial: bool) -> None:
+    def __init__(self, pool: TokenPool, record: LocalExit, host: str, *, trial: bool) -> None:
         self.exit = record.exit
         self.key = record.key
         self.trial = trial
@@ -178,6 +178,7 @@ class TokenPool(BasePool):
         self._header_name, _, self._header_value = config.header.partition(": ")
         self._resources = Resources(config.budget, config.budgets)
         self._budgets: dict[tuple[str, str], SharedBudget] = {}
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._spent: dict[str, float] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._time = LedgerTime()
@@ -240,10 +241,10 @@ class TokenPool(BasePool):
         self._advance(self._now())
         return super().wait()
 
-    def _identity(self, record: ExitRecord, *, trial: bool) -> TokenIdentity:
+    def _identity(self, record: LocalExit, *, trial: bool) -> TokenIdentity:
         return TokenIdentity(self, record, "", trial=trial)
 
-    def _is_usable(self, record: ExitRecord, host: str) -> bool:
+    def _is_usable(self, record: LocalExit, host: str) -> bool:
         return record.key not in self._spent and self.health.is_usable(record, "")
 
     # For identities.
@@ -262,7 +263,7 @@ class TokenPool(BasePool):
         host = host_or_none(url)
         return host is not None and host == first_host and (url.startswith("https:") or is_loopback_lane(host))
 
-    async def take_call(self, url: str, own: ExitRecord, avoid: Collection[str], *, trial: bool) -> TokenCall:
+    async def take_call(self, url: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
         """A call of the first token that has one; waits a moment for it. Raises EgressUnavailable."""
         resource = self._resources.of(url)
         deadline = self._now() + WAIT_SECONDS
@@ -282,7 +283,7 @@ class TokenPool(BasePool):
             await self._wait_for_call(budgets, resource, deadline)
 
     async def _wait_for_call(
-        self, budgets: Sequence[tuple[ExitRecord, SharedBudget]], resource: str, deadline: float
+        self, budgets: Sequence[tuple[LocalExit, SharedBudget]], resource: str, deadline: float
     ) -> None:
         now = self._now()
         awake = [(record, budget) for record, budget in budgets if not budget.is_resting(now)]
@@ -372,7 +373,7 @@ class TokenPool(BasePool):
 
     # Budgets.
 
-    def _candidates(self, own: ExitRecord, avoid: Collection[str], *, trial: bool) -> list[ExitRecord]:
+    def _candidates(self, own: LocalExit, avoid: Collection[str], *, trial: bool) -> list[LocalExit]:
         """The tokens that a request may use, that of its attempt first."""
         records = [] if self._part is None else list(self._part.records)
         if own in records:
@@ -408,40 +409,41 @@ class TokenPool(BasePool):
 
     async def _take_share(self, key: str, resource: str) -> None:
         budget = self._budget(key, resource)
-        asked = self._now()
-        request = budget.ask(self._rng.getrandbits(62), self._sharers, asked)
-        used, said = budget.settlement(self._time, asked)
-        if self._ledger is None:
-            budget.settled(used)
-            budget.receive(BudgetGrant(calls=request.calls, seconds=request.seconds), asked)
-            return
-        try:
-            granted = await self._ledger.budgets.take(
-                BudgetKey(self.name, key, resource), request, used=used, said=said
-            )
-        except BaseException as error:
-            budget.fail(self._now() + _LEDGER_SECONDS, "waiting for the ledger")
-            if not isinstance(error, LedgerError):
-                raise
-            self._log.debug("no share of a budget: ledger unreachable", error=error.message)
-            return
-        now = self._now()
-        self._time.learn(asked, now, granted.at)
-        budget.settled(used)
-        budget.receive(granted, now)
+        async with self._locks[key, resource]:
+            asked = self._now()
+            request = budget.ask(self._rng.getrandbits(62), self._sharers, asked)
+            used, said = budget.settlement(self._time, asked)
+            try:
+                if self._ledger is None:
+                    granted = BudgetGrant(calls=request.calls, seconds=request.seconds)
+                else:
+                    place = BudgetKey(self.name, key, resource)
+                    granted = await self._ledger.budgets.take(place, request, used=used, said=said)
+            except BaseException as error:
+                budget.fail(self._now() + _LEDGER_SECONDS, "waiting for the ledger")
+                if not isinstance(error, LedgerError):
+                    raise
+                self._log.debug("no share of a budget: ledger unreachable", error=error.message)
+                return
+            now = self._now()
+            if self._ledger is not None:
+                self._time.learn(asked, now, granted.at)
+            budget.settled()
+            budget.receive(granted, now)
         self._update_spent(key, now)
 
     async def _settle(self, key: str, resource: str) -> None:
         budget = self._budgets.get((key, resource))
         if self._ledger is None or budget is None or not self._time.is_known:
             return
-        used, said = budget.settlement(self._time, self._now())
-        try:
-            await self._ledger.budgets.settle(BudgetKey(self.name, key, resource), used, said=said)
-        except LedgerError as error:
-            self._log.debug("budget not settled: ledger unreachable", error=error.message)
-        else:
-            budget.settled(used)
+        async with self._locks[key, resource]:
+            used, said = budget.settlement(self._time, self._now())
+            try:
+                await self._ledger.budgets.settle(BudgetKey(self.name, key, resource), used, said=said)
+            except LedgerError as error:
+                self._log.debug("budget not settled: ledger unreachable", error=error.message)
+            else:
+                budget.settled()
 
     async def _settle_all(self) -> None:
         for (key, resource), budget in list(self._budgets.items()):
@@ -519,7 +521,7 @@ class TokenPool(BasePool):
         first = min(back)
         return self._wait_for(self._none_usable(counts)), None if first == math.inf else first
 
-    def _state_of(self, record: ExitRecord, resource: str, now: float) -> str:
+    def _state_of(self, record: LocalExit, resource: str, now: float) -> str:
         if record.state is not ExitState.GOOD:
             return _STATES.get(record.state, "unusable")
         budgets = [budget for (owner, _), budget in self._budgets.items() if owner == record.key]
@@ -528,7 +530,7 @@ class TokenPool(BasePool):
         return resting[0].why if resting else "spent"
 
     def _all_rest(
-        self, budgets: Sequence[tuple[ExitRecord, SharedBudget]], resource: str, now: float
+        self, budgets: Sequence[tuple[LocalExit, SharedBudget]], resource: str, now: float
     ) -> EgressUnavailable:
         for record, _ in budgets:
             self._update_spent(record.key, now)
