@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    clients,
     drivers,
     enqueue,
     feeds,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "drivers": drivers.run,
     "removal": removal.run,
     "scrape": scrape.run,
+    "clients": clients.run,
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,

@@ -84,8 +84,10 @@ def crawlee(*options: str) -> Opened:
     return _plain(Program(python("scrape_crawlee", URLS, OUT, CONCURRENCY, *options)))
 
 
-def shoal(concurrency: int = CONCURRENCY, *, by_host: bool = False, robots: bool = False) -> Opened:
-    return _plain(shoal_program(concurrency, by_host=by_host, robots=robots))
+def shoal(
+    concurrency: int = CONCURRENCY, *, by_host: bool = False, robots: bool = False, client: str = "http"
+) -> Opened:
+    return _plain(shoal_program(concurrency, by_host=by_host, robots=robots, client=client))
 
 
 def shoal_on_postgres(place: PostgresPlace, *, by_host: bool = False) -> Opened:

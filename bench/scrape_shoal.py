@@ -35,9 +35,12 @@ def shoal_program(
     by_host: bool = False,
     robots: bool = False,
     follow: bool = False,
+    client: str = "http",
 ) -> Program:
     """`ledger`: the default file unless given. `by_host`: at most `concurrency` pages of a host at once, as a lane."""
     options = [f"concurrency={concurrency}" if by_host else "lane=None"]
+    if client != "http":
+        options.append(f"client={client!r}")
     if follow:
         options.append("follow=True")
     scraper = _SCRAPER.format(robots=robots, options=", ".join(options), stored=STORED)

@@ -18,6 +18,7 @@ import psutil
 
 from tests.support import MissingPartError
 from tests.support.account import Account
+from tests.support.certificates import Certificate
 from tests.support.server import ServerProcess, free_port
 
 # One worker process, free to run on any core: on loopback it needs a fraction of what its visitors need. Of every
@@ -44,6 +45,7 @@ http {{
   access_log {folder}/first.log moment if=$is_first;
   server {{
     listen 127.0.0.1:{port} backlog=1024;
+    {tls}
     set $text "{text}";
     location = /robots.txt {{ default_type text/plain; return 200 "User-agent: *\\nDisallow: /private/\\n"; }}
     location ~ ^/small/(\\d+)$ {{ return 200 "{head}$1{body}$text</body></html>"; }}
@@ -70,13 +72,15 @@ def nginx_program() -> str:
 
 
 class FastSite:
-    """Use it as a context. `depth`: how many digits the leaves of the tree have."""
+    """Use it as a context. `depth`: how many digits the leaves of the tree have. `certificate`: it also serves TLS."""
 
-    def __init__(self, *, depth: int = 4) -> None:
+    def __init__(self, *, depth: int = 4, certificate: Certificate | None = None) -> None:
         self._program = nginx_program()
+        self._certificate = certificate
         self._depth = depth
         self._account = Account.unprivileged()
         self.port = free_port()
+        self._tls_port = free_port()
 
     def __enter__(self) -> Self:
         self._folder = self._account.scratch_folder("shoal-nginx-")
@@ -99,6 +103,11 @@ class FastSite:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def tls_url(self) -> str:
+        """The same site by HTTPS, with HTTP/2."""
+        return f"https://127.0.0.1:{self._tls_port}"
 
     def urls(self, kind: str, count: int) -> list[str]:
         """So many pages of a kind, small or large."""
@@ -127,6 +136,7 @@ class FastSite:
         return _CONFIG.format(
             folder=self._folder,
             port=self.port,
+            tls=self._tls_config(),
             text=_SENTENCE * 9,
             twenty_texts="$text" * 23,
             head=_HEAD,
@@ -135,6 +145,17 @@ class FastSite:
             children=_CHILDREN,
             depth=self._depth,
             inner=self._depth - 1,
+        )
+
+    def _tls_config(self) -> str:
+        if self._certificate is None:
+            return ""
+        for file in (self._certificate.path, self._certificate.key):
+            shutil.copy(file, self._folder)
+            self._account.give(self._folder / file.name)
+        return (
+            f"listen 127.0.0.1:{self._tls_port} ssl http2; ssl_certificate {self._folder / self._certificate.path.name};"
+            f" ssl_certificate_key {self._folder / self._certificate.key.name};"
         )
 
     def _log(self) -> list[str]:

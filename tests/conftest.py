@@ -18,6 +18,10 @@ from tests.support.postgres import PostgresDatabases, PostgresServer, external_d
 from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
 from tests.support.proxies import MicroSocks, Squid, TinyProxy
 
+# Whoever works behind a proxy still tests on loopback.
+for variable in [name for name in os.environ if name.upper().endswith("_PROXY")]:
+    del os.environ[variable]
+
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.fetch.form import Form
     from shoal.fetch.metadata import Metadata
     from shoal.fetch.page import Page, Request
+    from shoal.fetch.tab import Tab
     from shoal.model.log import Log
     from shoal.model.request import secret
     from shoal.model.run import Run
@@ -59,6 +60,7 @@ __all__ = [
     "Secret",
     "Skipped",
     "Stage",
+    "Tab",
     "Throttled",
     "Transient",
     "absolute_url",
@@ -98,6 +100,7 @@ _HOMES = {
     "Secret": "define.scraper",
     "Skipped": "errors",
     "Stage": "define.stage",
+    "Tab": "fetch.tab",
     "Throttled": "errors",
     "Transient": "errors",
     "absolute_url": "define.extraction",

@@ -12,11 +12,13 @@ ShoalError
 ├── NotFound                   no such run, item, lane, worker
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              there is nothing to fetch: dead at once
+│   │   └── Unauthorized       a 401; while a login exists, the session has ended
 │   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
 │   │   └── ExitFailed         the proxy, not the site, failed: retried through another exit
 │   ├── Throttled              the site asks to wait: its lane is blocked until then, no attempt is charged
 │   ├── EgressUnavailable      no exit of the pool can be used now: the item waits, no attempt is charged
+│   │   └── LoginFailed        the login fails now: the item waits, no attempt is charged
 │   ├── Blocked                the site refuses us: retried, with another identity where there is one
 │   └── LoggedOut              the session has ended: logged in again, then retried
 ├── Dropped                    an on_record hook leaves a record out
@@ -25,6 +27,7 @@ ShoalError
 ├── SinkFailed                 a sink does not take records now; they stay in the ledger, and it is tried again
 ├── StorageUnavailable         an object store gives no answer, or none that can be used, also after retries
 ├── SecretMissing              a request needs a secret that this process was not given
+├── LoginBroken                a login can never work: its code is wrong, or the key of shared sessions
 ├── FeedUnavailable            the broker or folder that messages come from does not answer
 ├── WorkerLost                 this worker was declared dead; register again
 └── LedgerError                the database
@@ -141,6 +144,11 @@ class SecretMissing(ShoalError):
     exit_code = 2
 
 
+class LoginBroken(ShoalError):
+    remedy = "Correct it, and resume the run. Nothing is lost."
+    exit_code = 2
+
+
 class FeedUnavailable(ShoalError):
     remedy = "Start it, or correct the address; unacknowledged messages are delivered again."
     exit_code = 3
@@ -165,6 +173,10 @@ class AttemptEnded(ShoalError):
 
 class Permanent(AttemptEnded):
     """There is nothing to fetch, now or later."""
+
+
+class Unauthorized(Permanent):
+    """The site answers 401: it asks for a login, or the session has ended."""
 
 
 class Skipped(AttemptEnded):
@@ -196,6 +208,10 @@ class ExitFailed(Transient):
 
 class EgressUnavailable(AttemptEnded):
     """No exit of a pool can be used now. The item waits for `retry_after` seconds, and never goes out directly."""
+
+
+class LoginFailed(EgressUnavailable):
+    """The login of the identity fails. The item waits for `retry_after` seconds, uncharged."""
 
 
 class LoggedOut(AttemptEnded):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,13 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.ledger_url import ledger_address, postgres_address, redacted_address
 
 if TYPE_CHECKING:
+    from shoal.config.egress import EgressConfig
     from shoal.define.policy import Client
     from shoal.define.scraper import Scraper
     from shoal.egress.pool import ExitPool
+    from shoal.fetch.browser import BrowserFetcher
     from shoal.fetch.download import Downloads
+    from shoal.fetch.http import HttpFetcher
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
     from shoal.model.worker import Scope
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from shoal.sinks.thread import SinkThread
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.egress import Clients, WorkerEgress
+    from shoal.worker.logins import Logins
     from shoal.worker.state import WorkerOptions
     from shoal.worker.watchdog import EndProcess
     from shoal.worker.worker import Worker
@@ -111,8 +116,17 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
-    """The fetcher: from the network, with the page store if there is one, or from the page store only."""
+def build_fetcher(
+    settings: Settings,
+    *,
+    client: Client = "http",
+    from_store: bool = False,
+    environment: Mapping[str, str] = os.environ,
+) -> Fetcher:
+    """The fetcher: from the network, with the page store if there is one, or from the page store only.
+
+    `client`: "http" or "chrome". `environment`: where HTTP_PROXY and its like are read.
+    """
     store = None
     if settings.store:
         from shoal.fetch.store import FileStore
@@ -124,13 +138,14 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
         from shoal.fetch.store import StoreOnlyFetcher
 
         return StoreOnlyFetcher(store)
-    from shoal.fetch.http import HttpFetcher
+    from shoal.fetch.environment import environment_proxies
 
-    fetcher = HttpFetcher(
+    fetcher = _client_class(client)(
         connections=settings.concurrency,
         user_agent=settings.agent,
         max_body=settings.max_body,
         deny_private=settings.deny_private,
+        environment=environment_proxies(environment),
     )
     if store is None:
         return fetcher
@@ -139,27 +154,95 @@ def build_fetcher(settings: Settings, *, from_store: bool = False) -> Fetcher:
     return StoringFetcher(fetcher, store)
 
 
+def _client_class(client: Client) -> type[HttpFetcher]:
+    """Raises UsageError when the library of the client is missing."""
+    if client == "chrome":
+        from shoal.fetch.impersonate import ImpersonatingFetcher
+
+        return ImpersonatingFetcher
+    from shoal.fetch.http import HttpFetcher
+
+    return HttpFetcher
+
+
+def _announce_proxies(log: Log) -> None:
+    """Log once that the environment names proxies."""
+    from shoal.fetch.environment import environment_proxies
+
+    proxies = environment_proxies(os.environ)
+    if proxies is not None:
+        log.info("requests go through the proxy of the environment, unless their stage has one", **proxies.named())
+
+
 def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
     """The fetchers of stages by client; `fetcher` is that of plain HTTP."""
     from shoal.worker.egress import Clients
 
     def make(client: Client) -> Fetcher:
+        if client == "chrome":
+            return build_fetcher(settings, client=client)
+        if client == "browser":
+            return build_browser(settings, fetcher)
         raise UsageError(f"There is no client {client!r}.")
 
     return Clients(make, http=fetcher)
 
 
+def build_browser(settings: Settings, http: Fetcher, *, log: Log | None = None) -> BrowserFetcher:
+    """Pages in a real browser, which starts when the first one is opened. Raises UsageError without Playwright."""
+    from shoal.fetch.browser import BrowserFetcher
+
+    store = None
+    if settings.store:
+        from shoal.fetch.store import FileStore
+
+        store = FileStore(Path(settings.store).expanduser())
+    return BrowserFetcher(
+        http,
+        tabs=settings.browser_tabs,
+        targets=settings.browser_targets,
+        memory=settings.browser_memory,
+        max_body=settings.max_body,
+        user_agent=settings.user_agent or None,
+        chromium=settings.chromium,
+        sandbox=settings.browser_sandbox,
+        deny_private=settings.deny_private,
+        downloads=build_downloads(settings),
+        store=store,
+        log=log,
+    )
+
+
+def build_logins(scraper: Scraper, settings: Settings, *, log: Log, ledger: Ledger | None = None) -> Logins | None:
+    """The logins of a scraper; None when it has none. Raises UsageError when shared sessions have no key."""
+    if not scraper.logins:
+        return None
+    from shoal.worker.logins import Logins
+    from shoal.worker.session_store import SessionFiles, SharedSessions, session_cipher
+
+    shared = None
+    if ledger is not None and any(login.shared for login in scraper.logins):
+        shared = SharedSessions(ledger, scraper.name, session_cipher(scraper.find_secret))
+    files = SessionFiles(Path(settings.sessions).expanduser(), scraper.name, log) if settings.sessions else None
+    return Logins(scraper, log, files=files, shared=shared)
+
+
 def build_egress(
-    scraper: Scraper, settings: Settings, *, log: Log, pool: str | None = None, alone: bool = False
+    scraper: Scraper,
+    settings: Settings,
+    *,
+    log: Log,
+    alone: bool = False,
+    logins: Logins | None = None,
 ) -> WorkerEgress | None:
-    """The pools that the scraper's stages go out through; None when no stage has one. `pool`: one for all stages.
+    """The pools that the scraper's stages go out through, and its logins; None when there are neither.
 
     `alone`: no ledger is asked about bans and about other workers.
 
     Raises InvalidSetting for a pool that is not configured.
     """
-    stages = {name: pool or stage.egress for name, stage in scraper.stages.items()}
-    if not any(stages.values()):
+    stages = {name: stage.egress for name, stage in scraper.stages.items()}
+    if not any(stages.values()) and logins is None:
         return None
     from shoal.worker.egress import WorkerEgress
 
@@ -168,11 +251,18 @@ def build_egress(
         for used_by, name in stages.items()
         if name is not None
     }
-    return WorkerEgress(pools, stages, log)
+    return WorkerEgress(pools, stages, log, logins=logins)
 
 
-def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
-    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+def check_pools_exist(scraper: Scraper, settings: Settings) -> None:
+    """Raises InvalidSetting for a stage whose pool is not configured."""
+    for name, stage in scraper.stages.items():
+        if stage.egress is not None:
+            egress_config(settings, stage.egress, name)
+
+
+def egress_config(settings: Settings, name: str, stage: str) -> EgressConfig:
+    """`[egress.NAME]`. Raises InvalidSetting when it is missing."""
     config = settings.egress.get(name)
     if config is None:
         known = ", ".join(settings.egress) or "none"
@@ -180,6 +270,12 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
             f"The stage {stage} goes out through egress {name!r}, which is not configured (there is: {known}).",
             remedy=f"Add [egress.{name}] to shoal.toml.",
         )
+    return config
+
+
+def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bool = False) -> ExitPool:
+    """A pool of exits. Raises InvalidSetting when `[egress.NAME]` is missing."""
+    config = egress_config(settings, name, stage)
     if config.kind == "proxies":
         from shoal.egress.proxies import ProxyPool
 
@@ -188,11 +284,9 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         from shoal.egress.tokens import TokenPool
 
         return TokenPool(config, log=log, alone=alone)
-    if config.kind == "tor":
-        from shoal.egress.tor import TorPool
+    from shoal.egress.tor import TorPool
 
-        return TorPool(config, log=log, alone=alone)
-    raise UsageError(f"There is no egress of the kind {config.kind}.")
+    return TorPool(config, log=log, alone=alone)
 
 
 def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:
@@ -211,20 +305,19 @@ def build_attempts(
     *,
     log: Log,
     from_store: bool = False,
-    pool: str | None = None,
 ) -> AttemptRunner:
-    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store.
-
-    `pool`: the egress of all stages in place of their own.
-    """
+    """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store."""
     from shoal.fetch.robots import Robots
     from shoal.worker.attempt import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
+    logins = None if from_store else build_logins(scraper, settings, log=log)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -232,7 +325,8 @@ def build_attempts(
         log=log,
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
-        egress=None if from_store else build_egress(scraper, settings, log=log, pool=pool, alone=True),
+        egress=None if from_store else build_egress(scraper, settings, log=log, alone=True),
+        logins=logins,
     )
     return AttemptRunner(resources, FailureLog(log))
 
@@ -282,11 +376,14 @@ def build_worker(
     from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
 
+    if not from_store:
+        _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
     robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
     registration = Registration(ledger, identity, options, log)
-    egress = None if from_store else build_egress(scraper, settings, log=log)
+    logins = None if from_store else build_logins(scraper, settings, log=log, ledger=ledger)
+    egress = None if from_store else build_egress(scraper, settings, log=log, logins=logins)
     resources = AttemptResources(
         scraper,
         fetcher,
@@ -298,6 +395,7 @@ def build_worker(
         downloads=build_downloads(settings, offline=from_store),
         clients=None if from_store else build_clients(settings, fetcher),
         egress=egress,
+        logins=logins,
     )
     # A heartbeat without an answer is retried on another connection before the lease expires.
     heartbeat_settings = msgspec.structs.replace(

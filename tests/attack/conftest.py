@@ -1,5 +1,5 @@
 """A server and a fetcher for each test."""
 
-from tests.fetch.conftest import fetcher, site
+from tests.fetch.conftest import client, fetcher, site
 
-__all__ = ["fetcher", "site"]
+__all__ = ["client", "fetcher", "site"]

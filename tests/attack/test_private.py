@@ -8,15 +8,16 @@ import pytest
 from shoal.define.context import Http
 from shoal.errors import Permanent
 from shoal.fetch.http import HttpFetcher
+from shoal.fetch.impersonate import ImpersonatingFetcher
 from shoal.fetch.page import Request
 from shoal.fetch.robots import Robots
 from shoal.fetch.urls import PrivateAddress, is_public, public_socket
 from tests.support.raw_site import Site, redirect, reply
 
 
-@pytest.fixture
-async def careful() -> AsyncIterator[HttpFetcher]:
-    fetcher = HttpFetcher(connections=4, user_agent="shoal/0.1", deny_private=True)
+@pytest.fixture(params=[HttpFetcher, ImpersonatingFetcher])
+async def careful(request: pytest.FixtureRequest) -> AsyncIterator[HttpFetcher]:
+    fetcher = request.param(connections=4, user_agent="shoal/0.1", deny_private=True)
     yield fetcher
     await fetcher.close()
 

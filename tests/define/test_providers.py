@@ -302,7 +302,7 @@ def test_hooks_may_ask_for_what_lives_for_a_worker_only(shop: Scraper) -> None:
     @shop.on_finish
     def end(session: Session) -> None: ...
 
-    with pytest.raises(InvalidScraper, match=r"asks for 'session', which session\(\) .* a hook has none"):
+    with pytest.raises(InvalidScraper, match=r"asks for 'session', which session\(\) .* there is none here"):
         shop.check()
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal.fetch.http import HttpFetcher
+from shoal.fetch.impersonate import ImpersonatingFetcher
 from tests.support import missing
 from tests.support.raw_site import Site
 
@@ -20,9 +21,18 @@ async def site() -> AsyncIterator[Site]:
     await site.stop()
 
 
+# For tests that hold for every client: `pytestmark = both_clients`.
+both_clients = pytest.mark.parametrize("client", [HttpFetcher, ImpersonatingFetcher])
+
+
 @pytest.fixture
-async def fetcher() -> AsyncIterator[HttpFetcher]:
-    fetcher = HttpFetcher(connections=4, user_agent="shoal/0.1", max_body=1 << 20, idle_timeout=5.0)
+def client() -> type[HttpFetcher]:
+    return HttpFetcher
+
+
+@pytest.fixture
+async def fetcher(client: type[HttpFetcher]) -> AsyncIterator[HttpFetcher]:
+    fetcher = client(connections=4, user_agent="shoal/0.1", max_body=1 << 20, idle_timeout=5.0)
     yield fetcher
     await fetcher.close()
 

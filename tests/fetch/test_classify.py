@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient
+from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient, Unauthorized
 from shoal.fetch.classify import classify_page, retry_after
 from shoal.fetch.page import Page
 
@@ -25,7 +25,7 @@ def answer(status: int = 200, body: str | bytes = "<p>hello", **headers: str) ->
         (451, Permanent, "451 Unavailable For Legal Reasons"),
         (400, Permanent, "400 Bad Request"),
         (499, Permanent, "499"),
-        (401, Permanent, "401 Unauthorized: a login is asked for"),
+        (401, Unauthorized, "401 Unauthorized: a login is asked for"),
         (407, Permanent, "407 Proxy Authentication Required: a login is asked for"),
         (302, Permanent, "302 Found, but it names no address to follow"),
         (408, Transient, "408 Request Timeout"),

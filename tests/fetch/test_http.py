@@ -9,9 +9,12 @@ import uvloop
 
 from shoal.errors import Permanent, Throttled, Transient
 from shoal.fetch.http import HttpFetcher
+from shoal.fetch.impersonate import ImpersonatingFetcher
 from shoal.fetch.page import Request
+from tests.fetch.conftest import both_clients
 from tests.support.raw_site import Seen, Site, redirect, reply
 
+pytestmark = both_clients
 STEPS = [(what, hop) for hop in (0, 1) for what in ("before", "before_send", "sent", "done")]
 
 
@@ -43,7 +46,9 @@ class Witness:
         raise AssertionError("that is up to whoever reads the answer")
 
 
-async def test_a_page_has_its_request_and_its_response(site: Site, fetcher: HttpFetcher) -> None:
+async def test_a_page_has_its_request_and_its_response(
+    site: Site, fetcher: HttpFetcher, client: type[HttpFetcher]
+) -> None:
     site.answers["/a"] = reply("<h1>Hi</h1>", content_type="text/html; charset=utf-8", X_Shop="open")
     page = await fetcher.fetch(Request(url=site.url("/a"), headers={"X-Mine": "1"}))
     assert (page.status, page.text) == (200, "<h1>Hi</h1>")
@@ -52,7 +57,8 @@ async def test_a_page_has_its_request_and_its_response(site: Site, fetcher: Http
     assert page.history == ()
     assert 0 < page.seconds < 5
     [seen] = site.log
-    assert seen.headers["user-agent"] == "shoal/0.1"
+    as_chrome = client is ImpersonatingFetcher
+    assert ("Chrome/" if as_chrome else "shoal/0.1") in seen.headers["user-agent"]
     assert seen.headers["accept-encoding"] == "gzip, deflate"
     assert seen.headers["x-mine"] == "1"
 
@@ -157,9 +163,9 @@ async def test_a_redirect_loop_is_permanent(site: Site, fetcher: HttpFetcher) ->
     assert site.targets == ["/a", "/b"]
 
 
-async def test_too_many_redirects_are_permanent(site: Site) -> None:
+async def test_too_many_redirects_are_permanent(site: Site, client: type[HttpFetcher]) -> None:
     site.answers |= {f"/{n}": redirect(f"/{n + 1}") for n in range(9)}
-    fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1", max_redirects=3)
+    fetcher = client(connections=1, user_agent="shoal/0.1", max_redirects=3)
     with pytest.raises(Permanent, match="more than 3 times"):
         await fetcher.fetch(Request(url=site.url("/0")))
     assert site.targets == ["/0", "/1", "/2", "/3"]
@@ -217,7 +223,7 @@ async def test_the_gate_is_called_before_and_after_each_request(site: Site, fetc
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
-def test_after_send_is_called_when_the_bytes_have_left(runner) -> None:  # type: ignore[no-untyped-def]
+def test_after_send_is_called_when_the_bytes_have_left(runner, client: type[HttpFetcher]) -> None:  # type: ignore[no-untyped-def]
     """The server is a plain socket: what it can read at that moment has been sent."""
 
     async def look() -> bytes:
@@ -246,7 +252,7 @@ def test_after_send_is_called_when_the_bytes_have_left(runner) -> None:  # type:
             async def on_throttled(self, ended: Throttled) -> None:
                 pass
 
-        fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1")
+        fetcher = client(connections=1, user_agent="shoal/0.1")
         with pytest.raises(Transient):
             await fetcher.fetch(Request(url=f"http://127.0.0.1:{listener.getsockname()[1]}/x"), gate=Gate())
         await fetcher.close()
@@ -335,8 +341,8 @@ async def test_a_redirect_to_itself_with_a_new_cookie_is_no_loop(site: Site, fet
         await fetcher.fetch(Request(url=site.url("/")))
 
 
-async def test_cancelling_gives_the_connection_back(site: Site) -> None:
-    fetcher = HttpFetcher(connections=1, user_agent="shoal/0.1")
+async def test_cancelling_gives_the_connection_back(site: Site, client: type[HttpFetcher]) -> None:
+    fetcher = client(connections=1, user_agent="shoal/0.1")
 
     async def half(seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.write(reply(b"half", Content_Length="100"))

@@ -117,6 +117,7 @@ class HeaderSite:
 
     def __init__(self) -> None:
         self.log: list[tuple[str, str, str, float]] = []  # exit, path, cookies, when
+        self.agents: dict[str, str] = {}
         self.answer: Callable[[str, str], int] = lambda _exit, _path: 200
         self.port = 0
 
@@ -146,6 +147,7 @@ class HeaderSite:
     async def _respond(self, request: web.Request) -> web.StreamResponse:
         exit_key, path = request.headers.get(HEADER, ""), request.path
         self.log.append((exit_key, path, request.headers.get("Cookie", ""), time.monotonic()))
+        self.agents[path] = request.headers["User-Agent"]
         if path == "/robots.txt":
             return web.Response(text="User-agent: *\nDisallow: /private")
         if path.startswith("/from/"):
@@ -163,9 +165,9 @@ class Setup:
         self.ledger = ledger
         self.pool = pool
 
-    async def run(self, scraper: Scraper, *, concurrency: int = 4, until: asyncio.Event | None = None) -> WorkSummary:
+    async def run(self, scraper: Scraper, *, concurrency: int = 4) -> WorkSummary:
         run = await self.ledger.runs.create(scraper.run_spec())
-        await self.ledger.intake.enqueue(run.id, scraper.start_items)
+        await self.ledger.intake.enqueue(run.id, scraper.seeds())
         await self.ledger.runs.seal(run.id)
         self.run_id = run.id
         return await self.work(scraper, concurrency=concurrency)
@@ -223,6 +225,25 @@ async def test_every_request_of_an_attempt_goes_out_as_its_identity(setup: Setup
     attempt = (await setup.ledger.reads.attempts(setup.run_id, 1))[0]
     assert attempt.detail is not None
     assert attempt.detail["egress"] == f"homes exit {site.log[0][0]}"
+
+
+@pytest.mark.parametrize("egress", ["homes", None])
+async def test_a_stage_may_look_like_chrome(setup: Setup, site: HeaderSite, egress: str | None) -> None:
+    """All requests but that for robots.txt, which is obeyed, and asked for under Shoal's own name."""
+    scraper = Scraper("shop")
+
+    @scraper.stage(client="chrome", egress=egress)
+    async def product(page: Page, http: Http) -> Any:
+        await http.get(site.url("/api"))
+        return {"path": page.url}
+
+    scraper.start(product.item(site.url("/from/1")), product.item(site.url("/private")))
+    summary = await setup.run(scraper, concurrency=1)
+    assert (summary.done, summary.skipped) == (1, 1)
+    assert {path for path, agent in site.agents.items() if "Chrome/" in agent} == {"/from/1", "/to/1", "/api"}
+    assert site.agents["/robots.txt"].startswith("shoal")
+    assert "/private" not in site.agents
+    assert site.direct == ([] if egress else [path for _, path, *_ in site.log])
 
 
 async def test_a_blocked_item_gets_another_identity_without_being_charged(setup: Setup, site: HeaderSite) -> None:
@@ -387,7 +408,7 @@ async def test_the_pace_of_an_identity_counts_per_exit_and_survives_a_restart(se
     product = scraper.stages["product"]
     scraper.start(*(product.item(site.url(f"/{n}")) for n in range(18)))
     run = await setup.ledger.runs.create(scraper.run_spec())
-    await setup.ledger.intake.enqueue(run.id, scraper.start_items)
+    await setup.ledger.intake.enqueue(run.id, scraper.seeds())
     await setup.ledger.runs.seal(run.id)
     setup.run_id = run.id
     fetcher = build_fetcher(setup.settings)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def doctor(session: Session) -> None:
     """Say whether all is well, and what to do if not.
 
-    Checks the ledger, its server or disk, clocks, versions and workers. Something wrong: exit 1.
+    Checks the ledger, its server or disk, clocks, versions and workers, and every proxy, token, Tor and browser that is
+    configured. Something wrong: exit 1.
     """
     from shoal import __version__
     from shoal.service.database import diagnose
@@ -37,7 +38,7 @@ def doctor(session: Session) -> None:
 
 
 def _print(session: Session, check: Check) -> None:
-    mark = "ok   " if check.ok else session.styled("wrong", RED)
+    mark = "warn " if check.warning else "ok   " if check.ok else session.styled("wrong", RED)
     session.data(f"{mark}  {check.name:<12} {check.text}")
     if check.fix:
         session.data(f"       {'':<12} {check.fix}")

@@ -12,6 +12,7 @@ from shoal.observe.formatting import pluralize
 from shoal.service import records
 
 if TYPE_CHECKING:
+    from shoal.model.egress import PoolView
     from shoal.model.views import Counts
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
@@ -75,6 +76,7 @@ def _print_runs(session: Session, found: list[RunStatus]) -> None:
     for each in found:
         for condition in each.conditions:
             session.data(f"Alert ({condition.kind.value}) of run {each.reading.snapshot.run.id}: {condition.text}")
+    _print_egress(session, next((pools for each in found if (pools := each.reading.snapshot.egress)), ()))
     _print_sinks(session, found[0].sinks)
 
 
@@ -100,7 +102,15 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
         _print_rest(session, len(detail.workers) - MAX_WORKERS, "worker")
     if detail.failures.groups:
         _print_failures(session, detail.failures)
+    _print_egress(session, detail.reading.snapshot.egress)
     _print_sinks(session, detail.sinks)
+
+
+def _print_egress(session: Session, pools: Sequence[PoolView]) -> None:
+    if pools:
+        from shoal.observe.egress import egress_line
+
+        session.data(f"Egress  {egress_line(pools)}")
 
 
 def _print_sinks(session: Session, sinks: Sequence[SinkStatus]) -> None:

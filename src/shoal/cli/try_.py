@@ -38,6 +38,9 @@ def try_(
     stage: Annotated[str | None, typer.Option(help="The stage; the first by default.")] = None,
     key: Annotated[str | None, typer.Option(help="The item's key.")] = None,
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="The item's payload, a JSON object.")] = None,
+    egress: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Go out through [egress.NAME] in place of the stage's own.")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save the pages it fetches for tests, such as in tests/pages.")
     ] = None,
@@ -50,6 +53,8 @@ def try_(
     scraper, settings, chosen = _find_stage(session, target, stage)
     if url is None and key is None:
         raise UsageError("There is no item to try.", remedy="Give a URL, or a --key.")
+    if egress is not None:
+        chosen.policy = chosen.policy.replace(egress=egress)
     new = chosen.item(url, key=key, payload=_payload(payload))
     fetched: list[Page] = []
     finished = session.wait(_attempt(scraper, settings, _claimed(new, chosen), fetched))

@@ -52,14 +52,19 @@ MAX_DURATION = 31_536_000.0
 MAX_PORT = 65_535
 
 
+def parse_duration(text: str) -> float | None:
+    """`60m` in seconds; None for what is no time, or one of more than a year."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    seconds = float(found[1]) * _UNITS[found[2]] if found is not None else 0.0
+    return seconds if 0 < seconds <= MAX_DURATION else None
+
+
 def _read_duration(name: str, given: RawValue) -> float:
     value = given.value
-    found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
-    if found is not None:
-        value = float(found[1]) * _UNITS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DURATION:
+    seconds = None if isinstance(value, bool) else parse_duration(str(value))
+    if seconds is None:
         raise given.invalid(name, DURATION.accepted)
-    return float(value)
+    return seconds
 
 
 def parse_budget(text: str) -> BudgetPolicy | None:

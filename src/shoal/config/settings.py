@@ -166,6 +166,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
+    chromium: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a program")] = ""
+    browser_tabs: Annotated[int, Meta(ge=1, le=200)] = 8
+    browser_targets: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    browser_memory: Annotated[int, Meta(ge=128, le=1 << 20, extra=MEGABYTES)] = 2_048
+    browser_sandbox: bool = True
     member_timeout: Annotated[float, Meta(ge=1, le=MAX_MEMBER_SECONDS, extra=SECONDS)] = 7_200.0
     member_stale: Annotated[float, Meta(ge=1, le=MAX_MEMBER_SECONDS, extra=SECONDS)] = 600.0
     member_memory: Annotated[int, Meta(ge=16, le=1 << 20, extra=MEGABYTES)] = 1_024

@@ -152,7 +152,7 @@ class Http:
 
     _link_source: LinkSource | None = None  # the item of the attempt, for `page.follow_links`
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first by keyword
         self,
         fetcher: Fetcher,
         *,

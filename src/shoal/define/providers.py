@@ -75,6 +75,7 @@ BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
     Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "client", attrgetter("http")),
+    Provider("shoal.fetch.tab.Tab", "Tab", "client", open=lambda attempt: attempt.live_tab()),
     Provider(Item, "Item", "attempt", attrgetter("item")),
     Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),

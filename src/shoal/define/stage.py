@@ -18,7 +18,7 @@ from shoal.define.providers import Signature
 from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
 from shoal.errors import InvalidScraper, Permanent
 from shoal.fetch.download import DEFAULT_NAME, Download, check_template
-from shoal.fetch.page import Page
+from shoal.fetch.page import BLOCKABLE, BrowserOptions, Page
 from shoal.model.item import NewItem
 from shoal.model.request import Pairs, SecretName, make_request, with_query
 from shoal.model.url_key import host_or_none
@@ -78,6 +78,11 @@ class StageOptions(RetryOptions, total=False):
     - `headers`: sent with its requests.
     - `egress`: the pool of exits (`[egress.NAME]`) that its requests go out through; never directly.
     - `client`: what sends its requests: "http", "chrome" (looks like Chrome to the site) or "browser" (a real one).
+    - `wait_for`: when a page in a browser is complete: at a selector, at "load" (the default) or "networkidle", or when
+      a function of its `Tab` returns.
+    - `block`: what a browser does not load, such as ("image", "font", "media").
+    - `viewport`: width and height of the browser's window.
+    - `capture`: keep a screenshot and the HTML of a page whose attempt fails, in the place of the setting `files`.
     - `pace`: what `rate` and `delay` count for: a "host", or each "identity" (exit) at a host.
     """
 
@@ -104,6 +109,10 @@ class StageOptions(RetryOptions, total=False):
     accept: Collection[int]
     egress: str | None
     client: Client
+    wait_for: str | Callable[[Any], Any]
+    block: Collection[str]
+    viewport: tuple[int, int]
+    capture: bool
     pace: Pace
 
 
@@ -151,6 +160,7 @@ class Stage(Generic[P, T]):
         self.headers = dict(options.get("headers") or {})
         self.depth = options.get("depth")
         self.accept = _checked_statuses(self.name, options.get("accept", ()))
+        self._browser_options = _browser_options(self.name, options)
         self.error_function: Callable[..., Any] | None = None
         self._lane = options.get("lane", HOST)
         self._partition = options.get("partition", "")
@@ -170,6 +180,11 @@ class Stage(Generic[P, T]):
     @property
     def client(self) -> Client:
         return self.policy.client
+
+    @property
+    def browser(self) -> BrowserOptions:
+        """What it says about pages in a browser."""
+        return self._browser_options or BrowserOptions()
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -305,6 +320,9 @@ class Stage(Generic[P, T]):
             raise InvalidScraper(
                 f"The stage {self.name} has the pace of each identity: it needs egress, and a rate or a delay."
             )
+        if self.client != "browser" and (self._browser_options is not None or _asks_for_tab(self.signature)):
+            what = "asks for a Tab" if self._browser_options is None else "has wait_for, block, viewport or capture"
+            raise InvalidScraper(f'The stage {self.name} {what}, which needs client="browser".')
         if self.policy.ordered and self.by_host:
             raise InvalidScraper(f"The stage {self.name} is ordered, so it needs lane=.")
 
@@ -363,6 +381,38 @@ def _check_types(stage: str, options: StageOptions) -> None:
         raise InvalidScraper(f"depth of the stage {stage} is {depth!r}; it must be a whole number from 0.")
     if options.get("blocked") is not None and not callable(options["blocked"]):
         raise InvalidScraper(f"blocked of the stage {stage} must be a function that takes a Page.")
+
+
+def _browser_options(stage: str, options: StageOptions) -> BrowserOptions | None:
+    """What the options say about pages in a browser; None: nothing. Raises InvalidScraper."""
+    given = {name: options.get(name) for name in ("wait_for", "block", "viewport", "capture")}
+    if all(value is None for value in given.values()):
+        return None
+    wait_for, block, viewport = given["wait_for"] or "load", given["block"] or (), given["viewport"]
+    if not (isinstance(wait_for, str) or callable(wait_for)):
+        raise InvalidScraper(
+            f"wait_for of the stage {stage} is {wait_for!r}; "
+            'it must be a selector, "load", "networkidle" or a function.'
+        )
+    names: Any = (block,) if isinstance(block, str) else block
+    if not isinstance(names, Collection) or not set(names) <= set(BLOCKABLE):
+        raise InvalidScraper(f"block of the stage {stage} is {block!r}; it may have {', '.join(BLOCKABLE)}.")
+    if viewport is not None and not (
+        isinstance(viewport, tuple | list)
+        and len(viewport) == 2
+        and all(type(size) is int and 1 <= size <= 10_000 for size in viewport)
+    ):
+        raise InvalidScraper(f"viewport of the stage {stage} is {viewport!r}; it must be (width, height) in pixels.")
+    return BrowserOptions(
+        wait_for=wait_for,
+        block=frozenset(names),
+        viewport=None if viewport is None else (viewport[0], viewport[1]),
+        capture=bool(given["capture"]),
+    )
+
+
+def _asks_for_tab(signature: Signature) -> bool:
+    return any(getattr(kind, "__module__", "") == "shoal.fetch.tab" for kind in signature.types)
 
 
 def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:

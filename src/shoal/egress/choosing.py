@@ -113,9 +113,9 @@ class Part:
         self._places_made_at = 0.0
         self._sticky: OrderedDict[tuple[str, str], LocalExit] = OrderedDict()
         if previous is not None:
-            stay = dict.fromkeys(record for record in previous._rotations[""].in_order() if self._has(record))
+            stay = dict.fromkeys(record for record in previous._rotations[""].in_order() if self.has(record))
             order = [*stay, *(record for record in order if record not in stay)]
-            self._sticky.update((name, record) for name, record in previous._sticky.items() if self._has(record))
+            self._sticky.update((name, record) for name, record in previous._sticky.items() if self.has(record))
         self._rotations[""] = Rotation(order)
 
     @property
@@ -141,7 +141,7 @@ class Part:
             found = rotation.take(lambda record: self._is_usable(record, host), avoid)
         return found
 
-    def _has(self, record: LocalExit) -> bool:
+    def has(self, record: LocalExit) -> bool:
         return record.key in self.keys and self._health.records.get(record.key) is record
 
     def _rotation(self, host: str, now: float) -> Rotation:

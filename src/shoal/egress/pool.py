@@ -185,6 +185,7 @@ class BasePool:
         self._warned_too_few = False
         self._wait_known: tuple[int, EgressWait | None, float | None] = (-1, None, None)
         self._waits_since: float | None = None
+        self._usable: LocalExit | None = None
 
     # For the kinds of pools.
 
@@ -365,7 +366,11 @@ class BasePool:
         records = self._part.records
         if not records:
             return self._wait_for(self._no_exits_why()), None
-        if any(self._is_usable(record, "") for record in records):
+        # Usually the one that was usable the last time still is.
+        last = self._usable
+        if last is None or not self._part.has(last) or not self._is_usable(last, ""):
+            self._usable = next((record for record in records if self._is_usable(record, "")), None)
+        if self._usable is not None:
             return None, None
         why = self._none_usable(Counter(_STATE_WORDS.get(record.state, "unusable") for record in records))
         seconds = self.health.first_return(records, now)

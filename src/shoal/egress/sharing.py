@@ -27,7 +27,7 @@ def split(holders: Collection[str], things: Collection[str]) -> dict[str, list[s
     each, larger = divmod(len(set(things)), len(parts))
     open_holders = {holder: _number(holder) for holder in parts} if each or larger else {}
     for number, thing in sorted((_number(thing), thing) for thing in set(things)):
-        holder = max(open_holders, key=lambda name, number=number: _mixed(number ^ open_holders[name]))  # type: ignore[misc]
+        holder = _best(number, open_holders.items())
         part = parts[holder]
         part.append(thing)
         if len(part) > each:
@@ -91,7 +91,7 @@ class Places:
 def best_of(text: str, keys: Iterable[str]) -> str:
     """The exit of a text among a few. When one comes or goes, only texts that go to it or come from it move."""
     number = _number(text)
-    return max(keys, key=lambda key: _mixed(number ^ _key_number(key)))
+    return _best(number, [(key, _key_number(key)) for key in keys])
 
 
 def _places(text: str) -> Iterable[int]:
@@ -110,8 +110,11 @@ def _number(text: str) -> int:
     return int.from_bytes(digest)
 
 
-def _mixed(number: int) -> int:
-    """A number that looks random and differs for every number."""
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    number = (number ^ number >> 27) * 0x94D049BB133111EB & _MASK
-    return number ^ number >> 31
+def _best(number: int, numbers: Iterable[tuple[str, int]]) -> str:
+    """The name that ranks highest for a number; each number has an order of its own."""
+    highest, best = -1, ""
+    for name, other in numbers:
+        rank = (number ^ other) * 0x9E3779B97F4A7C15 & _MASK
+        if rank > highest:
+            highest, best = rank, name
+    return best

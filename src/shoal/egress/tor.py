@@ -18,7 +18,7 @@ from typing import ClassVar
 import msgspec
 
 from shoal.config.egress import EgressConfig
-from shoal.egress.health import ExitRecord
+from shoal.egress.health import LocalExit
 from shoal.egress.pool import TRIAL_SECONDS, BasePool, ExitIdentity, UsedExit
 from shoal.egress.tor_process import ExternalTor, ManagedTor, Tor
 from shoal.errors import EgressUnavailable, ExitFailed
@@ -179,7 +179,7 @@ class TorPool(BasePool):
             self.trouble.fail(why, self.now(), trial=trial)
         self.tor.check()
 
-    def _identity(self, record: ExitRecord, *, trial: bool) -> ExitIdentity:
+    def _identity(self, record: LocalExit, *, trial: bool) -> ExitIdentity:
         now = self.now()
         place = self._places[record.key]
         circuit = self._circuits[place]

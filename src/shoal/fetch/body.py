@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, read_bom, to_unicode
@@ -104,6 +105,71 @@ class Inflater:
         return block
 
 
+class _BrotliInflater:
+    """Decompresses brotli as `Inflater` does gzip. Needs the library."""
+
+    def __init__(self) -> None:
+        import brotli
+
+        self._stream = brotli.Decompressor()
+        self._error: type[Exception] = brotli.error
+        self._started = False
+
+    @property
+    def is_cut_short(self) -> bool:
+        return self._started and not self._stream.is_finished()
+
+    def feed(self, block: bytes, step: int = STEP) -> Iterator[bytes]:
+        while not self._stream.is_finished():
+            try:
+                piece: bytes = self._stream.process(block, output_buffer_limit=step)
+            except self._error as error:
+                raise zlib.error(str(error)) from None
+            self._started = True
+            block = b""
+            if piece:
+                yield piece
+            if self._stream.can_accept_more_data():
+                return
+
+
+class _ZstdInflater:
+    """Decompresses zstd as `Inflater` does gzip, with the largest window that browsers accept. Needs the library."""
+
+    # The library has no limit for its output: this many bytes become at most 16 MB.
+    _SLICE = 512
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._library: Any = zstandard
+        self._streams = zstandard.ZstdDecompressor(max_window_size=8 << 20)
+        self._stream = self._streams.decompressobj()
+        self._started = False
+
+    @property
+    def is_cut_short(self) -> bool:
+        return self._started and not self._stream.eof
+
+    def feed(self, block: bytes, step: int = STEP) -> Iterator[bytes]:
+        for start in range(0, len(block), self._SLICE):
+            rest = block[start : start + self._SLICE]
+            while rest:
+                if self._stream.eof:  # another frame follows
+                    self._stream = self._streams.decompressobj()
+                try:
+                    piece = self._stream.decompress(rest)
+                except self._library.ZstdError as error:
+                    raise zlib.error(str(error)) from None
+                self._started = True
+                rest = self._stream.unused_data
+                for at in range(0, len(piece), step):
+                    yield piece[at : at + step]
+
+
+BodyInflater = Inflater | _BrotliInflater | _ZstdInflater
+
+
 async def read_body(
     response: ClientResponse, cap: int, *, truncate: bool = False, memory: Reservation | None = None
 ) -> bytes:
@@ -145,7 +211,7 @@ async def read_body(
     return b"".join(pieces)
 
 
-def _decoded_pieces(inflater: Inflater | None, chunk: bytes) -> Iterable[bytes]:
+def _decoded_pieces(inflater: BodyInflater | None, chunk: bytes) -> Iterable[bytes]:
     return (chunk,) if inflater is None else inflater.feed(chunk)
 
 
@@ -153,8 +219,11 @@ def too_large_error(url: str, cap: int) -> Permanent:
     return Permanent(f"{url} is larger than {cap} bytes")
 
 
-def inflater_of(headers: Mapping[str, str], url: str) -> Inflater | None:
-    """What decompresses a body; None for one that is not compressed. Raises Permanent for an unknown encoding."""
+def inflater_of(headers: Mapping[str, str], url: str) -> BodyInflater | None:
+    """What decompresses a body; None for one that is not compressed. Raises Permanent for an unknown encoding.
+
+    brotli and zstd, which only `client="chrome"` asks for, need the libraries of its extra.
+    """
     encoding = headers.get("Content-Encoding")
     if encoding is None:
         return None
@@ -163,6 +232,9 @@ def inflater_of(headers: Mapping[str, str], url: str) -> Inflater | None:
         return None
     if name in ("gzip", "x-gzip", "deflate"):
         return Inflater(deflate=True)
+    if name in ("br", "zstd"):
+        with suppress(ImportError):
+            return _BrotliInflater() if name == "br" else _ZstdInflater()
     raise Permanent(f"{url} has the content encoding {name[:40]!r}; accepted are {ACCEPT_ENCODING}")
 
 

@@ -9,21 +9,24 @@ import errno
 import os
 import select
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import hdrs
+from multidict import CIMultiDict
 
-from shoal.errors import AttemptEnded, Permanent, Transient
+from shoal.errors import AttemptEnded, ExitFailed, Permanent, Transient
 from shoal.fetch import urls
 from shoal.fetch.body import ACCEPT_ENCODING, GZIP_MAGIC, read_body
 from shoal.fetch.memory import reservation
 from shoal.fetch.page import Page
+from shoal.fetch.proxy import Evidence, ProxyConnector, Route, UnreachableSite, basic_credentials, proxy_name
 from shoal.fetch.redirects import REDIRECTS, CookieJars, RedirectChain
 from shoal.fetch.urls import PrivateAddress, public_socket
 from shoal.model.url_key import quoted
@@ -32,8 +35,10 @@ from shoal.model.url_key import quoted
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
 
+    from shoal.fetch.environment import EnvironmentProxies
     from shoal.fetch.page import Identity, Request, RequestGate, ResponseStream
 
     _Pollers = WeakKeyDictionary[asyncio.Protocol, select.poll]
@@ -49,19 +54,24 @@ _STREAM_BUFFER = 512 << 10
 _REPEATABLE = frozenset({"GET", "HEAD"})
 
 
-class _SendContext:
+class SendContext:
     """Shared by one request and its `_ObservedRequest`; `reused`: its connection had served another request before."""
 
-    __slots__ = ("gate", "hop", "pollers", "reused")
+    __slots__ = ("gate", "hop", "pollers", "reused", "route")
 
-    def __init__(self, gate: RequestGate | None, hop: int, pollers: _Pollers) -> None:
+    def __init__(self, gate: RequestGate | None, hop: int, pollers: _Pollers, route: Route | None) -> None:
         self.gate = gate
         self.hop = hop
         self.pollers = pollers
+        self.route = route
         self.reused = False
 
 
-_send_context: ContextVar[_SendContext] = ContextVar("context")
+send_context: ContextVar[SendContext] = ContextVar("context")
+
+
+class FailedTransfer(aiohttp.ClientError):
+    """An error of another client than aiohttp; its text is the cause, without the site."""
 
 
 class _StaleConnection(aiohttp.ClientError):
@@ -72,7 +82,7 @@ class _ObservedRequest(aiohttp.ClientRequest):
     """Calls the gate around sending. aiohttp's tracing costs more and fires before the bytes are written."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        context = _send_context.get()
+        context = send_context.get()
         protocol = conn.protocol
         if protocol is not None and conn.transport is not None:
             poller = context.pollers.get(protocol)
@@ -94,6 +104,27 @@ class _ObservedRequest(aiohttp.ClientRequest):
         return response
 
 
+class _RoutedRequest(_ObservedRequest):
+    """A request of an identity. Its connection belongs to its route."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        route = send_context.get().route
+        assert route is not None
+        self.route = route
+        super().__init__(*arguments, **options)
+
+    @property
+    def connection_key(self) -> ConnectionKey:
+        return super().connection_key._replace(proxy_headers_hash=cast("int", self.route))
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        if self.route.sends_absolute_urls(tls=self.is_ssl()):
+            self.proxy = (
+                self.url
+            )  # aiohttp then writes the whole URL into the request line; it uses it for nothing else
+        return await super().send(conn)
+
+
 def _make_poller(transport: asyncio.Transport) -> select.poll:
     """A poller for input on the connection. Made once per connection, because finding the socket takes longer."""
     poller = select.poll()
@@ -104,11 +135,19 @@ def _make_poller(transport: asyncio.Transport) -> select.poll:
 class HttpStream:
     """The body of a response, piece by piece; at most two of aiohttp's buffers are in memory."""
 
-    def __init__(self, url: str, response: aiohttp.ClientResponse) -> None:
+    def __init__(
+        self,
+        url: str,
+        response: aiohttp.ClientResponse,
+        failure: Callable[[BaseException], AttemptEnded],
+        delivered: Callable[[], None],
+    ) -> None:
         self.url = url
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
+        self._failure = failure
+        self._delivered = delivered
 
     @property
     def content_length(self) -> int | None:
@@ -116,16 +155,20 @@ class HttpStream:
 
     async def read(self) -> bytes:
         try:
-            return await self._response.content.readany()
+            data = await self._response.content.readany()
         except NETWORK_ERRORS as error:
-            raise to_attempt_error(error, self.url) from error
+            raise self._failure(error) from error
+        if not data:
+            self._delivered()
+        return data
 
 
 class HttpFetcher:
     """A Fetcher for http and https. Created anywhere, used inside one event loop.
 
     `idle_timeout` is the longest time without data, before the response or within it; the caller limits the total
-    time. `deny_private` refuses hosts whose address is not public, after redirects too.
+    time. `deny_private` refuses hosts whose address is not public, after redirects too; of a request through a proxy,
+    which resolves the name, only an address in the URL. `environment`: the proxies of requests whose identity has none.
     """
 
     def __init__(
@@ -138,6 +181,7 @@ class HttpFetcher:
         idle_timeout: float = 30.0,
         max_redirects: int = 10,
         deny_private: bool = False,
+        environment: EnvironmentProxies | None = None,
     ) -> None:
         self._connections = connections
         self._user_agent = user_agent
@@ -145,9 +189,12 @@ class HttpFetcher:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=idle_timeout)
         self._max_redirects = max_redirects
         self._deny_private = deny_private
+        self._environment = environment
         self._session: aiohttp.ClientSession | None = None
+        self._routed_session: aiohttp.ClientSession | None = None
         self.jars = CookieJars()
         self._pollers: _Pollers = WeakKeyDictionary()
+        self._evidence = Evidence()
 
     async def fetch(
         self,
@@ -163,15 +210,17 @@ class HttpFetcher:
         memory = reservation()
         seconds = 0.0
         while True:
-            started, response, location, new_cookies = await self._next_response(chain, gate, jar)
+            started, response, location, new_cookies, route = await self._next_response(chain, gate, jar, identity)
             try:
                 if location is None:
                     body = await read_body(response, cap, truncate=request.truncate, memory=memory)
+                    if route is not None:
+                        self._evidence.record_delivery(route, _host_of(chain.url))
                     break
                 await _drain(response)
             except NETWORK_ERRORS as error:
                 response.close()
-                raise to_attempt_error(error, chain.url) from error
+                raise self._failure(error, chain.url, route, started) from error
             except BaseException:
                 response.close()
                 raise
@@ -209,12 +258,22 @@ class HttpFetcher:
     ) -> AsyncIterator[ResponseStream]:
         chain = RedirectChain(request)
         while True:
-            _, response, location, new_cookies = await self._next_response(chain, gate, jar, _STREAM_BUFFER)
+            started, response, location, new_cookies, route = await self._next_response(
+                chain, gate, jar, identity, _STREAM_BUFFER
+            )
             try:
                 if location is None:
-                    yield HttpStream(chain.url, response)
+                    yield HttpStream(
+                        chain.url,
+                        response,
+                        partial(self._failure, url=chain.url, route=route, started=started),
+                        partial(self._evidence.record_delivery, route, _host_of(chain.url)),
+                    )
                     return
-                await _drain_redirect(response, chain.url)
+                try:
+                    await _drain(response)
+                except NETWORK_ERRORS as error:
+                    raise self._failure(error, chain.url, route, started) from error
             finally:
                 response.close()  # a connection whose body was read to its end is in the pool already
                 if gate is not None:
@@ -222,23 +281,49 @@ class HttpFetcher:
             chain.redirect(response.status, location, limit=self._max_redirects, new_cookies=new_cookies)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._routed_session):
+            if session is not None:
+                await session.close()
 
     async def _next_response(
-        self, chain: RedirectChain, gate: RequestGate | None, jar: str | None, buffer: int = _BUFFER
-    ) -> tuple[float, aiohttp.ClientResponse, str | None, bool]:
-        """When the request was sent, the response without its body, where it redirects to, and if it set cookies."""
+        self,
+        chain: RedirectChain,
+        gate: RequestGate | None,
+        jar: str | None,
+        identity: Identity | None,
+        buffer: int = _BUFFER,
+    ) -> tuple[float, aiohttp.ClientResponse, str | None, bool, Route | None]:
+        """When the request was sent, the response without its body, where it redirects to, if it set cookies, and the
+        way it went; None: directly.
+        """
         cookies = "" if jar is None else self.jars.header(jar, chain.target)
-        started, response = await self._request(chain, gate, cookies, buffer)
+        route = None if identity is None and self._environment is None else self._route(chain, identity)
+        started, response = await self._request(chain, gate, cookies, buffer, identity, route)
         new_cookies = jar is not None and hdrs.SET_COOKIE in response.headers
         if jar is not None and new_cookies:
             self.jars.store(jar, chain.target, response.headers.getall(hdrs.SET_COOKIE))
         location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
-        return started, response, location, new_cookies
+        return started, response, location, new_cookies, route
+
+    def _route(self, chain: RedirectChain, identity: Identity | None) -> Route | None:
+        """The way of a request; None: directly, and as nobody. Raises Permanent for what `deny_private` refuses."""
+        proxy = None if identity is None else identity.proxy
+        if proxy is None and self._environment is not None:
+            proxy = self._environment.proxy(chain.target)
+        if proxy is not None and self._deny_private and not urls.may_be_public(chain.url):
+            raise Permanent(f"{_host_of(chain.url)} has an address that is not public, which deny_private refuses")
+        if proxy is None and identity is None:
+            return None
+        return Route("" if identity is None else identity.key, proxy)
 
     async def _request(
-        self, chain: RedirectChain, gate: RequestGate | None, cookies: str, buffer: int
+        self,
+        chain: RedirectChain,
+        gate: RequestGate | None,
+        cookies: str,
+        buffer: int,
+        identity: Identity | None,
+        route: Route | None,
     ) -> tuple[float, aiohttp.ClientResponse]:
         """The time at which the request was sent, and the response without its body.
 
@@ -248,28 +333,63 @@ class HttpFetcher:
         while True:
             if gate is not None:
                 await gate.before_request(chain.url, chain.hop)
-            context = _SendContext(gate, chain.hop, self._pollers)
-            _send_context.set(context)
+            context = SendContext(gate, chain.hop, self._pollers, route)
+            send_context.set(context)
             started = perf_counter()
             try:
-                return started, await self._send(chain, cookies, buffer)
+                if route is None:
+                    return started, await self._send(chain, chain.headers, cookies, buffer)
+                headers = chain.headers
+                if identity is not None:
+                    headers = _with_headers(headers, await identity.before_request(chain.url, chain.hop))
+                    started = perf_counter()
+                return started, await self._send_routed(chain, headers, cookies, buffer, identity, route)
             except BaseException as error:
                 if gate is not None:
                     gate.request_done(chain.hop)
-                if not isinstance(error, NETWORK_ERRORS):
+                if not isinstance(error, (*NETWORK_ERRORS, UnreachableSite)):
                     raise
                 closed_early = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
                 if not (may_repeat and context.reused and closed_early):
-                    raise to_attempt_error(error, chain.url) from error
+                    raise self._failure(error, chain.url, route, started, answered=False) from error
             may_repeat = False
             chain.hop += 1
 
-    async def _send(self, chain: RedirectChain, cookies: str, buffer: int) -> aiohttp.ClientResponse:
-        headers = chain.headers
+    async def _send_routed(
+        self,
+        chain: RedirectChain,
+        headers: Mapping[str, str],
+        cookies: str,
+        buffer: int,
+        identity: Identity | None,
+        route: Route,
+    ) -> aiohttp.ClientResponse:
+        """The response of the site. Raises ExitFailed if the proxy answers instead, for want of credentials."""
+        proxy = route.proxy
+        asks_proxy = proxy is not None and route.sends_absolute_urls(tls=chain.target.scheme == "https")
+        credentials = None
+        if proxy is not None and asks_proxy:
+            credentials = basic_credentials(proxy)
+            if credentials is not None:
+                headers = _with_headers(headers, {hdrs.PROXY_AUTHORIZATION: credentials})
+        response = await self._send(chain, headers, cookies, buffer)
+        if proxy is not None and asks_proxy and response.status == 407:
+            response.close()
+            raise ExitFailed(f"{proxy_name(proxy)} wants {'other ' if credentials else ''}credentials (407)")
+        if identity is not None:
+            identity.on_response(chain.url, response.status, response.headers)
+        return response
+
+    async def _send(
+        self, chain: RedirectChain, headers: Mapping[str, str], cookies: str, buffer: int
+    ) -> aiohttp.ClientResponse:
         if cookies:
             own = headers.get(hdrs.COOKIE)
             headers = {**headers, hdrs.COOKIE: f"{own}; {cookies}" if own else cookies}
-        session = self._session or self._open()
+        if send_context.get().route is None:
+            session = self._session or self._open()
+        else:
+            session = self._routed_session or self._open_routed()
         while True:
             try:
                 return await session.request(
@@ -283,9 +403,29 @@ class HttpFetcher:
             except _StaleConnection:  # it has left the pool, so this ends with a usable or a new connection
                 continue
 
+    def _failure(
+        self, error: BaseException, url: str, route: Route | None, started: float, *, answered: bool = True
+    ) -> AttemptEnded:
+        """How an error of a request ends the attempt. `answered`: the response had begun."""
+        ended = error if isinstance(error, AttemptEnded) else to_attempt_error(error, url)
+        if route is None:
+            return ended
+        owes_answer = not answered and route.sends_absolute_urls(tls=url.startswith("https:"))
+        return self._evidence.judge(ended, route, _host_of(url), started, owes_answer=owes_answer)
+
     def _open(self) -> aiohttp.ClientSession:
-        self._session = session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+        self._session = session = self._make_session(aiohttp.TCPConnector, _ObservedRequest)
+        return session
+
+    def _open_routed(self) -> aiohttp.ClientSession:
+        self._routed_session = session = self._make_session(ProxyConnector, _RoutedRequest)
+        return session
+
+    def _make_session(
+        self, connector: type[aiohttp.TCPConnector], request_class: type[_ObservedRequest]
+    ) -> aiohttp.ClientSession:
+        session = aiohttp.ClientSession(
+            connector=connector(
                 limit=self._connections,
                 ttl_dns_cache=_DNS_SECONDS,
                 socket_factory=public_socket if self._deny_private else None,
@@ -294,13 +434,23 @@ class HttpFetcher:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
             auto_decompress=False,
-            request_class=_ObservedRequest,
+            request_class=request_class,
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
         )
         # aiohttp would repeat a request without passing the gate, and on new connections too.
         session._retry_connection = False
         return session
+
+
+def _with_headers(headers: Mapping[str, str], others: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers with others in place of those of the same names."""
+    if not others:
+        return headers
+    merged = CIMultiDict(headers)
+    for name, value in others.items():
+        merged[name] = value
+    return merged
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
@@ -311,13 +461,6 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         response.release()
 
 
-async def _drain_redirect(response: aiohttp.ClientResponse, url: str) -> None:
-    try:
-        await _drain(response)
-    except NETWORK_ERRORS as error:
-        raise to_attempt_error(error, url) from error
-
-
 def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
     """The outcome of an attempt that a network error stands for."""
     site = _host_of(url)
@@ -325,7 +468,7 @@ def to_attempt_error(error: BaseException, url: str) -> AttemptEnded:
         return Permanent(f"{quoted(url)} is not a URL that can be fetched")
     if isinstance(error, UnicodeError):
         return Permanent(f"{site} is not a valid host name")
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
+    if isinstance(getattr(error, "os_error", error), PrivateAddress):
         return Permanent(f"{site} has an address that is not public, which deny_private refuses")
     # A certificate error is a ValueError too, but not an error of the request.
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
@@ -349,6 +492,8 @@ def _cause(error: BaseException) -> str:
             text = "the site stopped answering: no data for too long"
         case aiohttp.ServerDisconnectedError():
             text = "the site closed the connection without an answer"
+        case FailedTransfer():
+            text = str(error)
         case aiohttp.ClientPayloadError():
             text = "the body is not complete: the connection closed early"
         case aiohttp.ClientResponseError():

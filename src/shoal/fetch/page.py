@@ -5,7 +5,7 @@ A page is decoded and parsed on first use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.fetch.article import Article
     from shoal.fetch.form import Form
     from shoal.fetch.metadata import Metadata
+    from shoal.fetch.tab import Tab
     from shoal.model.egress import ProxyAddress
 
 _HTML_TYPES = frozenset({"", "text/html", "application/xhtml+xml"})
@@ -50,11 +51,27 @@ class LinkSource(Protocol):
         """The item for a link, in the stage of that name or in the page's own."""
 
 
+class PageCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON answer that a page in a browser fetched by itself."""
+
+    url: str
+    method: str
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The decoded body. Raises Permanent if it is not JSON."""
+        return Page(self.url, status=self.status, headers={}, body=self.body).json()
+
+    def __repr__(self) -> str:
+        return f"<PageCall {self.method} {self.status} {self.url} {len(self.body)} bytes>"
+
+
 class Page:
     """A response with any status.
 
     `url` is the URL after the redirects in `history`; `requested_url` the one of the request. `headers` ignore case.
-    `seconds` is the time of the requests, redirects included.
+    `seconds` is the time of the requests, redirects included. `calls`: JSON that a browser's page fetched by itself.
     """
 
     __slots__ = (
@@ -66,6 +83,7 @@ class Page:
         "_selector",
         "_text",
         "body",
+        "calls",
         "from_store",
         "headers",
         "history",
@@ -99,6 +117,7 @@ class Page:
         self.seconds = seconds
         self.from_store = False
         self.not_modified = False
+        self.calls: tuple[PageCall, ...] = ()
         self._link_source: LinkSource | None = None  # the item that it was fetched for
         self._memory: object = None  # the fetcher's reservation, released with the page
         self._base: can_ada.URL | None = None
@@ -137,7 +156,7 @@ class Page:
             seconds=self.seconds,
         )
         page.from_store, page.not_modified, page._memory = self.from_store, self.not_modified, self._memory
-        page._link_source = self._link_source
+        page._link_source, page.calls = self._link_source, self.calls
         return page
 
     def __repr__(self) -> str:
@@ -412,6 +431,30 @@ class RequestGate(Protocol):
 
     async def on_throttled(self, ended: Throttled) -> None:
         """Called by the reader of a response that requests a wait."""
+
+
+class PageGate(RequestGate, Protocol):
+    """The gate of a page that a browser shows, which makes requests of its own, several at once."""
+
+    async def for_page_request(self, url: str, *, navigation: bool) -> RequestGate | None:
+        """A gate for one request of the page; None when it needs none.
+
+        `navigation`: it opens a document, by a click or in a frame. Other requests need a gate only if their host has a
+        lane of its own.
+        """
+
+
+# Types of requests that a stage may block, by the names that browsers give them.
+BLOCKABLE = ("stylesheet", "image", "media", "font", "script", "texttrack", "xhr", "fetch", "eventsource", "ping")
+
+
+class BrowserOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage with `client="browser"` says about its pages; see `StageOptions`."""
+
+    wait_for: str | Callable[[Tab], Awaitable[Any]] = "load"
+    block: frozenset[str] = frozenset()
+    viewport: tuple[int, int] | None = None
+    capture: bool = False
 
 
 class Identity(Protocol):

@@ -106,6 +106,18 @@ def is_public(text: str) -> bool:
     return address.is_global and not address.is_multicast
 
 
+def may_be_public(url: str) -> bool:
+    """Whether the host of this URL is a public address, or a name, which only a resolver knows more about."""
+    parsed = parse_url(url)
+    host = "" if parsed is None else parsed.hostname.strip("[]").rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return False
+    try:
+        return is_public(host)
+    except ValueError:
+        return True
+
+
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """The IPv4 address that a gateway would translate this one to."""
     if address in _NAT64:

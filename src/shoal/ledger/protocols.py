@@ -35,6 +35,7 @@ from shoal.model.egress import (
     PoolChanges,
     PoolKind,
     PoolView,
+    SessionView,
     SharedSession,
 )
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
@@ -337,28 +338,43 @@ class Exits(Protocol):
     async def register(
         self, worker: str, pool: str, kind: PoolKind, exits: Sequence[ExitSpec], *, complete: bool = True
     ) -> None:
-        """Make exits known, and the worker a member of the pool. `complete`: others are no longer listed.
+        """Make exits known, and the worker a member of the pool.
 
-        Repeating it is cheap. A worker that stopped or died is no member any more.
+        `complete`: this is the worker's list; otherwise they are added to its list. Exits are listed while they are in
+        the list of a member, and after the last one has left. Repeating a complete list is cheap. A worker that stopped
+        or died is no member any more.
         """
 
-    async def report(self, worker: str, pool: str, reports: Sequence[ExitReport], rules: HealthRules) -> None:
+    async def report(
+        self,
+        worker: str,
+        pool: str,
+        reports: Sequence[ExitReport],
+        rules: HealthRules,
+        *,
+        number: int | None = None,
+    ) -> None:
         """Add what happened to exits, and ban those that failed too often.
 
-        A report of success ends a row of failures. A successful trial makes an exit good again; a failed one bans it
-        anew. States that an operator set are not changed.
+        A report of success ends a row of failures. A successful trial makes an exit good again, and so does one that a
+        host answered with a block; a failed one bans it anew. States that an operator set are not changed. Hosts are
+        remembered from their first block on.
+
+        `number`: a caller that repeats a report after an error gives it the same number again, and it counts once. A
+        worker's numbers for a pool ascend; give one with every report, or with none.
         """
 
     async def changes(self, worker: str, pool: str, since: float | None = None) -> PoolChanges:
-        """The exits and blocks that changed since a time of the ledger's clock, and the members of the pool.
+        """The exits and blocks that changed since a time (`PoolChanges.at`), and the members of the pool.
 
-        None: all that are not good now. Changes may be repeated; none is left out.
+        None: all that are not good now. Changes may be repeated; none is left out. What only time changes is no change:
+        see `ExitHealth.until`.
         """
 
     async def start_trial(self, worker: str, pool: str, key: str, seconds: float) -> bool:
         """True for one worker: the exit's ban is over, and the worker may try it with one request.
 
-        When it does not report within so many seconds, another one may.
+        When it does not report within so many seconds, another one may. True again for the worker that has the trial.
         """
 
     async def pools(self) -> list[PoolView]:
@@ -428,7 +444,11 @@ class Sessions(Protocol):
     async def get(self, scraper: str, identity: str) -> SharedSession | None:
         """The newest version."""
 
-    async def remove(self, scraper: str, identity: str) -> None: ...
+    async def remove(self, scraper: str, identity: str) -> bool:
+        """Remove a session. False: there was none."""
+
+    async def list(self, *, scraper: str | None = None, limit: int = 1000) -> list[SessionView]:
+        """The sessions by scraper and identity, without their content."""
 
 
 class StoredSettings(Protocol):

@@ -13,6 +13,7 @@ import msgspec
 
 from shoal.errors import InvalidSetting, LedgerCorrupt, UsageError
 from shoal.ledger.explain import Scaling
+from shoal.model.egress import ExitState, ExitView
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
@@ -178,6 +179,35 @@ def scaling_from(row: Row) -> Scaling:
         what=detail["what"],
         why=detail["why"],
     )
+
+
+@_checked_read
+def exit_from(row: Row) -> ExitView:
+    state = ExitState(row["state_now"])
+    is_good = state is ExitState.GOOD
+    return ExitView(
+        pool=row["pool"],
+        kind=row["kind"],
+        key=row["key"],
+        label=row["label"],
+        state=state,
+        until=exit_until(state, row["until_seconds"], row["trial_seconds"]),
+        why="" if is_good else row["why"],
+        by="" if is_good else row["set_by"],
+        succeeded=row["succeeded"],
+        failed=row["failed"],
+        failures_in_row=row["failures_in_row"],
+        error=row["error"],
+        used_seconds=row["used_seconds"],
+        listed=row["unlisted_at"] is None,
+    )
+
+
+def exit_until(state: str, until: float | None, trial: float | None) -> float | None:
+    """Seconds until an exit's state changes. A trial can be had at once, or when the worker that has it is late."""
+    if state == ExitState.TRIAL:
+        return max(0.0, trial or 0.0)
+    return None if until is None or state == ExitState.GOOD else max(0.0, until)
 
 
 @_checked_read

@@ -125,9 +125,17 @@ class ExitReport(msgspec.Struct, frozen=True, kw_only=True):
     trial: bool = False
     hosts: tuple[HostReport, ...] = ()
 
+    @property
+    def answered(self) -> int:
+        """How often a host answered, with a block or without: so often the way worked."""
+        return self.succeeded + sum(host.succeeded + host.blocked for host in self.hosts)
+
 
 class ExitHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """An exit's state that workers need. `until`: seconds until it changes; None: until an operator changes it."""
+    """An exit's state that workers need. `until`: seconds until it changes; None: until an operator changes it.
+
+    In the state TRIAL these are the seconds that another worker has for its trial; 0: nobody tries it.
+    """
 
     key: str
     state: ExitState
@@ -144,8 +152,8 @@ class ExitBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in a pool. `at`: the ledger's clock, to ask from there the next time. `members`: the ids of the
-    workers that use the pool, sorted.
+    """What changed in a pool. `at`: the time of the last change, to ask from there the next time. `members`: the ids of
+    the workers that use the pool, sorted.
     """
 
     at: float
@@ -193,7 +201,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool in the ledger: its exits by state (only listed ones), and how many workers use it.
 
     `first_back`: seconds until the first banned or resting exit comes back. `budgets`: summed over its exits, by
-    resource.
+    resource; `reset_seconds` until all are full again.
     """
 
     pool: str
@@ -313,6 +321,15 @@ class SharedSession(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     age: float
     content: bytes
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in the ledger. `age`: seconds since it began."""
+
+    scraper: str
+    identity: str
+    version: int
+    age: float
 
 
 class EgressWait(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,10 +32,13 @@ SAMPLE_SECONDS = 0.1
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found. `warning`: it is not wrong, but an operator should know; `ok` is then true."""
+
     name: str
     ok: bool
     text: str
     fix: str = ""
+    warning: bool = False
 
 
 async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from shoal.model.redaction import redacted
 from shoal.model.views import Counts
+from shoal.observe.egress import egress_line
 from shoal.observe.failures import FailureCount
 from shoal.observe.formatting import format_percent, format_rate, printable
 from shoal.observe.meter import Reading
@@ -64,6 +65,9 @@ def panel_lines(
     lines += _join(_figures(reading), width)
     if not reading.ended:
         lines += _waiting_lines(reading, width)
+    if reading.snapshot.egress:
+        words = [Text(word) for word in f"egress {egress_line(reading.snapshot.egress)}".split(" ")]
+        lines += _join(words, width, mark="")
     if note:
         words = [Text(word, style="dim") for word in printable(redacted(note)).split(" ")]
         lines += _join(words, width, mark="")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from shoal.ledger.protocols import Ledger
+from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
 from shoal.model.worker import WorkerView
@@ -55,7 +56,7 @@ VERSION_SKEW_REMEDY = (
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run with its counts. `counts` is the sum of `partitions`; `gates` are its wait reasons, most important first.
 
-    `at` is this machine's clock: for display only.
+    `at` is this machine's clock: for display only. `egress`: the pools of exits that live workers use.
     """
 
     at: dt.datetime
@@ -63,6 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
     partitions: tuple[PartitionProgress, ...]
     gates: tuple[WaitReason, ...]
+    egress: tuple[PoolView, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -84,7 +86,10 @@ async def take_snapshot(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReas
     if gates is None:
         gates = await ledger.reads.why_run(run_id)
     counts = sum_counts(part.counts for part in partitions)
-    return Snapshot(at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates))
+    pools = () if run.state in ENDED else tuple(pool for pool in await ledger.exits.pools() if pool.members)
+    return Snapshot(
+        at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates), egress=pools
+    )
 
 
 class Bottleneck(msgspec.Struct, frozen=True):

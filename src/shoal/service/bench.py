@@ -148,7 +148,7 @@ async def shoal_seconds(site: str, pages: int, settings: Settings, folder: Path)
     logs = open_logs(format="console", level="error", file=None, stream=None)
     began = time.perf_counter()
     async with ledger_context(settings) as ledger:
-        fetcher = build_fetcher(settings)
+        fetcher = build_fetcher(settings, environment={})  # the site is on this machine
         try:
             run = await ledger.runs.create(scraper.run_spec())
             options = WorkerOptions(

@@ -71,7 +71,7 @@ async def check_database(settings: Settings, *, deep: bool = False) -> LedgerChe
 
 
 async def diagnose(settings: Settings, *, version: str) -> list[Check]:
-    """Run the checks of `shoal doctor`: ledger, schema, server or disk, clocks, versions, workers, leases.
+    """Run the checks of `shoal doctor`: ledger, schema, server or disk, clocks, versions, workers, leases, egress.
 
     `version` is this code's, to compare the workers' with. A ledger that cannot be reached is a failed check.
     """
@@ -84,7 +84,13 @@ async def diagnose(settings: Settings, *, version: str) -> list[Check]:
         checks = await check_ledger(ledger, version=version)
     finally:
         await ledger.close()
-    return checks if path is None else [*checks, check_disk(path)]
+    if path is not None:
+        checks.append(check_disk(path))
+    if settings.egress:
+        from shoal.service.egress import check_egress
+
+        checks += await check_egress(settings)
+    return checks
 
 
 async def back_up(settings: Settings, file: Path, *, on_pages: OnPages) -> None:

@@ -47,11 +47,12 @@ from shoal.service.begin import (
     open_run,
     plan_run,
 )
+from shoal.service.egress import PlannedExits, check_egress, plan_exits
 from shoal.service.events import CheckFinished, Host
 from shoal.service.lookup import find_run_of
 from shoal.service.run import fill_and_report, report_paused
 from shoal.service.work import free_local_ledger
-from shoal.wiring import ledger_context, sqlite_path
+from shoal.wiring import check_pools_exist, ledger_context, sqlite_path
 from shoal.worker.hooks import call_start_hooks
 from shoal.worker.single_lock import hold_file_lock
 
@@ -87,13 +88,17 @@ class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which worker gets what. `run`: None when it would be a new one. `only`: workers keep to their own partitions."""
+    """Which worker gets what. `run`: None when it would be a new one. `only`: workers keep to their own partitions.
+
+    `egress`: the pools of exits that the stages use.
+    """
 
     run: Run | None
     workload: Workload
     assignment: PartitionAssignment
     only: bool
     bounds: Bounds | None = None
+    egress: tuple[PlannedExits, ...] = ()
 
     @property
     def workers(self) -> list[PlannedWorker]:
@@ -157,7 +162,8 @@ async def preview_pool(scraper: Scraper, settings: Settings, request: PoolReques
     async def read() -> Workload:
         return workload
 
-    return await _make_plan(_assigner(scraper, settings, request, read), run, workload, request, host)
+    plan = await _make_plan(_assigner(scraper, settings, request, read), run, workload, request, host)
+    return await _with_egress(plan, scraper, settings, host)
 
 
 @asynccontextmanager
@@ -186,6 +192,7 @@ async def prepare_pool(
             passed(_describe_run(run, workload))
         assigner = _assigner(scraper, settings, request, partial(read_workload, ledger, run.id))
         plan = await _make_plan(assigner, run, workload, request, host)
+        plan = await _with_egress(plan, scraper, settings, host)
         yield PreparedPool(
             scraper=scraper,
             settings=settings,
@@ -212,6 +219,23 @@ async def scale_pools(settings: Settings, scraper: str, workers: int | None, *, 
             )
         await set_desired_size(ledger, scraper, AUTO if workers is None else workers, by=by)
         return present
+
+
+async def _with_egress(plan: PoolPlan, scraper: Scraper, settings: Settings, host: Host) -> PoolPlan:
+    """The plan with the exits of its workers. Raises UsageError for a pool that no worker could use."""
+    pools = {stage.egress for stage in scraper.stages.values() if stage.egress is not None}
+    browser = any(stage.client == "browser" for stage in scraper.stages.values())
+    if not pools and not browser:
+        return plan
+    workers = len(plan.assignment) if plan.bounds is None else plan.bounds.most
+    with run_check("egress", host) as passed:
+        check_pools_exist(scraper, settings)
+        passed(", ".join(sorted(pools)) or "direct, with a browser")
+    for check in await check_egress(settings, pools, workers=workers, browser=browser):
+        host.on_event(CheckFinished(check=check))
+        if not check.ok:
+            raise UsageError(f"{check.name}: {check.text}.", remedy=check.fix)
+    return msgspec.structs.replace(plan, egress=await plan_exits(settings, pools, workers))
 
 
 async def _check_alerts(settings: Settings, host: Host) -> None:

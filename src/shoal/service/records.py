@@ -14,6 +14,7 @@ import msgspec
 from shoal.model.redaction import without_secret_settings
 
 if TYPE_CHECKING:
+    from shoal.model.egress import ExitView
     from shoal.model.lane import LaneView
     from shoal.model.run import Run
     from shoal.model.views import AuditEvent, Counts, ItemView, WaitReason
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from shoal.observe.failures import Failures
     from shoal.observe.meter import Reading
     from shoal.observe.sinks import SinkStatus
+    from shoal.service.egress import ExitCheck
     from shoal.service.inspect import ItemDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.replay import ReplaySummary
     from shoal.service.status import RunStatus, RunStatusDetail
@@ -118,6 +120,7 @@ def reading_record(reading: Reading) -> Record:
         "growing": reading.growing,
         "waiting_for": reading.waiting_for,
         "waiting_because": reading.bottleneck.text,
+        "egress": [msgspec.to_builtins(pool) for pool in reading.snapshot.egress],
     }
 
 
@@ -214,8 +217,24 @@ def lane_record(lane: LaneView) -> Record:
     return {"lane": fields.pop("key"), **fields}
 
 
+def exit_record(view: ExitView) -> Record:
+    fields = msgspec.to_builtins(view)
+    return {"pool": fields.pop("pool"), "exit": fields.pop("key"), **fields}
+
+
+def exit_check_record(check: ExitCheck) -> Record:
+    fields: Record = msgspec.to_builtins(check)
+    return fields
+
+
 def check_record(check: Check) -> Record:
-    return {"check": check.name, "ok": check.ok, "text": check.text, "fix": check.fix}
+    return {
+        "check": check.name,
+        "ok": check.ok,
+        "warning": check.warning,
+        "text": check.text,
+        "fix": check.fix,
+    }
 
 
 def figures_record(figures: RunFigures) -> Record:

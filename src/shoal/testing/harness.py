@@ -32,6 +32,7 @@ ROLES = (
     "changes",
     "workers",
     "lanes",
+    "exits",
     "budgets",
     "settings",
     "steering",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
 from shoal.define.hooks import PreparedHook, type_text
+from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.scraper import Scraper
@@ -20,6 +21,7 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.session import jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
@@ -33,6 +35,9 @@ from shoal.worker.registration import Registration
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
+    from shoal.fetch.redirects import CookieJars
+    from shoal.fetch.tab import Tab
+    from shoal.worker.logins import Logins, Session
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -44,7 +49,7 @@ class AttemptResources:
     `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
     whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
     `clients`: the fetchers of stages that have another client; None when pages come from the store. `egress`: the pools
-    of exits; None when no stage has one.
+    of exits; None when no stage has one. `logins`: those of the scraper; None when there are none to run.
     """
 
     __slots__ = (
@@ -55,6 +60,7 @@ class AttemptResources:
         "fetcher",
         "in_lanes",
         "log",
+        "logins",
         "memory",
         "parsing_stages",
         "politeness",
@@ -77,10 +83,12 @@ class AttemptResources:
         downloads: Downloads | None = None,
         clients: Clients | None = None,
         egress: WorkerEgress | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self.downloads = downloads
         self.clients = clients
         self.egress = egress
+        self.logins = logins
         self.scraper = scraper
         self.fetcher = fetcher
         self.politeness = politeness
@@ -111,6 +119,8 @@ class AttemptResources:
         self.threads.close()
         if self.downloads is not None:
             self.downloads.close()
+        if self.logins is not None:
+            await self.logins.close()
         if self.clients is not None:
             await self.clients.close()
         if self.egress is not None:
@@ -122,6 +132,7 @@ class Attempt:
     """The state of one attempt while it runs.
 
     Built-in providers read its public attributes. `page`: the fetched page, which the report of a failure describes.
+    `tab`: the tab that it was opened in; `captured`: what was kept of it.
     """
 
     __slots__ = (
@@ -136,13 +147,16 @@ class Attempt:
         "_resources",
         "_stage",
         "began",
+        "captured",
         "claimed",
         "download",
         "failure",
         "identity",
         "item",
         "page",
+        "session",
         "step",
+        "tab",
     )
 
     def __init__(
@@ -167,6 +181,9 @@ class Attempt:
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None
+        self.session: Session | None = None
+        self.tab: Tab | None = None
+        self.captured: Mapping[str, str] = {}
         self._http: Http | None = None
         self._providers: AttemptProviders | None = None
         self.step = "its page was fetched"
@@ -192,7 +209,7 @@ class Attempt:
             self._fetcher,
             gate=self._gate,
             jar=self._jar(),
-            headers={**scraper.headers, **self._stage.headers},
+            headers=self._headers(),
             reveal=scraper.reveal_secret,
             downloads=self._resources.downloads,
             deadline=self._deadline,
@@ -200,6 +217,50 @@ class Attempt:
         )
         http._link_source = StageLinks(self._stage, self.item)
         return http
+
+    @property
+    def cookie_jars(self) -> CookieJars | None:
+        """Those of the client that sends its requests."""
+        return jars_of(self._resources.fetcher_of(self._stage))
+
+    @contextmanager
+    def paused_timeout(self, step: str) -> Iterator[None]:
+        """Let its time stand still during a step that is not its own."""
+        now = asyncio.get_running_loop().time
+        when, before = self._deadline.when(), self.step
+        left = None if when is None else when - now()
+        self._deadline.reschedule(None)
+        self.step = step
+        try:
+            yield
+        finally:
+            self.step = before
+            self._deadline.reschedule(None if left is None else now() + left)
+
+    async def call_login(self, login: Login, jar: str) -> Any:
+        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`."""
+        from shoal.worker.logins import LoginValues
+
+        resources, scraper, function = self._resources, self._resources.scraper, login.function
+        http = Http(
+            self._fetcher,
+            gate=self._gate,
+            jar=jar,
+            headers=scraper.headers,
+            reveal=scraper.reveal_secret,
+            deadline=self._deadline,
+            private=True,
+        )
+        values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
+        tabs = _LoginTabs(self, jar)
+        providers = AttemptProviders(tabs, scraper, resources.providers, resources.threads, resources.log)
+        try:
+            arguments = await providers.arguments(login.signature, values)
+            if login.signature.kind is FunctionKind.PLAIN:
+                return await resources.threads.run(lambda: function(**arguments))
+            return await function(**arguments)
+        finally:
+            await providers.close()
 
     @property
     def log(self) -> Log:
@@ -251,13 +312,24 @@ class Attempt:
         )
         if stage.egress is not None and resources.egress is not None:
             self._use_identity(resources.egress.choose(stage, claimed, self._avoid))
+        if stage.login is not None and resources.logins is not None:
+            self.session = await resources.logins.session(self, stage.login)
+        if stage.client == "browser" and resources.clients is not None:
+            async with self._open_tab(self._jar()) as self.tab:
+                await self._fetch_and_call(output)
+        else:
+            await self._fetch_and_call(output)
+        return output
+
+    async def _fetch_and_call(self, output: Output) -> None:
+        stage, claimed, resources = self._stage, self.claimed, self._resources
         if stage.fetches:
             self.page = page = await self._fetch_page()
             if len(page.body) > PARSE_IN_THREAD_BYTES and stage.name in resources.parsing_stages:
                 await resources.threads.run(page.parse)
         elif stage.save is not None:
             self.download = await self._save_file(stage.save)
-        elif claimed.paced and self._gate is not None and Http not in stage.signature.types:
+        elif claimed.paced and self._gate is not None and self.tab is None and Http not in stage.signature.types:
             await self._gate.start()  # Shoal sends no request for it, so the attempt itself is the start
         self.step = "its providers were set up"
         arguments = await self.arguments(stage.signature, self)
@@ -272,12 +344,47 @@ class Attempt:
                 resources.parsing_stages.add(stage.name)
             if stage.follow is not None:
                 await self._follow(self.page, stage.follow, output)
-        return output
+
+    @asynccontextmanager
+    async def _open_tab(self, jar: str | None) -> AsyncIterator[Tab]:
+        """A tab of the browser, which goes out as the attempt does, and what is kept of it when it fails."""
+        clients = self._resources.clients
+        if clients is None:
+            raise Permanent(f"the stage {self._stage.name} asks for a Tab, but its pages come from the store")
+        browser = clients.browser()
+        context = browser.open_tab(
+            gate=self._gate,
+            jar=jar,
+            identity=self.identity,
+            options=self._stage.browser,
+            deadline=self._deadline,
+            http=self._fetcher,
+        )
+        tab: Tab | None = None
+        try:
+            async with context as tab:
+                tab._link_source = StageLinks(self._stage, self.item)
+                yield tab
+        finally:
+            self.tab = None
+            if tab is not None:
+                self.captured = tab.captured
+
+    @asynccontextmanager
+    async def live_tab(self) -> AsyncIterator[Tab]:
+        """The tab that the page was opened in."""
+        if self.tab is not None:
+            yield self.tab
+            return
+        async with self._open_tab(self._jar()) as tab:
+            yield tab
 
     def _use_identity(self, identity: ExitIdentity) -> None:
         """Send every request of this attempt as the identity."""
         self.identity = identity
-        self._fetcher = fetcher = IdentityFetcher(self._fetcher, identity)
+        # robots.txt is asked for under Shoal's own name, whatever the client of the stage.
+        fetcher = IdentityFetcher(self._resources.fetcher, identity)
+        self._fetcher = fetcher if self._stage.client != "chrome" else IdentityFetcher(self._fetcher, identity)
         if self._gate is not None:
             policy = self._stage.policy
             paced = policy.pace == "identity" and policy.delay is not None
@@ -318,8 +425,13 @@ class Attempt:
         if claimed.url is None:
             what = "asks for a Page" if stage.save is None else "saves a file"
             raise Permanent(f"the stage {stage.name} {what}, but the item {claimed.name!r} has no URL")
-        headers = {**scraper.headers, **stage.headers} if scraper.headers or stage.headers else {}
-        return outgoing_request(claimed.url, self.item.request, headers, scraper.reveal_secret)
+        return outgoing_request(claimed.url, self.item.request, self._headers(), scraper.reveal_secret)
+
+    def _headers(self) -> Mapping[str, str]:
+        common, own = self._resources.scraper.headers, self._stage.headers
+        if self.session is not None and self.session.headers:
+            return {**common, **own, **self.session.headers}
+        return {**common, **own} if common or own else {}
 
     async def _save_file(self, name: str) -> Download:
         request, resources = self._own_request(), self._resources
@@ -345,7 +457,7 @@ class Attempt:
             request = await self._hooks.before_request(request)
         redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
-        self.page = page = await self._fetcher.fetch(request, gate=gate, jar=self._jar())
+        self.page = page = await self._page_fetcher().fetch(request, gate=gate, jar=self._jar())
         if redirects is not None:
             await redirects.check(page)
         if self._hooks is not None:
@@ -361,6 +473,15 @@ class Attempt:
                 f"soft block: {reason}" if isinstance(reason, str) else "soft block: by the stage's `blocked` function"
             )
         return page
+
+    def _page_fetcher(self) -> Fetcher:
+        """What fetches the item's own page."""
+        if self.tab is None:
+            return self._fetcher
+        from shoal.fetch.tab import TabFetcher
+
+        fetcher = TabFetcher(self.tab, self._fetcher)
+        return self._fetcher.over(fetcher) if isinstance(self._fetcher, IdentityFetcher) else fetcher
 
     def _redirect_gate(self) -> RedirectGate | None:
         """The gate of a crawl, in which each page is visited once; None for other stages."""
@@ -408,10 +529,23 @@ class Attempt:
                 await self._resources.threads.run(lambda: _add_returned(output, function(**arguments)))
 
     def _jar(self) -> str | None:
+        if self.session is not None:
+            return self.session.jar
         if not self._resources.scraper.cookies:
             return None
         # Cookies belong to the identity: a site must never see those of another exit.
         return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
+
+
+class _LoginTabs:
+    """Opens the tab of a login, with the cookies that its session will have."""
+
+    def __init__(self, attempt: Attempt, jar: str) -> None:
+        self._attempt = attempt
+        self._jar = jar
+
+    def live_tab(self) -> AbstractAsyncContextManager[Tab]:
+        return self._attempt._open_tab(self._jar)
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:

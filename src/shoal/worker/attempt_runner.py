@@ -24,6 +24,8 @@ from shoal.errors import (
     InvalidRecord,
     LedgerError,
     LoggedOut,
+    LoginBroken,
+    LoginFailed,
     Permanent,
     SecretMissing,
     Skipped,
@@ -51,7 +53,6 @@ _OUTCOMES: Mapping[type[AttemptEnded], OutcomeClass] = {
     Permanent: OutcomeClass.PERMANENT,
     Skipped: OutcomeClass.SKIPPED,
     Transient: OutcomeClass.TRANSIENT,
-    LoggedOut: OutcomeClass.TRANSIENT,
     Throttled: OutcomeClass.THROTTLED,
     EgressUnavailable: OutcomeClass.THROTTLED,
     Blocked: OutcomeClass.BLOCKED,
@@ -87,8 +88,8 @@ class AttemptRunner:
     async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """Run one attempt. Returns its result and about how many bytes that holds.
 
-        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing or LedgerError when no item can
-        be processed.
+        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing, LoginBroken or LedgerError
+        when no item can be processed.
         """
         began = time.monotonic()
         stage = self._scraper.stages.get(claimed.stage)
@@ -97,9 +98,17 @@ class AttemptRunner:
         if claimed.paced and self._default_pace is not None:
             self._announce_default_pace(claimed.lane or "")
         tried: list[ExitIdentity] = []
+        reruns = 0
         while True:
             attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=[each.exit.key for each in tried])
             result = await self._run_once(attempt)
+            if attempt.session is not None and self._resources.logins is not None:
+                error = result if isinstance(result, BaseException) else None
+                error = self._resources.logins.record_end(attempt.session, error, reruns)
+                if error is None and not isinstance(result, Output):
+                    reruns += 1
+                    continue  # after a new login
+                result = error or result
             if attempt.identity is not None:
                 tried.append(attempt.identity)
             if isinstance(result, Output):
@@ -130,7 +139,7 @@ class AttemptRunner:
         result: Output | BaseException
         try:
             result = await attempt.run()
-        except (ReleaseItem, StoreFailed, SecretMissing, LedgerError):
+        except (ReleaseItem, StoreFailed, SecretMissing, LoginBroken, LedgerError):
             raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or is_cancellation(error):
@@ -171,7 +180,7 @@ class AttemptRunner:
         """The result of an attempt that raised an error, with what the stage's `on_error` function yields."""
         claimed = attempt.claimed
         finished = self._finish_failed(claimed, self._ended_by(claimed, error), attempt.page, attempt.began)
-        if attempt.identity is not None:
+        if attempt.identity is not None or attempt.captured:
             finished = msgspec.structs.replace(finished, detail=_with_egress(finished.detail, attempt))
         stage = self._scraper.stages[claimed.stage]
         if stage.error_function is None or finished.decision.kind is not DecisionKind.DEAD:
@@ -199,10 +208,8 @@ class AttemptRunner:
 
     def _ended_by(self, claimed: ClaimedItem, error: BaseException) -> AttemptEnded:
         """How an error ends its attempt."""
-        if isinstance(error, AttemptEnded):
-            return error
-        if isinstance(error, InvalidRecord):
-            return Permanent(str(error))
+        if isinstance(error, AttemptEnded | InvalidRecord):
+            return self._ended_on_purpose(claimed, error)
         if isinstance(error, ProviderFailed):
             self.failure_log.log_provider_error(claimed, error)
             return Transient(str(error))
@@ -220,6 +227,14 @@ class AttemptRunner:
         # The code will not be different in the next attempt, so the page is not fetched again for it.
         self.failure_log.record_programming_error(claimed)
         return Permanent(error_summary(error))
+
+    def _ended_on_purpose(self, claimed: ClaimedItem, error: AttemptEnded | InvalidRecord) -> AttemptEnded:
+        if isinstance(error, InvalidRecord):
+            return Permanent(str(error))
+        if isinstance(error, LoggedOut):
+            scraper = self._scraper.name
+            return Permanent(f"{error.message}: {claimed.stage} has no login; declare one with @{scraper}.login")
+        return error
 
     def running_attempts(self) -> list[tuple[Lease, float]]:
         """The running attempts and when each began, by the monotonic clock. Safe to call from another thread."""
@@ -294,7 +309,8 @@ class AttemptRunner:
 def _may_switch(error: BaseException, tried: list[ExitIdentity]) -> bool:
     """Whether the item is tried again at once with another identity, without being charged for this one."""
     keys = {identity.key for identity in tried}
-    return isinstance(error, Blocked | ExitFailed) and 0 < len(tried) <= MAX_SWITCHES and len(keys) == len(tried)
+    is_of_exit = isinstance(error, Blocked | ExitFailed | LoginFailed)
+    return is_of_exit and 0 < len(tried) <= MAX_SWITCHES and len(keys) == len(tried)
 
 
 def _is_own_host(claimed: ClaimedItem, host: str) -> bool:
@@ -323,7 +339,9 @@ def _detail(page: Page | None, output: Output, secrets: Sequence[str]) -> dict[s
 
 
 def _with_egress(detail: Mapping[str, Any] | None, attempt: Attempt) -> Mapping[str, Any] | None:
-    """The detail with what the attempt went out as."""
+    """The detail with what the attempt went out as, and with what was kept of its page."""
+    if attempt.captured:
+        detail = {**(detail or {}), "capture": dict(attempt.captured)}
     if attempt.identity is None:
         return detail
     return {**(detail or {}), "egress": attempt.identity.exit.name}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -27,19 +27,29 @@ from shoal.worker.state import WorkerIdentity
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity, ExitPool
+    from shoal.fetch.browser import BrowserFetcher
+    from shoal.worker.logins import Logins
 
 # An attempt without a host of its own, such as one with only a key, chooses for this name.
 NO_HOST = ""
 
 
 class WorkerEgress:
-    """The pools that the stages of a scraper use in this process.
+    """The pools that the stages of a scraper use in this process, and its logins.
 
-    `stages`: the pool of each stage; None for one without. `waits`: the stages that no exit can be used for now; read
-    by the heartbeat's thread.
+    `stages`: the pool of each stage; None for one without. `waits`: the stages that no exit can be used for now, or
+    whose login fails; read by the heartbeat's thread.
     """
 
-    def __init__(self, pools: Mapping[str, ExitPool], stages: Mapping[str, str | None], log: Log) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, ExitPool],
+        stages: Mapping[str, str | None],
+        log: Log,
+        *,
+        logins: Logins | None = None,
+    ) -> None:
+        self._logins = logins
         self._pools = pools
         self._all_stages = tuple(stages)
         self._stages = {stage: pool for stage, pool in stages.items() if pool is not None}
@@ -93,6 +103,8 @@ class WorkerEgress:
             if wait is not None:
                 waits.append(msgspec.structs.replace(wait, stage=stage))
             self._announce(name, None if wait is None else wait.why)
+        if self._logins is not None:
+            waits += self._logins.waits()
         self.waits = tuple(waits)
         return frozenset(wait.stage for wait in waits)
 
@@ -143,6 +155,9 @@ class Clients:
             fetcher = self._fetchers[client] = self._make(client)
         return fetcher
 
+    def browser(self) -> BrowserFetcher:
+        return cast("BrowserFetcher", self.get("browser"))
+
     async def close(self) -> None:
         """Close those that were made here."""
         for client, fetcher in self._fetchers.items():
@@ -188,6 +203,12 @@ class IdentityFetcher:
         identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
         return _RecordedStream(self, self._fetcher.stream(request, gate=gate, jar=jar, identity=self._identity))
+
+    def over(self, fetcher: Fetcher) -> IdentityFetcher:
+        """The same for another fetcher: what it learns about the exit is reported with the rest."""
+        other = IdentityFetcher(fetcher, self._identity)
+        other.hosts = self.hosts
+        return other
 
     async def close(self) -> None:
         """The fetcher belongs to the worker."""

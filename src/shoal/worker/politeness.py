@@ -28,6 +28,8 @@ from shoal.worker.state import WorkerIdentity
 MAX_KEYS = 10_000
 # What was read about a lane is used for this long.
 LANE_RECHECK_SECONDS = 0.1
+# The ledger is asked again whether a host has a lane after this long.
+LANE_EXISTS_SECONDS = 10.0
 # An item whose start is farther ahead is returned instead of keeping a slot.
 MAX_START_WAIT_SECONDS = 1.0
 
@@ -93,6 +95,8 @@ class Politeness:
             self.rate_limiter = RateLimiter(lanes, identity)
         self._crawl_delay_set_at = BoundedDict()
         self._declared_at = BoundedDict()
+        self._lane_seen_at = BoundedDict()
+        self._no_lane_at = BoundedDict()
         self._rng = random.Random()
 
     def gate(
@@ -124,6 +128,23 @@ class Politeness:
 
     def has_crawl_delay(self, lane: str) -> bool:
         return lane in self._crawl_delay_set_at
+
+    async def has_lane(self, host: str) -> bool:
+        """Whether the ledger knows a lane of this host, as of some seconds ago."""
+        if self._lanes is None:
+            return False
+        now = time.monotonic()
+        if now - self._lane_seen_at.get(host, -LANE_EXISTS_SECONDS) < LANE_EXISTS_SECONDS:
+            return True
+        if now - self._no_lane_at.get(host, -LANE_EXISTS_SECONDS) < LANE_EXISTS_SECONDS:
+            return False
+        try:
+            await self._lanes.get(host)
+        except NotFound:
+            self._no_lane_at[host] = now
+            return False
+        self._lane_seen_at[host] = now
+        return True
 
     async def block_host(self, host: str, ended: Throttled, claimed: ClaimedItem) -> None:
         """Block a host other than that of the item's own lane: no worker visits it until then."""
@@ -165,6 +186,7 @@ class AttemptGate:
         "_host_slot",
         "_identity_pace",
         "_identity_start",
+        "_obeys_robots",
         "_politeness",
         "_reading_robots",
         "_request_sent",
@@ -193,16 +215,17 @@ class AttemptGate:
         self._identity_pace: IdentityPace | None = None
         self._fetcher: Fetcher | None = None
         self._reading_robots = False
+        self._obeys_robots = True
         self._start_used = False
         self._request_sent = False
 
-    def use_identity(self, fetcher: Fetcher, pace: IdentityPace | None) -> None:
+    def use_identity(self, fetcher: Fetcher | None, pace: IdentityPace | None) -> None:
         """Requests go out as an identity: robots.txt is asked for with this fetcher, and the identity has a pace."""
         self._fetcher = fetcher
         self._identity_pace = pace
 
     async def before_request(self, url: str, hop: int) -> None:
-        if self._politeness.robots is not None and not self._reading_robots:
+        if self._politeness.robots is not None and self._obeys_robots and not self._reading_robots:
             await self._check_robots(self._politeness.robots, url)
         if self._identity_pace is not None:
             await self._reserve_identity(self._identity_pace, url)
@@ -253,6 +276,23 @@ class AttemptGate:
             host_slots, slot = self._host_slot
             self._host_slot = None
             host_slots.release(slot)
+
+    async def for_page_request(self, url: str, *, navigation: bool) -> AttemptGate | None:
+        """A gate for a request that a rendered page makes beside others; None when the request needs none.
+
+        A document obeys robots.txt and the lane of its host. Another request obeys only a lane that exists, and what is
+        loaded from the item's own host belongs to its visit.
+        """
+        host = host_or_none(url)
+        if not navigation and (host is None or self._is_own(host) or not await self._politeness.has_lane(host)):
+            return None
+        gate = AttemptGate(
+            self._politeness, self._claimed, self._claimed_at, lane_run_id=self._run_id, deadline=self._deadline
+        )
+        gate.use_identity(self._fetcher, self._identity_pace)
+        gate._start_used = gate._request_sent = True
+        gate._obeys_robots = navigation
+        return gate
 
     async def start(self) -> None:
         """Use the item's start for a handler that makes its requests without Shoal."""

@@ -7,20 +7,48 @@ import hashlib
 import os
 import re
 import tempfile
+import time
 from base64 import b64decode
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
 
-from shoal.errors import UsageError
+from shoal.errors import LoginBroken, SecretMissing, UsageError
 from shoal.fetch.session import SessionState, decode_session
+from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 
 SESSION_KEY = "SHOAL_SESSION_KEY"
 # Processes of one scraper on one machine that keep sessions; further ones keep theirs in memory only.
 MAX_PLACES = 1_000
+KEPT_DAYS = 90
 _NONCE_BYTES = 12
 _MAX_FILE_BYTES = 16 << 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class SessionFile(NamedTuple):
+    """A session in a file. `identity`: as it is in the file's name. `age`: seconds since it began."""
+
+    path: Path
+    scraper: str
+    login: str
+    identity: str
+    age: float
+
+
+def list_session_files(folder: Path, scraper: str | None = None) -> list[SessionFile]:
+    """The sessions that are kept in files, by scraper."""
+    own = folder if scraper is None else folder / file_name(scraper)
+    found = []
+    for path in sorted(own.rglob("*.json")):
+        login, _, identity = path.stem.partition("-")
+        with suppress(OSError):  # it was removed meanwhile
+            age = max(0.0, time.time() - path.stat().st_mtime)
+            found.append(SessionFile(path, path.parent.parent.name, login, identity, age))
+    return found
 
 
 class SessionFiles:
@@ -103,8 +131,7 @@ class SessionFiles:
                 os.close(lock)
                 continue
             self._lock = lock
-            for left in place.glob(".writing-*"):  # of a worker that was killed
-                left.unlink(missing_ok=True)
+            _tidy(place)
             return place
         raise OSError(f"{MAX_PLACES} workers keep sessions in {own}")
 
@@ -115,6 +142,14 @@ class SessionFiles:
             self._log.warning(
                 "sessions are not kept; the next start logs in again", folder=str(self._folder), error=reason
             )
+
+
+def _tidy(place: Path) -> None:
+    """Remove what a killed worker was writing, and sessions of identities that are long gone."""
+    for file in place.iterdir():
+        is_old = time.time() - file.stat().st_mtime > KEPT_DAYS * 86_400
+        if file.name.startswith(".writing-") or (file.suffix == ".json" and is_old):
+            file.unlink(missing_ok=True)
 
 
 class SessionCipher:
@@ -144,19 +179,84 @@ class SessionCipher:
         return nonce + self._cipher.encrypt(nonce, state.encode(), place.encode())
 
     def decrypt(self, content: bytes, place: str) -> SessionState | None:
-        """The session; None for one in a format that this version does not know. Raises UsageError for another key."""
+        """The session; None for one in a format that this version does not know. Raises LoginBroken for another key."""
         from cryptography.exceptions import InvalidTag
 
         try:
             plain = self._cipher.decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], place.encode())
         except (InvalidTag, ValueError):
-            raise UsageError(
+            raise LoginBroken(
                 f"The session of {place} in the ledger cannot be decrypted: {SESSION_KEY} is not the key that another "
                 "worker encrypted it with.",
                 remedy="Give every worker the same key; after a change of the key, `shoal sessions forget` removes "
                 "sessions of the old one.",
             ) from None
         return decode_session(plain)
+
+
+def session_cipher(find_secret: Callable[[str], str]) -> SessionCipher:
+    """The cipher with the key from the environment. Raises UsageError when it is missing or none."""
+    try:
+        key = find_secret(SESSION_KEY)
+    except SecretMissing:
+        raise UsageError(
+            f'sessions="shared" keeps sessions in the ledger, encrypted with {SESSION_KEY}, which is not set.',
+            remedy="Make a key with `openssl rand -base64 32`, and give it to every worker.",
+        ) from None
+    return SessionCipher(key)
+
+
+class FoundSession(NamedTuple):
+    """A session from the ledger. `age`: in seconds."""
+
+    version: int
+    age: float
+    state: SessionState
+
+
+class SharedSessions:
+    """Sessions that all workers of a scraper share: in the ledger, encrypted; one worker logs in at a time.
+
+    `name`: of a session, by its login and identity.
+    """
+
+    def __init__(self, ledger: Ledger, scraper: str, cipher: SessionCipher) -> None:
+        self._ledger = ledger
+        self._scraper = scraper
+        self._cipher = cipher
+        self._process = uuid4().hex
+        self._seen: dict[str, int] = {}
+
+    async def get(self, name: str) -> FoundSession | None:
+        """The newest session. Raises LoginBroken when it has another key."""
+        found = await self._ledger.sessions.get(self._scraper, name)
+        self._seen[name] = 0 if found is None else found.version
+        if found is None:
+            return None
+        state = self._cipher.decrypt(found.content, self._place(name))
+        return None if state is None else FoundSession(found.version, found.age, state)
+
+    async def put(self, name: str, state: SessionState) -> int | None:
+        """Store a session in place of the one that `get` returned last. None when another one is there by now."""
+        content = self._cipher.encrypt(state, self._place(name))
+        return await self._ledger.sessions.put(self._scraper, name, content, before=self._seen.get(name, 0))
+
+    async def acquire(self, name: str, seconds: float) -> bool:
+        """Whether this process may log in, for so many seconds."""
+        return await self._ledger.locks.acquire(self._lock(name), self._process, seconds)
+
+    async def release(self, name: str, *, after: float = 0.0) -> None:
+        """Let another worker log in, now or after so many seconds."""
+        if after > 0:
+            await self._ledger.locks.renew(self._lock(name), self._process, after)
+        else:
+            await self._ledger.locks.release(self._lock(name), self._process)
+
+    def _place(self, name: str) -> str:
+        return f"{self._scraper} {name}"
+
+    def _lock(self, name: str) -> str:
+        return f"login {self._place(name)}"
 
 
 def file_name(identity: str) -> str:

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 class Verb:
     """The module of a command and its line in the list of commands.
 
-    The module has `app`, a group of commands, or a function named like the module.
+    The module has a group of commands, `app` or one named like the command, or a function named like the module.
     """
 
     def __init__(self, module: str, help: str) -> None:
@@ -26,7 +26,8 @@ class Verb:
     def load(self, name: str) -> Any:
         """Import the module and return the command with all of its options."""
         module = import_module(self.module)
-        group = getattr(module, "app", None)
+        named = getattr(module, name, None)
+        group = named if isinstance(named, typer.Typer) else getattr(module, "app", None)
         if group is None:
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
             single.command(name)(getattr(module, self.module.rpartition(".")[2]))

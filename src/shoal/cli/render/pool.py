@@ -47,20 +47,28 @@ def format_size(workers: int, bounds: Bounds | None) -> str:
 def print_plan(session: Session, plan: PoolPlan) -> None:
     workers = plan.workers
     if session.json:
-        for worker in workers:
+        for n, worker in enumerate(workers):
             session.record(
                 {
                     "number": worker.number,
                     "partitions": worker.partitions,
                     "remaining": worker.waiting,
                     "eta_seconds": worker.eta,
+                    "egress": {planned.pool: planned.part(n) for planned in plan.egress},
                 }
             )
         return
     session.data("")
     session.table(
-        ["WORKER", "PARTITIONS", "REMAINING", "ETA", "OWN"],
-        [(w.number, len(w.partitions), w.waiting, _format_eta(w.eta), _format_names(w.partitions)) for w in workers],
+        ["WORKER", "PARTITIONS", "REMAINING", "ETA", *(planned.pool.upper() for planned in plan.egress), "OWN"],
+        [
+            (
+                *(w.number, len(w.partitions), w.waiting, _format_eta(w.eta)),
+                *(f"{planned.part(n)} of {planned.exits}" for planned in plan.egress),
+                _format_names(w.partitions),
+            )
+            for n, w in enumerate(workers)
+        ],
     )
     left = sum(worker.waiting for worker in workers)
     speed = plan.workload.speed
@@ -125,7 +133,7 @@ def _print_check(session: Session, check: Check) -> None:
     if session.json:
         session.record(check_record(check))
         return
-    mark = "ok    " if check.ok else session.styled("failed", RED)
+    mark = "warn  " if check.warning else "ok    " if check.ok else session.styled("failed", RED)
     session.data(f"{mark}  {check.name:<10}  {check.text}")
     if check.fix:
         session.data(f"{'':<8}{'':<12}{check.fix}")

@@ -12,6 +12,7 @@ from shoal.ledger.postgres.changes import PostgresChanges
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import PostgresDatabase
+from shoal.ledger.postgres.exits import PostgresExits
 from shoal.ledger.postgres.intake import PostgresIntake
 from shoal.ledger.postgres.lanes import PostgresLanes
 from shoal.ledger.postgres.runs import PostgresBulk, PostgresRuns
@@ -51,6 +52,7 @@ class PostgresLedger:
         self.workers = PostgresWorkers(db, sql, catalog, self.claims)
         self.lanes = PostgresLanes(db, sql, catalog)
         self.budgets = PostgresBudgets(db, sql)
+        self.exits = PostgresExits(db, sql, catalog, self.budgets)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from shoal.ledger.exits import FORGET_SECONDS
 from shoal.ledger.postgres.claims import PROMOTE_BATCH, RESCUE_BATCH
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.runs import update_idle_runs
@@ -20,6 +21,7 @@ BULK_SECONDS = 1.0
 SWEEP_BATCH = 1_000
 FOLD_BATCH = 10_000
 TIDY_BATCH = 10_000
+EXITS_BATCH = 1_000
 # At most this share of the time goes into bulk changes whose callers have died.
 BULK_SHARE = 0.5
 
@@ -103,3 +105,6 @@ class PostgresUpkeep(BaseUpkeep):
             if not round_.has_time_for("tidy"):
                 return
         await self._db.fetch(self._sql["recheck_lane_slots"])
+        while (row := await self._db.try_row(self._sql["tidy_exits"], FORGET_SECONDS, EXITS_BATCH)) is not None:
+            if row[0] < EXITS_BATCH or not round_.has_time_for("tidy"):
+                return

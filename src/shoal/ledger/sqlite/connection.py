@@ -21,6 +21,7 @@ import msgspec
 from shoal.errors import LedgerCorrupt, LedgerUnreachable
 from shoal.ledger.sqlite.errors import APPLICATION_ID
 from shoal.ledger.sqlite.integrity import find_damage
+from shoal.model.exit_health import exit_state
 from shoal.model.lane import is_loopback_lane
 from shoal.threads import ThreadRunner
 
@@ -184,6 +185,7 @@ class SqliteConnection:
         connection.create_function("clock", 0, self._clock.now)
         connection.create_function("seconds", 1, micros)
         connection.create_function("is_loopback_lane", 1, is_loopback_lane, deterministic=True)
+        connection.create_function("exit_state", 3, exit_state, deterministic=True)
         connection.set_progress_handler(self._should_interrupt, PROGRESS_STEPS)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from shoal.ledger.sqlite.commits import SqliteCommits
 from shoal.ledger.sqlite.connection import SqliteClock
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import no_space_message
+from shoal.ledger.sqlite.exits import SqliteExits
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
 from shoal.ledger.sqlite.runs import SqliteBulk, SqliteRuns
@@ -57,6 +58,7 @@ class SqliteLedger:
         self.workers = SqliteWorkers(db, sql, catalog, self.claims)
         self.lanes = SqliteLanes(db, sql, catalog)
         self.budgets = SqliteBudgets(db, sql)
+        self.exits = SqliteExits(db, sql, catalog, self.budgets)
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)

@@ -15,6 +15,7 @@ from shoal.ledger.runs import BaseBulk
 from shoal.ledger.sqlite.claims import PROMOTE_BATCH, promote_due
 from shoal.ledger.sqlite.connection import MICRO, Transaction, json_text
 from shoal.ledger.sqlite.database import SqliteDatabase
+from shoal.ledger.sqlite.exits import tidy_exits
 from shoal.ledger.sqlite.integrity import check_content
 from shoal.ledger.sqlite.moves import admit_to, declare_lost, rescue
 from shoal.ledger.sqlite.runs import update_idle_runs
@@ -143,7 +144,8 @@ def _tidy(tx: Transaction) -> bool:
     tx.run("recheck_lane_slots")
     tx.run("tidy_grants", tx.now / MICRO, TIDY_BATCH)
     tx.run("tidy_budgets", tx.now / MICRO - BUDGET_RETENTION_SECONDS)
-    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH
+    more = tidy_exits(tx, TIDY_BATCH)
+    return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH or more
 
 
 def finish_runs(tx: Transaction) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from shoal.testing.conformance.budgets import BudgetConformance
 from shoal.testing.conformance.changes import ChangesConformance
 from shoal.testing.conformance.claims import ClaimsConformance, WorkersConformance
 from shoal.testing.conformance.commits import CommitsConformance
+from shoal.testing.conformance.exits import ExitsConformance
 from shoal.testing.conformance.host_slots import HostSlotConformance
 from shoal.testing.conformance.intake import IntakeConformance
 from shoal.testing.conformance.lane_delays import LaneDelayConformance
@@ -34,6 +35,7 @@ class LedgerConformance(
     LanesConformance,
     LaneDelayConformance,
     HostSlotConformance,
+    ExitsConformance,
     BudgetConformance,
     SteeringConformance,
     ReplayConformance,

@@ -79,3 +79,12 @@ join shoal.run r on r.no = o.run
 join shoal.item i on i.run = o.run and i.id = o.item
 join shoal.stage g on g.id = i.stage
 where o.state = 'dead';
+
+-- Exits of pools: how they are, and at how many hosts they are blocked.
+create or replace view shoal.egress_health as
+select e.pool, p.kind, e.label as exit, e.key, shoal.exit_state(e.state, e.until, shoal.clock()) as state, e.until, e.why,
+       e.set_by, e.succeeded, e.failed, e.failures_in_row, e.error,
+       (select count(*) from shoal.exit_host h where h.exit = e.id and h.blocked_until > shoal.clock())
+           as blocked_at_hosts,
+       e.used_at as last_used, e.unlisted_at is null as listed
+from shoal.exit e join shoal.exit_pool p on p.name = e.pool;

@@ -1,4 +1,4 @@
--- functions: 20cf887cf7788aa7
+-- functions: 34591a48d86e51a9
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -329,6 +329,80 @@ create table shoal.worker (
 );
 create index worker_present on shoal.worker (heartbeat_at) where state in ('live', 'draining');
 
+-- Pools of exits (proxies, tokens, Tor). Everything that changes a pool's exits happens in the order of `changed_at`, the
+-- time of the last change of a state or a block in it, so that a reader gets what changed since. listed: how many of
+-- its exits are in the list of a member. left_at: when its last member left.
+create table shoal.exit_pool (
+    name       text collate "C" primary key,
+    kind       text not null,
+    listed     int not null default 0,
+    changed_at timestamptz not null default 'epoch',
+    left_at    timestamptz
+);
+
+-- An exit, known by its key (a fingerprint) and a label without secrets. state: what was set, `until` then; a ban that
+-- is over means a trial, a rest that is over means good. changed_at: when that changed last. unlisted_at: it is in the
+-- list of no member since then.
+create table shoal.exit (
+    id              bigint generated always as identity primary key,
+    pool            text collate "C" not null,
+    key             text collate "C" not null,
+    label           text collate "C" not null,
+    state           text not null default 'good' check (state in ('good', 'banned', 'resting')),
+    until           timestamptz,
+    why             text not null default '',
+    set_by          text not null default '',
+    trial_by        int,
+    trial_until     timestamptz,
+    changed_at      timestamptz,
+    succeeded       bigint not null default 0,
+    failed          bigint not null default 0,
+    failures_in_row int not null default 0,
+    error           text not null default '',
+    used_at         timestamptz,
+    unlisted_at     timestamptz,
+    unique (pool, key)
+);
+create index exit_listed on shoal.exit (pool, label, key) where unlisted_at is null;
+create index exit_not_good on shoal.exit (pool, label, key) where unlisted_at is null and state <> 'good';
+create index exit_changed on shoal.exit (pool, changed_at) where changed_at is not null;
+create index exit_unlisted on shoal.exit (unlisted_at) where unlisted_at is not null;
+
+-- Hosts that have blocked an exit; others have no row.
+create table shoal.exit_host (
+    exit          bigint not null,
+    host          text collate "C" not null,
+    pool          text collate "C" not null,
+    succeeded     bigint not null,
+    blocked       bigint not null,
+    blocks_in_row int not null,
+    blocked_until timestamptz,
+    error         text not null,
+    used_at       timestamptz not null,
+    changed_at    timestamptz,
+    primary key (exit, host)
+);
+create index exit_host_changed on shoal.exit_host (pool, changed_at) where changed_at is not null;
+create index exit_host_blocked on shoal.exit_host (pool, blocked_until) where blocked_until is not null;
+create index exit_host_used on shoal.exit_host (used_at);
+
+-- The exits that members list: equal lists are stored once. keys: ascending.
+create table shoal.exit_list (
+    pool text collate "C" not null,
+    name text collate "C" not null,
+    keys text[] not null,
+    primary key (pool, name)
+);
+
+-- The workers that use a pool; those that have ended do not count. reported: the number of its last report.
+create table shoal.exit_member (
+    pool     text collate "C" not null,
+    worker   int not null,
+    list     text not null default '',
+    reported bigint not null default 0,
+    primary key (pool, worker)
+);
+
 -- Claims that their callers abandoned: they must not take anything if they reach the server later.
 create table shoal.void_claim (
     worker   int not null,
@@ -506,5 +580,7 @@ alter table shoal.count_delta set (fillfactor = 100, autovacuum_vacuum_scale_fac
 alter table shoal.lane set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 alter table shoal.worker set (fillfactor = 50);
+alter table shoal.exit set (fillfactor = 50);
+alter table shoal.exit_member set (fillfactor = 50);
 alter table shoal.queue_count set (fillfactor = 50);
 alter table shoal.tick set (fillfactor = 50);

@@ -343,6 +343,80 @@ create table worker (
 ) strict;
 create index worker_present on worker (no) where state in ('live', 'draining');
 
+-- Pools of exits (proxies, tokens, Tor). Everything that changes a pool's exits happens in the order of `changed_at`, the
+-- time of the last change of a state or a block in it, so that a reader gets what changed since. listed: how many of
+-- its exits are in the list of a member. left_at: when its last member left.
+create table exit_pool (
+    name       text primary key,
+    kind       text not null,
+    listed     integer not null default 0,
+    changed_at integer not null default 0,
+    left_at    integer
+) strict, without rowid;
+
+-- An exit, known by its key (a fingerprint) and a label without secrets. state: what was set, `until` then; a ban that
+-- is over means a trial, a rest that is over means good. changed_at: when that changed last. unlisted_at: it is in the
+-- list of no member since then.
+create table exit (
+    id              integer primary key,
+    pool            text not null,
+    key             text not null,
+    label           text not null,
+    state           text not null default 'good' check (state in ('good', 'banned', 'resting')),
+    until           integer,
+    why             text not null default '',
+    set_by          text not null default '',
+    trial_by        integer,
+    trial_until     integer,
+    changed_at      integer,
+    succeeded       integer not null default 0,
+    failed          integer not null default 0,
+    failures_in_row integer not null default 0,
+    error           text not null default '',
+    used_at         integer,
+    unlisted_at     integer,
+    unique (pool, key)
+) strict;
+create index exit_listed on exit (pool, label, key) where unlisted_at is null;
+create index exit_not_good on exit (pool, label, key) where unlisted_at is null and state <> 'good';
+create index exit_changed on exit (pool, changed_at) where changed_at is not null;
+create index exit_unlisted on exit (unlisted_at) where unlisted_at is not null;
+
+-- Hosts that have blocked an exit; others have no row.
+create table exit_host (
+    exit          integer not null,
+    host          text not null,
+    pool          text not null,
+    succeeded     integer not null,
+    blocked       integer not null,
+    blocks_in_row integer not null,
+    blocked_until integer,
+    error         text not null,
+    used_at       integer not null,
+    changed_at    integer,
+    primary key (exit, host)
+) strict, without rowid;
+create index exit_host_changed on exit_host (pool, changed_at) where changed_at is not null;
+create index exit_host_blocked on exit_host (pool, blocked_until) where blocked_until is not null;
+create index exit_host_used on exit_host (used_at);
+
+-- The exits that members list: equal lists are stored once. keys: JSON list, ascending.
+create table exit_list (
+    pool text not null,
+    name text not null,
+    keys text not null,
+    primary key (pool, name)
+) strict;
+
+-- The workers that use a pool; those that have ended do not count. reported: the number of its last report.
+create table exit_member (
+    pool     text not null,
+    worker   integer not null,
+    list     text not null default '',
+    reported integer not null default 0,
+    primary key (pool, worker)
+) strict, without rowid;
+
 create table queue_count (
     queue      integer primary key,
     ready      integer not null default 0,
@@ -542,3 +616,15 @@ join run r on r.no = o.run
 join item i on i.id = o.item
 join stage g on g.id = i.stage
 where o.state = 'dead';
+
+-- Exits of pools: how they are, and at how many hosts they are blocked.
+create view egress_health as
+select e.pool, p.kind, e.label as exit, e.key,
+       case when e.until / 1e6 > strftime('%s', 'now') + 0 or e.until is null then e.state
+            when e.state = 'banned' then 'trial' else 'good' end as state,
+       strftime('%Y-%m-%d %H:%M:%f', e.until / 1e6, 'unixepoch') as until, e.why, e.set_by, e.succeeded, e.failed,
+       e.failures_in_row, e.error,
+       (select count(*) from exit_host h where h.exit = e.id and h.blocked_until / 1e6 > strftime('%s', 'now') + 0)
+           as blocked_at_hosts,
+       strftime('%Y-%m-%d %H:%M:%f', e.used_at / 1e6, 'unixepoch') as last_used, e.unlisted_at is null as listed
+from exit e join exit_pool p on p.name = e.pool;

@@ -1,0 +1,348 @@
+"""Egress for operators: the exits of the ledger's pools, what they are set to, and whether they work from here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.errors import AttemptEnded, ExitFailed, NotFound, UsageError
+from shoal.fetch.page import Request
+from shoal.model.egress import ExitView, PoolKind, PoolView
+from shoal.observe.doctor import Check
+from shoal.observe.egress import count_text
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.config.egress import EgressConfig
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.egress import Exit
+
+PAGE = 1_000
+MAX_EXITS = 100_000
+CHECKS_AT_ONCE = 20
+CHECK_SECONDS = 20.0
+# By RFC 6761 this name never exists, so that a proxy answers at once, and no site is visited.
+NO_SITE = "https://shoal.invalid/"
+
+
+class ExitCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an exit works from this machine. `text`: what was found; `seconds`: how long it took."""
+
+    pool: str
+    exit: str
+    label: str
+    ok: bool
+    text: str
+    seconds: float = 0.0
+
+
+class PlannedExits(msgspec.Struct, frozen=True, kw_only=True):
+    """The exits of a pool that a fleet of workers will have. `split`: each worker has its own part."""
+
+    pool: str
+    kind: PoolKind
+    exits: int
+    workers: int
+    split: bool
+
+    def part(self, worker: int) -> int:
+        """How many exits the worker of this number (from 0) has; a share of one counts as one."""
+        if not self.split or not self.exits:
+            return self.exits
+        return max(1, self.exits // self.workers + (worker < self.exits % self.workers))
+
+
+async def plan_exits(settings: Settings, pools: Collection[str], workers: int) -> tuple[PlannedExits, ...]:
+    """How many exits of these pools each of so many workers gets."""
+    from shoal.egress.lists import ListSource
+
+    planned = []
+    for name in sorted(pools):
+        config = settings.egress[name]
+        match config.kind:
+            case "proxies":
+                exits = len((await ListSource(config).read()).exits)
+            case "tokens":
+                exits = len(set(config.given.values()))
+            case "tor":
+                exits = config.circuits
+        split = config.kind != "tor" and config.share == "split"
+        planned.append(PlannedExits(pool=name, kind=config.kind, exits=exits, workers=workers, split=split))
+    return tuple(planned)
+
+
+async def list_pools(ledger: Ledger) -> list[PoolView]:
+    """Every pool that workers have used, by name."""
+    return await ledger.exits.pools()
+
+
+async def list_exits(
+    ledger: Ledger,
+    kinds: tuple[PoolKind, ...],
+    *,
+    pool: str | None = None,
+    state: str | None = None,
+    details: bool = False,
+) -> AsyncIterator[ExitView]:
+    """The exits of these kinds of pools, by pool and label; `details`: with their budgets and hosts.
+
+    Raises NotFound for a pool that nobody has used.
+    """
+    pools = [view for view in await ledger.exits.pools() if view.kind in kinds]
+    if pool is not None and pool not in {view.pool for view in pools}:
+        known = ", ".join(view.pool for view in pools) or "none"
+        raise NotFound(
+            f"The ledger knows no pool {pool!r} (it knows: {known}).",
+            remedy="A pool is known from the first worker on that uses it; check the name.",
+        )
+    for view in pools:
+        if pool is not None and view.pool != pool:
+            continue
+        cursor, seen = None, 0
+        while seen < MAX_EXITS:
+            page = await ledger.exits.list(view.pool, state=state, cursor=cursor, limit=PAGE)
+            for each in page.rows:
+                yield await ledger.exits.get(each.pool, each.key) if details else each
+            seen += len(page.rows)
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+
+async def find_exit(ledger: Ledger, name: str, kinds: tuple[PoolKind, ...]) -> ExitView:
+    """The exit of this key, label, or POOL/KEY, with its hosts and budgets. Raises NotFound, or UsageError for two."""
+    pool, slash, rest = name.partition("/")
+    found = [
+        view
+        async for view in list_exits(ledger, kinds)
+        if name in (view.key, view.label) or (slash and view.pool == pool and rest in (view.key, view.label))
+    ]
+    if not found:
+        raise NotFound(
+            f"The ledger knows no exit {name!r}.", remedy="`shoal proxies ls` and `shoal tokens ls` list them."
+        )
+    if len(found) > 1:
+        choices = ", ".join(f"{view.pool}/{view.key}" for view in found[:5])
+        raise UsageError(f"{name!r} names {len(found)} exits.", remedy=f"Write one of: {choices}.")
+    return await ledger.exits.get(found[0].pool, found[0].key)
+
+
+async def rest_exit(
+    ledger: Ledger, name: str, kinds: tuple[PoolKind, ...], *, seconds: float | None, by: str = ""
+) -> ExitView:
+    """Keep an exit from use for so many seconds, or until it is freed."""
+    found = await find_exit(ledger, name, kinds)
+    return await ledger.exits.rest(found.pool, found.key, seconds, by=by)
+
+
+async def ban_exit(
+    ledger: Ledger, name: str, kinds: tuple[PoolKind, ...], *, seconds: float | None, why: str, by: str = ""
+) -> ExitView:
+    """Ban an exit for so many seconds, or until it is freed; it is tried with one request before it is used again."""
+    found = await find_exit(ledger, name, kinds)
+    return await ledger.exits.ban(found.pool, found.key, seconds, why, by=by)
+
+
+async def free_exit(ledger: Ledger, name: str, kinds: tuple[PoolKind, ...], *, by: str = "") -> ExitView:
+    """Make an exit good at once, at every host."""
+    found = await find_exit(ledger, name, kinds)
+    return await ledger.exits.free(found.pool, found.key, by=by)
+
+
+async def check_proxies(
+    settings: Settings,
+    *,
+    pool: str | None = None,
+    url: str | None = None,
+    on_check: Callable[[ExitCheck], object] = type,
+) -> list[ExitCheck]:
+    """Check every proxy of the configured pools from this machine, a few at once.
+
+    With `url` a page is fetched through each. Without, only the proxy itself is asked whether it accepts the connection
+    and the credentials: an HTTP proxy by a request for a site that does not exist. Nothing is reported to the ledger.
+    """
+    pools = [config for config in settings.egress.values() if config.kind == "proxies"]
+    if pool is not None:
+        pools = [config for config in pools if config.name == pool]
+        if not pools:
+            raise NotFound(
+                f"shoal.toml has no pool of proxies {pool!r}.",
+                remedy=f"Add [egress.{pool}], or check the name.",
+            )
+    checks: list[ExitCheck] = []
+    for config in pools:
+        checks += await _check_pool(settings, config, url, on_check)
+    return checks
+
+
+async def _check_pool(
+    settings: Settings, config: EgressConfig, url: str | None, on_check: Callable[[ExitCheck], object]
+) -> list[ExitCheck]:
+    from shoal.egress.lists import ListSource
+    from shoal.wiring import build_fetcher
+
+    limit = asyncio.Semaphore(CHECKS_AT_ONCE)
+    fetcher = build_fetcher(settings)
+
+    async def check(exit_: Exit) -> ExitCheck:
+        async with limit:
+            began = time.monotonic()
+            ok, text = await _try_exit(exit_)
+            found = ExitCheck(
+                pool=config.name,
+                exit=exit_.key,
+                label=exit_.label,
+                ok=ok,
+                text=text,
+                seconds=round(time.monotonic() - began, 3),
+            )
+        on_check(found)
+        return found
+
+    async def _try_exit(exit_: Exit) -> tuple[bool, str]:
+        from shoal.fetch.proxy import check_socks
+
+        assert exit_.proxy is not None
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                if url is None and exit_.proxy.is_socks:
+                    await check_socks(exit_.proxy, CHECK_SECONDS)
+                    return True, "accepts the connection"
+                page = await fetcher.fetch(Request(url=url or NO_SITE), identity=_OneExit(exit_))
+        except TimeoutError:
+            return False, f"no answer within {CHECK_SECONDS:g} s"
+        except ExitFailed as failed:
+            return False, failed.message
+        except AttemptEnded as ended:
+            return (False, ended.message) if url is not None else (True, "accepts the connection")
+        return page.status < 400, f"the site answered {page.status}"
+
+    try:
+        exits = (await ListSource(config).read()).exits
+        return list(await asyncio.gather(*(check(exit_) for exit_ in exits)))
+    finally:
+        await fetcher.close()
+
+
+async def check_egress(
+    settings: Settings, pools: Collection[str] | None = None, *, workers: int = 0, browser: bool = False
+) -> list[Check]:
+    """Check the configured pools, each with its remedy, and with `browser` the browser.
+
+    `pools`: only those of these names. `workers`: how many will share them; fewer proxies than workers is a warning.
+    """
+    checks: list[Check] = []
+    for config in settings.egress.values():
+        if pools is not None and config.name not in pools:
+            continue
+        match config.kind:
+            case "proxies":
+                checks += await _proxies_checks(settings, config, workers)
+            case "tokens":
+                checks += _tokens_checks(config, workers)
+            case "tor":
+                checks.append(await _tor_check(config))
+    if browser:
+        checks.append(await _browser_check(settings))
+    return checks
+
+
+async def _proxies_checks(settings: Settings, config: EgressConfig, workers: int) -> list[Check]:
+    from shoal.egress.lists import ListFailed, others_can_read
+
+    name = f"egress.{config.name}"
+    try:
+        found = await _check_pool(settings, config, None, lambda _: None)
+    except ListFailed as error:
+        return [Check(name=name, ok=False, text=error.message, fix=error.remedy)]
+    failed = [check for check in found if not check.ok]
+    text = f"{len(found) - len(failed)} of {count_text('proxies', len(found))} accept connections from here"
+    fix = ""
+    if failed:
+        text += f"; {failed[0].label}: {failed[0].text}"
+        fix = f"See all with `shoal proxies test --pool {config.name}`; remove dead ones from the list."
+    # Workers go on with the others, and ban these.
+    checks = [Check(name=name, ok=len(failed) < len(found), warning=0 < len(failed) < len(found), text=text, fix=fix)]
+    if 0 < len(found) < workers:
+        checks.append(_too_few(config, len(found), workers))
+    if (problem := others_can_read(config)) is not None:
+        what, _, remedy = problem.partition(": ")
+        checks.append(Check(name=name, ok=True, warning=True, text=what, fix=f"Run `{remedy}`."))
+    return checks
+
+
+def _tokens_checks(config: EgressConfig, workers: int) -> list[Check]:
+    name, count = f"egress.{config.name}", len(set(config.given.values()))
+    if not count:
+        variables = ", ".join(config.missing)
+        return [
+            Check(
+                name=name,
+                ok=False,
+                text=f"no token: {variables} is not set",
+                fix=f"Set {variables} in the environment or in .env.",
+            )
+        ]
+    checks = [Check(name=name, ok=True, text=f"{count_text('tokens', count)}: {', '.join(config.given)}")]
+    if config.share == "split" and count < workers:
+        checks.append(_too_few(config, count, workers))
+    return checks
+
+
+def _too_few(config: EgressConfig, exits: int, workers: int) -> Check:
+    what = count_text(config.kind, exits)
+    return Check(
+        name=f"egress.{config.name}",
+        ok=True,
+        warning=True,
+        text=f"{what} for {workers} workers: some workers share one",
+        fix="Add more, or start fewer workers.",
+    )
+
+
+async def _tor_check(config: EgressConfig) -> Check:
+    from shoal.egress.tor_process import find_tor, socks_problem
+
+    name = f"egress.{config.name}"
+    if config.socks is None:
+        try:
+            return Check(name=name, ok=True, text=f"{find_tor(os.environ)} will be started by each worker")
+        except UsageError as error:
+            return Check(name=name, ok=False, text=error.message, fix=error.remedy)
+    host, _, port = config.socks.rpartition(":")
+    if (problem := await socks_problem(host, int(port))) is not None:
+        return Check(name=name, ok=False, text=problem, fix="Start tor there, or correct `socks`.")
+    return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
+
+
+async def _browser_check(settings: Settings) -> Check:
+    from shoal.fetch.chromium import check_playwright, find_chromium
+
+    try:
+        check_playwright()
+        from playwright.async_api import async_playwright
+
+        async with async_playwright() as driver:
+            found = find_chromium(settings.chromium, driver.chromium.executable_path)
+    except UsageError as error:
+        return Check(name="browser", ok=False, text=error.message, fix=error.remedy)
+    return Check(name="browser", ok=True, text=found or "Playwright's own")
+
+
+class _OneExit:
+    """An identity that is one exit, without health."""
+
+    def __init__(self, exit_: Exit) -> None:
+        self.key = exit_.key
+        self.proxy = exit_.proxy
+
+    async def before_request(self, url: str, hop: int) -> dict[str, str]:
+        return {}
+
+    def on_response(self, url: str, status: int, headers: object) -> None:
+        """Nothing is kept."""
