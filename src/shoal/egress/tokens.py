@@ -99,17 +99,25 @@ class TokenIdentity:
         self._host = self._host or host_or_none(url) or ""
         if not self._pool.may_have_token(url, self._host):
             return {}
-        made = await self._pool.take_call(url, self._record, self._bad.get(task, ()), trial=self.trial)
+        made = self._calls[task] = await self.take_call(self._pool.resource_of(url), self._bad.get(task, ()))
+        return self._pool.header(made.record.exit)
+
+    async def take_call(self, resource: str, avoid: Collection[str] = ()) -> TokenCall:
+        """A call of this kind, which is about to be sent. Raises EgressUnavailable."""
+        made = await self._pool.take_call(resource, self._record, avoid, trial=self.trial)
         if made.record is self._record:
-            self.trial = False
-        self._calls[task] = made
+            self.trial = False  # one request tries a token whose ban is over
         self.exit = made.record.exit
-        return self._pool.header(self.exit)
+        return made
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         made = self._calls.get(asyncio.current_task())
         if made is not None:
             self._pool.answer(made, url, status, site_budget(headers))
+
+    def token(self) -> Token:
+        """For requests that Shoal does not send."""
+        return Token(self, self._pool)
 
     def should_repeat(self, page: Page) -> bool:
         """Whether the answer is about the token, and another one can be used. Raises EgressUnavailable when the site
@@ -152,6 +160,39 @@ class TokenIdentity:
 
     def __repr__(self) -> str:
         return f"TokenIdentity({self.exit.name})"
+
+
+class Token:
+    """API tokens for requests that Shoal does not send, such as those of a library. A handler asks for it with a
+    parameter `token: Token`; its stage names the pool with `egress=`.
+    """
+
+    def __init__(self, identity: TokenIdentity, pool: TokenPool) -> None:
+        self._identity = identity
+        self._pool = pool
+        self._calls: list[TokenCall] = []
+
+    async def take(self, resource: str = DEFAULT_RESOURCE) -> str:
+        """The value of a token, for one call. Waits a moment for the budget; without one the item waits, uncharged."""
+        made = await self._identity.take_call(resource)
+        self._calls.append(made)
+        return made.record.exit.token
+
+    def report(self, status: int, headers: Mapping[str, str]) -> None:
+        """What the site answered to the last call: its limits are shared with all workers. Worth it, not needed."""
+        if self._calls:
+            made = self._calls.pop()
+            self._pool.answer(made, "", status, site_budget(headers))
+            if status == 401:
+                self._pool.refuse_all([made.record.key])
+
+    def close(self) -> None:
+        """The attempt has ended: all its calls were made."""
+        for made in self._calls:
+            self._pool.answer(made, "", 0, None)
+
+    def __repr__(self) -> str:
+        return f"Token({self._identity.exit.name})"
 
 
 class TokenPool(BasePool):
@@ -263,9 +304,11 @@ class TokenPool(BasePool):
         host = host_or_none(url)
         return host is not None and host == first_host and (url.startswith("https:") or is_loopback_lane(host))
 
-    async def take_call(self, url: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
+    def resource_of(self, url: str) -> str:
+        return self._resources.of(url)
+
+    async def take_call(self, resource: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
         """A call of the first token that has one; waits a moment for it. Raises EgressUnavailable."""
-        resource = self._resources.of(url)
         deadline = self._now() + WAIT_SECONDS
         while True:
             now = self._now()
@@ -304,7 +347,7 @@ class TokenPool(BasePool):
         """The headers of an answer are there."""
         now = self._now()
         key, budget, resource = made.record.key, made.budget, made.resource
-        named = None if said is None else said.resource
+        named = None if said is None or not url else said.resource
         if named is not None and named != resource and self._resources.learn(url, named):
             resource = named
         if resource == made.resource:
@@ -314,7 +357,7 @@ class TokenPool(BasePool):
             budget = self._budget(key, resource)
             told = Call(None, made.call.sent_at)
             budget.answer(told, said, now)
-        if status != 401:
+        if status not in (0, 401):
             self._refused.pop(key, None)
             self.health.succeed(key, host_or_none(url) or "", now, trial=made.record.state is ExitState.TRIAL)
         if said is not None and said.remaining is not None and said.remaining < budget.calls_left(now):
