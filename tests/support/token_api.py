@@ -86,6 +86,10 @@ class TokenApi:
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
+    def spend(self, token: str, calls: int, resource: str = "core") -> None:
+        """Count calls that somebody else makes with a token."""
+        self._counts[token, resource, math.floor(time.time() / self.limits[resource][1])] += calls
+
     @property
     def over(self) -> list[ApiCall]:
         return [call for call in list(self.calls) if call.is_over]
@@ -99,6 +103,8 @@ class TokenApi:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         path = request.path
         resource = "search" if path.startswith("/search/") and "search" in self.limits else "core"
+        if "url" in request.query:
+            return web.Response(status=302, headers={"Location": request.query["url"]})
         limit, seconds = self.limits[resource]
         window = math.floor(now / seconds)
         if not token or token in self.bad or path in self.forbidden:

@@ -115,10 +115,11 @@ class SharedBudget:
 
     def __init__(self, policy: BudgetPolicy | None) -> None:
         self.policy = policy
-        self.rests_until = -math.inf
         self.why = ""
         self.used_at = -math.inf
         self.waiting = 0
+        self._rests_until = -math.inf
+        self._stopped_until = -math.inf
         self._shares: list[Share] = []
         self._words: list[Call] = []
         self._untold: Settlement | None = None
@@ -128,6 +129,10 @@ class SharedBudget:
         self._asked: Share | None = None
         # The end of the window that the site told as a time of day, and between which of our times it must be.
         self._reset: tuple[float, float] | None = None
+
+    @property
+    def rests_until(self) -> float:
+        return max(self._rests_until, self._stopped_until)
 
     def calls_left(self, now: float) -> int:
         return sum(share.calls - len(share.made) for share in self._shares if not share.is_done(now))
@@ -169,8 +174,9 @@ class SharedBudget:
         self._left = granted.left
         if granted.calls:
             share.calls, share.until = granted.calls, share.until + granted.seconds
+            share.ended = now < self._stopped_until
             self._shares.append(share)
-            self.rests_until = -math.inf
+            self._rests_until = -math.inf
         else:
             self.rest(now + granted.seconds, "asked to pause" if granted.resting else "spent")
 
@@ -181,11 +187,13 @@ class SharedBudget:
 
     def rest(self, until: float, why: str) -> None:
         """Take nothing before. Calls that were taken already may be made."""
-        self.rests_until, self.why = until, why
+        self._rests_until = until
+        if until >= self._stopped_until:
+            self.why = why
 
     def stop(self, until: float, why: str) -> None:
         """Make no call before: the site says so."""
-        self.rest(until, why)
+        self._stopped_until, self.why = max(until, self._stopped_until), why
         self.end_shares()
 
     def answer(self, call: Call, said: SiteBudget | None, now: float) -> None:

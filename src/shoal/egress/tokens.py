@@ -321,6 +321,8 @@ class TokenPool(BasePool):
                     if budget.needs_more(now):
                         self._ask(record.key, resource)
                     return TokenCall(record, resource, budget, call)
+                if record is own and budget.needs_more(now):
+                    self._ask(record.key, resource)  # meanwhile another one will do
             if not budgets:
                 raise self._unavailable("", now)
             await self._wait_for_call(budgets, resource, deadline)
@@ -517,9 +519,10 @@ class TokenPool(BasePool):
 
     def _rest_token(self, key: str, now: float, seconds: float) -> None:
         """The site asked for a pause: of all kinds of calls, everywhere."""
+        self._budget(key, DEFAULT_RESOURCE)
         for (owner, _), budget in self._budgets.items():
             if owner == key:
-                budget.stop(max(budget.rests_until, now + seconds), "asked to pause")
+                budget.stop(now + seconds, "asked to pause")
         if self._ledger is not None and self._time.is_known:
             at = self._time.latest(now)
             said = BudgetCorrection(sent_at=at, rests_until=at + seconds)
@@ -535,9 +538,10 @@ class TokenPool(BasePool):
     # Tokens that have nothing left.
 
     def _update_spent(self, key: str, now: float) -> None:
+        """A token is spent when nothing is left of its common budget, nor of another one that was used."""
         budgets = [budget for (owner, _), budget in self._budgets.items() if owner == key]
         rests = [budget.rests_until for budget in budgets if budget.is_resting(now)]
-        until = min(rests, default=now)
+        until = min(rests, default=now) if (key, DEFAULT_RESOURCE) in self._budgets else now
         has_calls = any(budget.calls_left(now) for budget in budgets)
         is_spent = len(rests) == len(budgets) and not has_calls and until - now > _BRIEF_SECONDS
         if is_spent:
