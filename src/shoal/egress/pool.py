@@ -15,7 +15,7 @@ from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
 from shoal.egress.health import Health, LocalExit
 from shoal.egress.sharing import part_of
-from shoal.errors import EgressUnavailable, LedgerError
+from shoal.errors import EgressUnavailable, LedgerError, Transient
 from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import (
@@ -72,6 +72,9 @@ class ExitIdentity(Identity, Protocol):
         """Whether this answer is only about what the request went out as, such as a spent token, and another one can
         be used at once: the request is then sent again. Bounded by the identity.
         """
+
+    async def judge(self, error: Transient) -> Transient:
+        """What ended an attempt, as an ExitFailed if the pool finds out that the way was the reason."""
 
     @property
     def recently_good(self) -> bool:
@@ -146,6 +149,9 @@ class UsedExit:
 
     def should_repeat(self, page: Page) -> bool:
         return False
+
+    async def judge(self, error: Transient) -> Transient:
+        return error
 
     @property
     def recently_good(self) -> bool:

@@ -148,6 +148,8 @@ class AttemptRunner:
         finally:
             self._current.pop(lease, None)
         if attempt.identity is not None:
+            if isinstance(result, Transient):
+                result = await attempt.identity.judge(result)
             attempt.record_egress(result if isinstance(result, BaseException) else None)
         return result
 
