@@ -1,5 +1,6 @@
 """Logins of several worker processes, through the real command line."""
 
+import json
 import time
 from collections.abc import Callable
 
@@ -81,6 +82,12 @@ def test_workers_share_one_session_where_the_site_allows_one(fleet: Project) -> 
         assert [worker.wait() for worker in workers] == [0, 0, 0]
     assert (fleet.counts().done, fleet.counts().dead) == (150, 0)
     assert len(site.logins) == 2
+    shown = [json.loads(line) for line in fleet.shoal("sessions", "ls", "--json").stdout.splitlines()]
+    assert [(row["scraper"], row["login"], row["identity"], row["place"]) for row in shown] == [
+        ("shop", "enter", "direct", "ledger")
+    ]
+    assert "Forgotten: 1 session." in fleet.shoal("sessions", "forget", "shop").stderr
+    assert "There are no sessions" in fleet.shoal("sessions", "ls").stderr
     assert not any(token in written(fleet) for token in site.logins)
     assert KEY not in written(fleet)
 
@@ -95,7 +102,11 @@ def test_a_try_logs_in_and_a_missing_key_is_one_sentence(project: Project) -> No
         wrong = project.shoal("try", "shop.py", f"{site.url}/item/5", **given | {"PASSWORD": "x"})
         assert '"n":"5"' in wrong.stdout.replace(" ", ""), "the session was kept"
         (kept,) = (project.folder / ".shoal" / "sessions").rglob("*.json")
-        kept.unlink()
+        listed = project.shoal("sessions", "ls").stdout
+        assert listed.split()[5:8] == ["shop", "enter", "direct"]
+        assert str(kept.relative_to(project.folder)) in listed
+        assert json.loads(project.shoal("sessions", "forget", "--json").stdout) == {"forgotten": 1}
+        assert not kept.exists()
         wrong = project.shoal("try", "shop.py", f"{site.url}/item/5", code=1, **given | {"PASSWORD": "x"})
         assert "the login enter()" in wrong.stderr + wrong.stdout
         assert "fails: the site does not accept the password" in wrong.stderr + wrong.stdout

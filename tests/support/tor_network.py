@@ -31,6 +31,7 @@ AUTHORITIES: Final = 3
 RELAYS: Final = 6
 # Authorities are relays, too, and exits now and then.
 EXITS: Final = tuple(f"192.0.2.{10 + number}" for number in range(RELAYS))
+ONION_SERVICE: Final = "192.0.2.50"
 SITE: Final = "192.0.2.80"
 NAME_SERVER: Final = "192.0.2.53"
 # Where everything else would go, such as a question to the machine's own name server.
@@ -71,6 +72,8 @@ MinMeasuredBWsForAuthToIgnoreAdvertised 0
 TestingDirAuthVoteExit *
 TestingDirAuthVoteHSDir *
 TestingDirAuthVoteGuard *
+AuthDirVoteStableGuaranteeMinUptime 0
+AuthDirVoteStableGuaranteeMTBF 0
 TestingV3AuthInitialVotingInterval 5
 TestingV3AuthInitialVoteDelay 2
 TestingV3AuthInitialDistDelay 2
@@ -81,7 +84,7 @@ V3AuthDistDelay 2
 # Counts what leaves for the site or for a name server from elsewhere than the exits, and what goes out of the network.
 _COUNTERS: Final = f"""
 table inet shoal {{
-    set exits {{ type ipv4_addr; elements = {{ {", ".join(EXITS)} }} }}
+    set exits {{ type ipv4_addr; elements = {{ {", ".join((*EXITS, ONION_SERVICE))} }} }}
     counter direct {{ }}
     counter names {{ }}
     counter elsewhere {{ }}
@@ -168,7 +171,7 @@ class TorNetwork:
 
     def _make_network(self) -> None:
         self._run("ip", "link", "set", "lo", "up")
-        for address in (*EXITS, SITE, NAME_SERVER, _ELSEWHERE):
+        for address in (*EXITS, ONION_SERVICE, SITE, NAME_SERVER, _ELSEWHERE):
             self._run("ip", "addr", "add", f"{address}/32", "dev", "lo")
         # So that packets for elsewhere are counted; nobody receives them.
         self._run("ip", "route", "add", "default", "dev", "lo", "src", _ELSEWHERE)
@@ -191,7 +194,9 @@ class TorNetwork:
             if number < AUTHORITIES:
                 options += _AUTHORITY.format(address=address, folder=self._folder)
             self._write_torrc(f"relay{number}", options + authorities)
-        self._write_torrc(_SERVICE, f"{authorities}SocksPort 0\nControlSocket {self._control}\n")
+        self._write_torrc(
+            _SERVICE, f"{authorities}SocksPort 0\nOutboundBindAddress {ONION_SERVICE}\nControlSocket {self._control}\n"
+        )
         self.torrc.write_text(_COMMON + authorities)
 
     def _relay_options(self, number: int) -> str:

@@ -335,11 +335,16 @@ def _print_item(session: Session, detail: inspect.ItemDetail) -> None:
     facts["payload"] = None if item.payload is None else msgspec.json.encode(item.payload).decode()
     print_facts(session, facts)
     if detail.attempts:
+        by_egress = any("egress" in (attempt.detail or {}) for attempt in detail.attempts)
         session.data("\n" + session.styled("Attempts", BOLD))
         session.table(
-            ["EPOCH", "CLAIMED", "SECONDS", "OUTCOME", "WORKER", "ERROR"],
+            ["EPOCH", "CLAIMED", "SECONDS", "OUTCOME", "WORKER", *(["EGRESS"] if by_egress else []), "ERROR"],
             [
-                (a.epoch, format_time(a.claimed_at), f"{a.seconds:.2f}", a.outcome, a.worker, a.error)
+                (
+                    *(a.epoch, format_time(a.claimed_at), f"{a.seconds:.2f}", a.outcome, a.worker),
+                    *([(a.detail or {}).get("egress", "")] if by_egress else []),
+                    a.error,
+                )
                 for a in detail.attempts
             ],
         )

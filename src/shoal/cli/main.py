@@ -44,6 +44,7 @@ VERBS = {
     "lanes": Verb("shoal.cli.lanes", "See and change limits and delays while it runs."),
     "proxies": Verb("shoal.cli.egress", "See, test, rest, ban and free proxies and Tor circuits."),
     "tokens": Verb("shoal.cli.egress", "See API tokens and what is left of their budgets."),
+    "sessions": Verb("shoal.cli.sessions", "List the sessions of logins, forget them."),
     "workers": Verb("shoal.cli.workers", "List workers, drain them."),
     "release": Verb("shoal.cli.release", "Return items that were claimed long ago to the queue."),
     "export": Verb("shoal.cli.export", "Write a run's records to a file."),

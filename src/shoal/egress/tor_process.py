@@ -121,22 +121,19 @@ class ManagedTor(Tor):
         self,
         log: Log,
         *,
-        torrc: Path | None = None,
+        torrc: Path | None,
         circuit_seconds: float,
-        environment: Mapping[str, str] = os.environ,
+        environment: Mapping[str, str],
     ) -> None:
         """`torrc`: further options of tor. `circuit_seconds`: how long a circuit is meant to be used."""
-        self.address: tuple[str, int] | None = None
-        self.generation = 0
-        self.trouble: TorTrouble | None = TorTrouble("tor is starting", time.monotonic())
-        self._log = log
+        super().__init__(log, trouble="tor is starting")
         self._torrc = torrc
         self._circuit_seconds = circuit_seconds
         self._environment = environment
         self._program = Path("tor")
         self._folder: Path | None = None
         self._lock = -1
-        self._shell: asyncio.subprocess.Process | None = None
+        self._shell: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._control: TorControl | None = None
         self._said: deque[str] = deque(maxlen=5)
         self._bootstrap = (0, "")
@@ -243,17 +240,11 @@ class ManagedTor(Tor):
         port_file = self._folder / "control-port"
         port_file.unlink(missing_ok=True)
         self._said.clear()
-        self._shell = await asyncio.create_subprocess_exec(
-            *("sh", "-c", _SHELL, "sh", str(self._folder)),
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._variables,
-            start_new_session=True,
-        )
-        assert self._shell.stdout is not None
-        reading = asyncio.create_task(self._read_log(self._shell.stdout))
+        # Never cancelled half-way: the shell would be killed before it could end tor.
+        self._shell = asyncio.create_task(self._start_shell())
+        shell = await asyncio.shield(self._shell)
+        assert shell.stdout is not None
+        reading = asyncio.create_task(self._read_log(shell.stdout))
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while not port_file.exists() and not reading.done():
@@ -276,6 +267,17 @@ class ManagedTor(Tor):
             if self._control is not None:
                 self._control.close()
                 self._control = None
+
+    async def _start_shell(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *("sh", "-c", _SHELL, "sh", str(self._folder)),
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._variables,
+            start_new_session=True,
+        )
 
     async def _take_control(self, port_line: str, cookie: bytes) -> None:
         host, _, port = port_line.strip().removeprefix("PORT=").rpartition(":")
@@ -323,9 +325,14 @@ class ManagedTor(Tor):
 
     async def _end(self, *, keep: bool) -> None:
         """End tor. `keep`: its folder stays for the next one."""
-        shell, self._shell = self._shell, None
-        if shell is None or shell.stdin is None:
+        starting, self._shell = self._shell, None
+        if starting is None:
             return
+        try:
+            shell = await starting
+        except OSError:
+            return
+        assert shell.stdin is not None
         with suppress(OSError):
             if keep:
                 shell.stdin.write(b"keep\n")

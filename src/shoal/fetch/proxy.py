@@ -270,8 +270,19 @@ async def _receive_exactly(pipe: _Pipe, size: int) -> bytes:
     return data
 
 
-async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> None:
-    """Ask a SOCKS5 proxy for a connection to the site (RFC 1928, RFC 1929)."""
+async def check_socks(proxy: ProxyAddress, seconds: float) -> None:
+    """Connect to a SOCKS5 proxy and log in, without asking for a connection to a site. Raises ExitFailed."""
+    connector = ProxyConnector()
+    try:
+        with await connector._connect_proxy(proxy, seconds) as sock:
+            async with _handshake(proxy, "the SOCKS request", seconds):
+                await _socks_login(_SocketPipe(asyncio.get_running_loop(), sock), proxy)
+    finally:
+        await connector.close()
+
+
+async def _socks_login(pipe: _Pipe, proxy: ProxyAddress) -> None:
+    """Agree with a SOCKS5 proxy on how to log in, and do so (RFC 1928, RFC 1929)."""
     name = proxy_name(proxy)
     username, password = proxy.username.encode(), proxy.password.encode()
     login = bool(username or password)
@@ -287,6 +298,12 @@ async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> Non
         await pipe.send(bytes([1, len(username)]) + username + bytes([len(password)]) + password)
         if (await _receive_exactly(pipe, 2))[1] != 0:
             raise ExitFailed(f"{name} wants other credentials")
+
+
+async def _socks5(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) -> None:
+    """Ask a SOCKS5 proxy for a connection to the site."""
+    name = proxy_name(proxy)
+    await _socks_login(pipe, proxy)
     await pipe.send(b"\x05\x01\x00" + _socks_address(host) + port.to_bytes(2, "big"))
     version, reply, _, kind = await _receive_exactly(pipe, 4)
     if version != 5:
@@ -354,8 +371,8 @@ async def _http_connect(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) 
 def connect_failure(proxy: ProxyAddress, status: int, host: str) -> AttemptEnded:
     """What an answer to CONNECT other than 2xx means."""
     name = proxy_name(proxy)
-    if status == 407:
-        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials (407)")
+    if status in (401, 407):
+        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials ({status})")
     if status in (403, 451):
         return Blocked(f"{name} does not allow connections to {host} ({status})")
     if status >= 500:

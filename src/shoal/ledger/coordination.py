@@ -9,7 +9,7 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.rows import Queryable, check_limit, lock_from
-from shoal.model.egress import SharedSession
+from shoal.model.egress import SessionView, SharedSession
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.url_key import check_text
@@ -70,8 +70,16 @@ class SqlSessions:
             return None
         return SharedSession(version=rows[0]["version"], age=rows[0]["age"], content=bytes(rows[0]["content"]))
 
-    async def remove(self, scraper: str, identity: str) -> None:
-        await self._queryable.fetch(self._sql["remove_session"], scraper, identity)
+    async def remove(self, scraper: str, identity: str) -> bool:
+        return bool(await self._queryable.fetch(self._sql["remove_session"], scraper, identity))
+
+    async def list(self, *, scraper: str | None = None, limit: int = 1000) -> list[SessionView]:
+        check_limit(limit)
+        rows = await self._queryable.fetch(self._sql["list_sessions"], scraper or "", limit)
+        return [
+            SessionView(scraper=row["scraper"], identity=row["identity"], version=row["version"], age=row["age"])
+            for row in rows
+        ]
 
 
 class SqlSettings:

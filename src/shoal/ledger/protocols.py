@@ -35,6 +35,7 @@ from shoal.model.egress import (
     PoolChanges,
     PoolKind,
     PoolView,
+    SessionView,
     SharedSession,
 )
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
@@ -443,7 +444,11 @@ class Sessions(Protocol):
     async def get(self, scraper: str, identity: str) -> SharedSession | None:
         """The newest version."""
 
-    async def remove(self, scraper: str, identity: str) -> None: ...
+    async def remove(self, scraper: str, identity: str) -> bool:
+        """Remove a session. False: there was none."""
+
+    async def list(self, *, scraper: str | None = None, limit: int = 1000) -> list[SessionView]:
+        """The sessions by scraper and identity, without their content."""
 
 
 class StoredSettings(Protocol):

@@ -323,6 +323,15 @@ class SharedSession(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes
 
 
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in the ledger. `age`: seconds since it began."""
+
+    scraper: str
+    identity: str
+    version: int
+    age: float
+
+
 class EgressWait(msgspec.Struct, frozen=True, kw_only=True):
     """Why items of a stage wait for egress, as a worker reports it: a sentence without a full stop.
 

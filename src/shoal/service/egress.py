@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import AttemptEnded, NotFound, UsageError
+from shoal.errors import AttemptEnded, ExitFailed, NotFound, UsageError
 from shoal.fetch.page import Request
 from shoal.model.egress import ExitView, PoolKind, PoolView
 from shoal.observe.doctor import Check
@@ -26,6 +26,8 @@ PAGE = 1_000
 MAX_EXITS = 100_000
 CHECKS_AT_ONCE = 20
 CHECK_SECONDS = 20.0
+# By RFC 6761 this name never exists, so that a proxy answers at once, and no site is visited.
+NO_SITE = "https://shoal.invalid/"
 
 
 class ExitCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +163,8 @@ async def check_proxies(
 ) -> list[ExitCheck]:
     """Check every proxy of the configured pools from this machine, a few at once.
 
-    With `url` a page is fetched through each; without, only the proxy itself is asked: whether it accepts the
-    connection and the credentials. Nothing is reported to the ledger.
+    With `url` a page is fetched through each. Without, only the proxy itself is asked whether it accepts the connection
+    and the credentials: an HTTP proxy by a request for a site that does not exist. Nothing is reported to the ledger.
     """
     pools = [config for config in settings.egress.values() if config.kind == "proxies"]
     if pool is not None:
@@ -203,18 +205,21 @@ async def _check_pool(
         return found
 
     async def _try_exit(exit_: Exit) -> tuple[bool, str]:
-        from shoal.fetch.proxy import check_proxy
+        from shoal.fetch.proxy import check_socks
 
         assert exit_.proxy is not None
         try:
             async with asyncio.timeout(CHECK_SECONDS):
-                if url is None:
-                    return True, await check_proxy(exit_.proxy)
-                page = await fetcher.fetch(Request(url=url), identity=_OneExit(exit_))
+                if url is None and exit_.proxy.is_socks:
+                    await check_socks(exit_.proxy, CHECK_SECONDS)
+                    return True, "accepts the connection"
+                page = await fetcher.fetch(Request(url=url or NO_SITE), identity=_OneExit(exit_))
         except TimeoutError:
             return False, f"no answer within {CHECK_SECONDS:g} s"
+        except ExitFailed as failed:
+            return False, failed.message
         except AttemptEnded as ended:
-            return False, ended.message
+            return (False, ended.message) if url is not None else (True, "accepts the connection")
         return page.status < 400, f"the site answered {page.status}"
 
     try:
@@ -243,7 +248,7 @@ async def check_egress(
             case "tor":
                 checks.append(await _tor_check(config))
     if browser:
-        checks.append(_browser_check())
+        checks.append(await _browser_check(settings))
     return checks
 
 
@@ -313,6 +318,20 @@ async def _tor_check(config: EgressConfig) -> Check:
     if (problem := await socks_problem(host, int(port))) is not None:
         return Check(name=name, ok=False, text=problem, fix="Start tor there, or correct `socks`.")
     return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
+
+
+async def _browser_check(settings: Settings) -> Check:
+    from shoal.fetch.chromium import check_playwright, find_chromium
+
+    try:
+        check_playwright()
+        from playwright.async_api import async_playwright
+
+        async with async_playwright() as driver:
+            found = find_chromium(settings.chromium, driver.chromium.executable_path)
+    except UsageError as error:
+        return Check(name="browser", ok=False, text=error.message, fix=error.remedy)
+    return Check(name="browser", ok=True, text=found or "Playwright's own")
 
 
 class _OneExit:

@@ -29,6 +29,28 @@ _MAX_FILE_BYTES = 16 << 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
+class SessionFile(NamedTuple):
+    """A session in a file. `identity`: as it is in the file's name. `age`: seconds since it began."""
+
+    path: Path
+    scraper: str
+    login: str
+    identity: str
+    age: float
+
+
+def list_session_files(folder: Path, scraper: str | None = None) -> list[SessionFile]:
+    """The sessions that are kept in files, by scraper."""
+    own = folder if scraper is None else folder / file_name(scraper)
+    found = []
+    for path in sorted(own.rglob("*.json")):
+        login, _, identity = path.stem.partition("-")
+        with suppress(OSError):  # it was removed meanwhile
+            age = max(0.0, time.time() - path.stat().st_mtime)
+            found.append(SessionFile(path, path.parent.parent.name, login, identity, age))
+    return found
+
+
 class SessionFiles:
     """Sessions of one worker of a scraper: a file for each identity, mode 0600, in a folder of mode 0700.
 

@@ -54,6 +54,7 @@ returning version
 -- name: remove_session
 update shoal.session set version = version + 1, content = null
 where scraper = $1 and identity = $2 and content is not null
+returning version
 
 -- name: put_setting
 insert into shoal.setting (scope, value, set_by, set_at) values ($1, $2, $3, shoal.clock()) returning version

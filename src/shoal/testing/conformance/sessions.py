@@ -57,9 +57,10 @@ class SessionsConformance:
 
     async def test_a_removed_session_is_gone_and_its_version_does_not_come_back(self, harness: LedgerHarness) -> None:
         sessions = harness.ledger.sessions
-        await sessions.remove("shop", "direct")
+        assert not await sessions.remove("shop", "direct")
         assert await sessions.put("shop", "direct", b"first", before=0) == 1
-        await sessions.remove("shop", "direct")
+        assert await sessions.remove("shop", "direct")
+        assert not await sessions.remove("shop", "direct")
         assert await sessions.get("shop", "direct") is None
         assert await sessions.put("shop", "direct", b"late", before=1) is None
         version = await sessions.put("shop", "direct", b"second", before=0)
@@ -68,6 +69,19 @@ class SessionsConformance:
         found = await sessions.get("shop", "direct")
         assert found is not None
         assert (found.version, found.content) == (version, b"second")
+
+    async def test_sessions_are_listed_without_their_content(self, harness: LedgerHarness) -> None:
+        sessions = harness.ledger.sessions
+        for scraper, identity in (("shop", "b"), ("shop", "a"), ("other", "a"), ("shop", "c")):
+            assert await sessions.put(scraper, identity, CONTENT, before=0) == 1
+        await sessions.remove("shop", "c")
+        assert [(one.scraper, one.identity, one.version) for one in await sessions.list()] == [
+            ("other", "a", 1),
+            ("shop", "a", 1),
+            ("shop", "b", 1),
+        ]
+        found = await sessions.list(scraper="shop", limit=1)
+        assert [(one.identity, 0 <= one.age < 60) for one in found] == [("a", True)]
 
     async def test_a_session_has_a_bounded_size(self, harness: LedgerHarness) -> None:
         with pytest.raises(InvalidSetting, match="are allowed"):

@@ -14,3 +14,7 @@ order by e.name desc limit ?2
 -- name: get_session
 select s.version, (clock() - s.stored_at) / 1e6 as age, s.content
 from session s where s.scraper = ?1 and s.identity = ?2 and s.content is not null
+
+-- name: list_sessions
+select s.scraper, s.identity, s.version, (clock() - s.stored_at) / 1e6 as age
+from session s where (?1 = '' or s.scraper = ?1) and s.content is not null order by s.scraper, s.identity limit ?2
