@@ -315,6 +315,8 @@ class ManagedTor(Tor):
         await control.ask("SETEVENTS STATUS_CLIENT CIRC")
         (listener,) = await control.ask("GETINFO net/listeners/socks")
         socks_host, _, socks_port = listener.partition('="')[2].partition('"')[0].rpartition(":")
+        if not socks_port:
+            raise ValueError("it opens no SOCKS port; does torrc have DisableNetwork?")
         (phase,) = await control.ask("GETINFO status/bootstrap-phase")
         (established,) = await control.ask("GETINFO status/circuit-established")
         self.generation += 1
