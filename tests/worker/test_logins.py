@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal import Download, Http, Item, Log, LoggedOut, Page, Permanent, Scraper, secret
+from shoal import Download, Http, Item, Log, LoggedOut, Page, Permanent, Scraper, Tab, secret
 from shoal.config import Settings
 from shoal.errors import LoginBroken, SecretMissing, UsageError
+from shoal.fetch.chromium import find_chromium
 from shoal.fetch.session import SessionState
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
@@ -32,7 +33,9 @@ from shoal.wiring import build_attempts, build_fetcher, build_worker, ledger_con
 from shoal.worker import logins as logins_module
 from shoal.worker.session_store import SessionCipher, SessionFiles, file_name
 from shoal.worker.state import WorkerOptions, WorkSummary
+from tests.support import missing
 from tests.support.member_site import PASSWORD, MemberSite
+from tests.worker.test_egress import ScriptedPool
 
 KEY = "q83vEjRWeJASNFZ4kBI0VniQEjRWeJASNFZ4kBI0Vng="
 OTHER_KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -480,6 +483,62 @@ async def test_pages_of_a_login_are_not_kept_in_the_page_store(
     assert not any(b"/login" in path.read_bytes() for path in kept)
 
 
+# Identities
+
+
+@pytest.fixture
+def pool(members: Members, monkeypatch: pytest.MonkeyPatch) -> ScriptedPool:
+    """Three exits in turn."""
+    pool = ScriptedPool("homes", "abc")
+    monkeypatch.setattr("shoal.wiring.build_pool", lambda *_args, **_kwargs: pool)
+    return pool
+
+
+async def test_each_exit_has_a_session_of_its_own(members: Members, site: MemberSite, pool: ScriptedPool) -> None:
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    site.ends_after = 12
+    await members.fill(24)
+    summary = await members.work(concurrency=3)
+    assert (summary.done, summary.dead) == (24, 0)
+    assert 3 < len(site.logins) <= 6
+    sessions: dict[str, set[str]] = {}
+    for visit in site.log:
+        assert visit.exit in "abc", "a login goes out as its identity"
+        if visit.path.startswith("/item/"):
+            sessions.setdefault(visit.session, set()).add(visit.exit)
+    assert len(sessions) == len(site.logins)
+    assert all(len(exits) == 1 for exits in sessions.values())
+    assert len(kept_sessions(members)) == 3
+
+
+async def test_an_exit_that_cannot_log_in_is_left_to_others(
+    members: Members, site: MemberSite, pool: ScriptedPool
+) -> None:
+    site.blocks = {"b"}
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    await members.fill(24)
+    summary = await members.work(concurrency=3)
+    assert (summary.done, summary.dead) == (24, 0)
+    assert {visit.exit for visit in site.log if visit.path.startswith("/item/")} == {"a", "c"}
+    assert len([visit for visit in site.log if visit.exit == "b"]) == 1, "it is not asked for each item"
+
+
+async def test_a_wrong_password_is_not_sent_from_every_exit(
+    members: Members, site: MemberSite, pool: ScriptedPool
+) -> None:
+    site.password = "changed-since"
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    await members.fill(10)
+    async with members.working(lease=1.0):
+        await members.until_logged("login failed; items wait")
+        await asyncio.sleep(0.5)
+    assert len([visit for visit in site.log if visit.method == "POST"]) == 1
+    assert {item.tries for item in await members.items()} == {0}
+
+
 # Where sessions are kept
 
 
@@ -640,6 +699,18 @@ async def test_one_wrong_password_holds_all_workers_back(
     assert len(site.logins) == 1
 
 
+async def test_a_worker_that_leaves_holds_nobody_back(members: Members, site: MemberSite, key: None) -> None:
+    """Its login failed, so it is an hour until it would try again; whoever comes with the right password may."""
+    site.password = "changed-since"
+    members.with_login(sessions="shared")
+    members.with_stage(retries=0)
+    await members.fill(4)
+    async with members.working():
+        await members.until_logged("login failed; items wait")
+    site.password = PASSWORD
+    assert (await members.work()).done == 4
+
+
 async def test_another_key_is_told_and_changes_nothing(
     members: Members, site: MemberSite, key: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -694,6 +765,61 @@ def test_a_session_of_another_identity_is_not_decrypted() -> None:
             cipher.decrypt(damaged, "members enter direct")
     with pytest.raises(LoginBroken):
         cipher.decrypt(content, "members enter other")
+
+
+# In a browser
+
+
+@pytest.fixture
+def browser(members: Members) -> None:
+    pytest.importorskip("playwright")
+    if find_chromium("", "") is None:
+        missing("there is no Chromium: run `make parts` as root")
+    members.settings = msgspec.structs.replace(members.settings, browser_sandbox=False)
+
+
+@pytest.mark.slow
+async def test_the_storage_of_a_browser_belongs_to_the_session(
+    members: Members, site: MemberSite, browser: None
+) -> None:
+    @members.scraper.login
+    async def enter(tab: Tab, account: Account) -> None:
+        await tab.goto(f"{site.url}/app/login")
+        await tab.fill("#password", account.password)
+        await tab.click("button")
+        await tab.wait_for_selector("#in", state="attached")
+
+    @members.scraper.stage(lane=None, retries=0, client="browser", wait_for="main *")
+    async def item(page: Page) -> dict[str, str | None]:
+        if page.css("b"):
+            raise LoggedOut("the application is logged out")
+        return {"n": page.css("h1::text").get()}
+
+    await members.fill(4, "/app/")
+    assert (await members.work(limit=2, concurrency=1)).done == 2
+    assert site.logins[0] in kept_sessions(members)[0].read_text()
+    site.ends_after = 3
+    assert (await members.work(concurrency=1)).done == 2
+    first, second = site.logins
+    seen = [visit.session for visit in site.log if visit.path.startswith("/item/")]
+    assert seen == [first, first, first, first, second], "the storage was kept, until the site ended the session"
+
+
+@pytest.mark.slow
+async def test_plain_requests_have_the_cookies_of_a_login_in_a_browser(
+    members: Members, site: MemberSite, browser: None
+) -> None:
+    @members.scraper.login
+    async def enter(tab: Tab, account: Account) -> None:
+        await tab.goto(f"{site.url}/login")
+        await tab.fill("[name=password]", account.password)
+        async with tab.expect_navigation():
+            await tab.evaluate("document.forms[0].submit()")
+
+    members.with_stage(retries=0)
+    await members.fill(4)
+    assert (await members.work()).done == 4
+    assert (len(site.logins), site.statuses()) == (1, {200: 4})
 
 
 # Without a ledger

@@ -65,6 +65,11 @@ class Login:
     def signature(self) -> Signature:
         return self._providers.login_signature(self.function)
 
+    @property
+    def uses_browser(self) -> bool:
+        """Whether it asks for a Tab."""
+        return any(provider.name == "Tab" for _, provider in self.signature.parameters)
+
     def is_for(self, stage: str) -> bool:
         return self.stages is None or stage in self.stages
 

@@ -22,7 +22,7 @@ from shoal.egress.health import LocalExit
 from shoal.egress.pool import RECENT_SECONDS, BasePool
 from shoal.egress.rate_limits import DEFAULT_RESOURCE, Resources, site_budget
 from shoal.egress.shares import IDLE_SECONDS, Call, LedgerTime, SharedBudget
-from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError
+from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError, Transient
 from shoal.fetch.page import Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import (
@@ -153,6 +153,9 @@ class TokenIdentity:
 
     def record_failure(self, why: str) -> None:
         """A token is no way that could fail."""
+
+    async def judge(self, error: Transient) -> Transient:
+        return error
 
     @property
     def recently_good(self) -> bool:

@@ -190,9 +190,7 @@ class BrowserFetcher:
         return (await self._current()).chromium.browser.version
 
     async def storage_state(self, profile: str) -> Any:
-        """Cookies and storage of an identity (its key) or of a jar, as Playwright's `storage_state`; None: there are
-        none.
-        """
+        """Cookies and storage of a profile (`profile_of`), as Playwright's `storage_state`; None: there are none."""
         for browser in reversed(self._browsers):
             found = browser.profiles.get(profile)
             if found is not None:
@@ -202,7 +200,7 @@ class BrowserFetcher:
         return self._states.get(profile)
 
     async def set_storage_state(self, profile: str, state: Any) -> None:
-        """Give an identity or a jar these cookies and this storage in place of its own, in tabs opened from now on."""
+        """Give a profile these cookies and this storage in place of its own, in tabs opened from now on."""
         self._remember(profile, state)
         for browser in self._browsers:
             found = browser.profiles.pop(profile, None)
@@ -246,12 +244,13 @@ class BrowserFetcher:
                 raise
         raise AssertionError("unreachable")
 
-    @staticmethod
-    def _profile_key(context: TabContext) -> str | None:
+    def _profile_key(self, context: TabContext) -> str | None:
         """Which cookies and storage a tab has; None for none."""
-        if context.jar is None:
-            return None
-        return context.jar if context.identity is None else f"{context.identity.key} {context.jar}"
+        return None if context.jar is None else self.profile_of(context.jar, context.identity)
+
+    def profile_of(self, jar: str, identity: Identity | None) -> str:
+        """The profile of tabs with this jar and identity, for `storage_state`."""
+        return jar if identity is None else f"{identity.key} {jar}"
 
     async def _release(self, live: LivePage, cookies: asyncio.Task[None]) -> None:
         browser = live.profile.browser

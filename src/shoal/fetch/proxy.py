@@ -371,8 +371,8 @@ async def _http_connect(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) 
 def connect_failure(proxy: ProxyAddress, status: int, host: str) -> AttemptEnded:
     """What an answer to CONNECT other than 2xx means."""
     name = proxy_name(proxy)
-    if status == 407:
-        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials (407)")
+    if status in (401, 407):
+        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials ({status})")
     if status in (403, 451):
         return Blocked(f"{name} does not allow connections to {host} ({status})")
     if status >= 500:

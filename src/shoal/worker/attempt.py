@@ -21,7 +21,7 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
-from shoal.fetch.session import jars_of
+from shoal.fetch.session import BrowserProfile, jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shoal.egress.tokens import Token
     from shoal.fetch.redirects import CookieJars
     from shoal.fetch.tab import Tab
-    from shoal.worker.logins import Logins, Session
+    from shoal.worker.logins import Logins, LoginSession
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -182,7 +182,7 @@ class Attempt:
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None
-        self.session: Session | None = None
+        self.session: LoginSession | None = None
         self.tab: Tab | None = None
         self.captured: Mapping[str, str] = {}
         self._http: Http | None = None
@@ -223,6 +223,14 @@ class Attempt:
     def cookie_jars(self) -> CookieJars | None:
         """Those of the client that sends its requests."""
         return jars_of(self._resources.fetcher_of(self._stage))
+
+    def browser_profile(self, jar: str, login: Login) -> BrowserProfile | None:
+        """Where the browser has what belongs to a jar; None when neither its stage nor its login has a browser."""
+        clients = self._resources.clients
+        if clients is None or not (login.uses_browser or self._stage.client == "browser"):
+            return None
+        browser = clients.browser()
+        return BrowserProfile(browser, browser.profile_of(jar, self.identity), jars_of(self._resources.fetcher))
 
     @contextmanager
     def paused_timeout(self, step: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -35,7 +36,7 @@ from shoal.errors import (
     Transient,
     Unauthorized,
 )
-from shoal.fetch.session import SessionState
+from shoal.fetch.session import BrowserProfile, SessionState
 from shoal.model.egress import EgressWait
 from shoal.model.log import Log
 from shoal.model.redaction import redacted
@@ -79,12 +80,13 @@ class LoginValues(NamedTuple):
     settings: Any
 
 
-class Session(msgspec.Struct, eq=False, kw_only=True):
+class LoginSession(msgspec.Struct, eq=False, kw_only=True):
     """A session, as attempts use it.
 
     `jar`: its cookies. Each session has a jar of its own, so that a late answer to a request of the one before changes
     nothing. `began`: on the monotonic clock. `version`: in the ledger. `fresh`: this process has logged in for it.
-    `proven`: an item succeeded with it. `jars`: the clients that have its cookies.
+    `proven`: an item succeeded with it. `jars`: the clients that have its cookies. `profile`: the browser's, once it
+    has its storage.
     """
 
     owner: IdentityLogin
@@ -95,6 +97,7 @@ class Session(msgspec.Struct, eq=False, kw_only=True):
     fresh: bool
     proven: bool = False
     jars: list[CookieJars]
+    profile: BrowserProfile | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -102,9 +105,13 @@ class Session(msgspec.Struct, eq=False, kw_only=True):
 
 
 class LoginBackoff:
-    """When a login that failed may be repeated. `error`: why it failed; empty while it may run."""
+    """When a login that failed may be repeated. `error`: why it failed; empty while it may run.
+
+    `first`: until one login has succeeded, identities log in one after another, so that a wrong password is sent once.
+    """
 
     def __init__(self) -> None:
+        self.first: asyncio.Lock | None = asyncio.Lock()
         self._failures = 0
         self._retry_at = 0.0
         self._since = 0.0
@@ -148,20 +155,20 @@ class IdentityLogin:
         self._refused = refused
         self._identity = identity
         self._lock = asyncio.Lock()
-        self._last: Session | None = None
+        self._last: LoginSession | None = None
         self._count = 0
         self._unhelpful = 0
         self._ended_at: deque[float] = deque(maxlen=FREQUENT_LOGINS)
         self.login = login
         self.backoff = LoginBackoff()
-        self.session: Session | None = None
+        self.session: LoginSession | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether it logs in now."""
         return self._lock.locked()
 
-    async def begin(self, attempt: Attempt) -> Session:
+    async def begin(self, attempt: Attempt) -> LoginSession:
         """Log in, or wait until another attempt has. Raises LoginFailed while the login fails."""
         self._check_backoff()
         with attempt.paused_timeout(f"the login {self.login.where} ran"):
@@ -181,13 +188,13 @@ class IdentityLogin:
         if session is not None and max_age is not None and time.monotonic() - session.began >= max_age:
             self._end(session, f"it is older than {max_age:g} s")
 
-    def record_success(self, session: Session) -> None:
+    def record_success(self, session: LoginSession) -> None:
         if session is self.session and not session.proven:
             session.proven = True
             self._unhelpful = 0
             self.backoff.clear()
 
-    def record_logged_out(self, session: Session, message: str, reruns: int) -> AttemptEnded | None:
+    def record_logged_out(self, session: LoginSession, message: str, reruns: int) -> AttemptEnded | None:
         """How the attempt ends that found the session ended; None: it is run again at once."""
         if reruns >= MAX_RERUNS:
             return Transient(f"{message}, also after {reruns} new logins")
@@ -203,7 +210,7 @@ class IdentityLogin:
         self._end(session, message)
         return None
 
-    def _end(self, session: Session, why: str) -> None:
+    def _end(self, session: LoginSession, why: str) -> None:
         self.session = None
         self._log.info("session ended; logging in again", why=redacted(why, self._logins.scraper.secrets))
         now = time.monotonic()
@@ -231,7 +238,7 @@ class IdentityLogin:
         self._log.warning("login failed; items wait", error=error, retry_in=round(seconds, 1))
         return LoginFailed(self._text(backoff), retry_after=seconds)
 
-    async def _own_session(self, attempt: Attempt) -> Session:
+    async def _own_session(self, attempt: Attempt) -> LoginSession:
         files = None if self.login.shared else self._logins.files
         if files is not None and self._last is None:
             kept = files.load(self.login.name, self._identity)
@@ -244,7 +251,7 @@ class IdentityLogin:
             files.save(self.login.name, self._identity, session.state)
         return session
 
-    async def _shared_session(self, attempt: Attempt, shared: SharedSessions) -> Session:
+    async def _shared_session(self, attempt: Attempt, shared: SharedSessions) -> LoginSession:
         """The session in the ledger if it is newer than the one that has ended, else one of a new login."""
         name, patience = f"{self.login.name} {self._identity}", time.monotonic() + SHARED_WAIT_SECONDS
         while True:
@@ -259,7 +266,7 @@ class IdentityLogin:
                 raise LoginFailed(self._text(self.backoff), retry_after=SHARED_WAIT_SECONDS)
             await asyncio.sleep(SHARED_POLL_SECONDS * (0.5 + random.random()))
 
-    async def _renew_shared(self, attempt: Attempt, shared: SharedSessions, name: str) -> Session | None:
+    async def _renew_shared(self, attempt: Attempt, shared: SharedSessions, name: str) -> LoginSession | None:
         """Log in while this process has the lock. None when another one has stored a session meanwhile."""
         held = 0.0
         try:
@@ -278,7 +285,7 @@ class IdentityLogin:
         finally:
             await shared.release(name, after=held)
 
-    async def _newer_session(self, shared: SharedSessions, name: str, jars: CookieJars | None) -> Session | None:
+    async def _newer_session(self, shared: SharedSessions, name: str, jars: CookieJars | None) -> LoginSession | None:
         found = await shared.get(name)
         before = 0 if self._last is None else self._last.version
         if found is None or found.version <= before or not self._is_young(found.age):
@@ -289,31 +296,45 @@ class IdentityLogin:
     def _is_young(self, age: float) -> bool:
         return self.login.max_age is None or age < self.login.max_age
 
-    async def _log_in(self, attempt: Attempt) -> Session:
-        jars, jar = attempt.cookie_jars, self._next_jar()
-        if jars is not None and self._last is not None:
-            jars.load(jar, jars.export(self._last.jar))  # as a browser: a site may know the device by a cookie
+    async def _log_in(self, attempt: Attempt) -> LoginSession:
+        login, last, jar = self.login, self._last, self._next_jar()
+        profile = attempt.browser_profile(jar, login) if login.uses_browser else None
+        jars = attempt.cookie_jars if profile is None else profile.jars
+        # What is left of the session before comes along, as in a browser: a site may know the device by it.
+        if jars is not None and last is not None:
+            jars.load(jar, jars.export(last.jar))
+        if profile is not None and last is not None:
+            await profile.load(msgspec.structs.replace(last.state, cookies=jars.export(jar) if jars else ()))
         began = time.monotonic()
-        headers = await self._call(attempt, jar)
-        state = SessionState(at=time.time(), cookies=() if jars is None else jars.export(jar), headers=headers)
+        async with self._refused.first or nullcontext():
+            self._check_backoff()
+            headers = await self._call(attempt, jar)
+            self._refused.first = None
+        state = SessionState(
+            at=time.time(),
+            cookies=() if jars is None else jars.export(jar),
+            headers=headers,
+            origins=[] if profile is None else await profile.origins(),
+        )
         self._log.info("logged in", seconds=round(time.monotonic() - began, 2))
         self._refused.clear()
         if not self._unhelpful:
             self.backoff.clear()
         else:
             self.backoff.error = ""
-        return self._keep(Session(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[]), jars)
+        session = LoginSession(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[], profile=profile)
+        return self._keep(session, jars)
 
-    def _adopt(self, state: SessionState, jars: CookieJars | None, *, age: float, version: int = 0) -> Session:
+    def _adopt(self, state: SessionState, jars: CookieJars | None, *, age: float, version: int = 0) -> LoginSession:
         jar = self._next_jar()
         if jars is not None:
             jars.load(jar, state.cookies)
         self.backoff.clear()
         began = time.monotonic() - age
-        session = Session(owner=self, jar=jar, state=state, began=began, version=version, fresh=False, jars=[])
+        session = LoginSession(owner=self, jar=jar, state=state, began=began, version=version, fresh=False, jars=[])
         return self._keep(session, jars)
 
-    def _keep(self, session: Session, jars: CookieJars | None) -> Session:
+    def _keep(self, session: LoginSession, jars: CookieJars | None) -> LoginSession:
         if jars is not None:
             session.jars.append(jars)
         self._logins.hide(session.state)
@@ -378,7 +399,7 @@ class Logins:
         if shared is None and any(login.shared for login in scraper.logins):
             log.warning("without a ledger a login is not shared: it may end the session of running workers")
 
-    async def session(self, attempt: Attempt, login: Login) -> Session:
+    async def session(self, attempt: Attempt, login: Login) -> LoginSession:
         """The session of the attempt's identity, which is logged in if needed. Raises LoginFailed while that fails."""
         identity = attempt.identity
         key = (login.name, DIRECT if identity is None else identity.key)
@@ -396,9 +417,13 @@ class Logins:
         if jars is not None and not any(each is jars for each in session.jars):
             jars.load(session.jar, session.state.cookies)
             session.jars.append(jars)
+        if session.state.origins and session.profile is None:
+            session.profile = attempt.browser_profile(session.jar, login)
+            if session.profile is not None:
+                await session.profile.load(session.state)
         return session
 
-    def record_end(self, session: Session, error: BaseException | None, reruns: int) -> BaseException | None:
+    def record_end(self, session: LoginSession, error: BaseException | None, reruns: int) -> BaseException | None:
         """Report how an attempt with this session ended. Returns the error that it ends with; None: it is run again."""
         if error is None:
             session.owner.record_success(session)
@@ -436,16 +461,19 @@ class Logins:
             state.hide_headers()
 
     async def close(self) -> None:
-        """Keep the sessions with the cookies that they have now."""
+        """Keep the sessions with the cookies that they have now, and let other workers log in."""
+        if self.shared is not None:
+            await self.shared.close()
         if self.files is None:
             return
         for (_, identity), owner in self._identities.items():
             session = owner.session
             if session is None or owner.login.shared or not session.jars:
                 continue
-            cookies = session.jars[0].export(session.jar)
-            if cookies != session.state.cookies:
-                state = msgspec.structs.replace(session.state, cookies=cookies)
+            state = session.state
+            origins = state.origins if session.profile is None else await session.profile.origins()
+            state = msgspec.structs.replace(state, cookies=session.jars[0].export(session.jar), origins=origins)
+            if state != session.state:
                 self.files.save(owner.login.name, identity, state)
         self.files.close()
 
