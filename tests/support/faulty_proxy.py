@@ -282,6 +282,7 @@ class FaultyProxy:
                         *_, data = await self._read_request(data, reader, number)
                     site_writer.write(data)
                     await site_writer.drain()
+            site_writer.close()
 
         upwards = asyncio.ensure_future(up())
         left = self.cut_after if self.fault in ("cut", "stall") else None

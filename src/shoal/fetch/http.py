@@ -373,9 +373,11 @@ class HttpFetcher:
             if credentials is not None:
                 headers = _with_headers(headers, {hdrs.PROXY_AUTHORIZATION: credentials})
         response = await self._send(chain, headers, cookies, buffer)
-        if proxy is not None and asks_proxy and response.status == 407:
+        if proxy is not None and asks_proxy and _wants_proxy_credentials(response):
             response.close()
-            raise ExitFailed(f"{proxy_name(proxy)} wants {'other ' if credentials else ''}credentials (407)")
+            raise ExitFailed(
+                f"{proxy_name(proxy)} wants {'other ' if credentials else ''}credentials ({response.status})"
+            )
         if identity is not None:
             identity.on_response(chain.url, response.status, response.headers)
         return response
@@ -441,6 +443,13 @@ class HttpFetcher:
         # aiohttp would repeat a request without passing the gate, and on new connections too.
         session._retry_connection = False
         return session
+
+
+def _wants_proxy_credentials(response: aiohttp.ClientResponse) -> bool:
+    """Whether this is an answer of the proxy itself. tinyproxy says 401 to a wrong password, as sites do."""
+    if response.status == 401:
+        return response.headers.get(hdrs.SERVER, "").startswith("tinyproxy/") and hdrs.VIA not in response.headers
+    return response.status == 407
 
 
 def _with_headers(headers: Mapping[str, str], others: Mapping[str, str]) -> Mapping[str, str]:

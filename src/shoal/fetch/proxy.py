@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 import aiohappyeyeballs
 import aiohttp
@@ -371,8 +371,8 @@ async def _http_connect(pipe: _Pipe, proxy: ProxyAddress, host: str, port: int) 
 def connect_failure(proxy: ProxyAddress, status: int, host: str) -> AttemptEnded:
     """What an answer to CONNECT other than 2xx means."""
     name = proxy_name(proxy)
-    if status == 407:
-        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials (407)")
+    if status in (401, 407):
+        return ExitFailed(f"{name} wants {'other ' if basic_credentials(proxy) else ''}credentials ({status})")
     if status in (403, 451):
         return Blocked(f"{name} does not allow connections to {host} ({status})")
     if status >= 500:
@@ -390,6 +390,39 @@ def unreachable_proxy(proxy: ProxyAddress, error: OSError) -> AttemptEnded:
     if isinstance(error, ConnectionRefusedError):
         return ExitFailed(f"{name} refused the connection")
     return ExitFailed(f"{name} cannot be reached: {_reason(error)}")
+
+
+async def connect_through(
+    proxy: ProxyAddress, host: str, port: int, *, tunnel: bool, seconds: float
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a site, for whoever sends its own bytes; without `tunnel` one to the HTTP proxy itself.
+
+    Raises ExitFailed, Blocked or Transient.
+    """
+    options: dict[str, Any] = {}
+    if proxy.scheme == "https":
+        options = {"ssl": aiohttp.connector._SSL_CONTEXT_VERIFIED, "server_hostname": _tls_name(proxy.host)}
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(proxy.host, proxy.port, limit=1 << 16, **options)
+    except TimeoutError as error:
+        raise ExitFailed(f"{proxy_name(proxy)} did not accept the connection in time") from error
+    except ssl.SSLError as error:
+        raise ExitFailed(f"{proxy_name(proxy)}: TLS with the proxy failed") from error
+    except OSError as error:
+        raise unreachable_proxy(proxy, error) from error
+    pipe = _StreamPipe(reader, cast("asyncio.Transport", writer.transport))
+    try:
+        if proxy.is_socks:
+            async with _handshake(proxy, "the SOCKS request", seconds):
+                await _socks5(pipe, proxy, host, port)
+        elif tunnel:
+            async with _handshake(proxy, "CONNECT", seconds):
+                await _http_connect(pipe, proxy, host, port)
+    except BaseException:
+        writer.close()
+        raise
+    return reader, writer
 
 
 class UnreachableSite(Transient):

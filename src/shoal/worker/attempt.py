@@ -35,6 +35,7 @@ from shoal.worker.registration import Registration
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
+    from shoal.egress.tokens import Token
     from shoal.fetch.redirects import CookieJars
     from shoal.fetch.tab import Tab
     from shoal.worker.logins import Logins, LoginSession
@@ -394,6 +395,22 @@ class Attempt:
             return
         async with self._open_tab(self._jar()) as tab:
             yield tab
+
+    @asynccontextmanager
+    async def open_token(self) -> AsyncIterator[Token]:
+        """Tokens of the stage's pool, for requests that Shoal does not send."""
+        from shoal.egress.tokens import TokenIdentity
+
+        if not isinstance(self.identity, TokenIdentity):
+            raise Permanent(
+                f"the stage {self._stage.name} asks for a Token, but its egress is no pool of tokens: "
+                'give it egress="NAME" of one'
+            )
+        token = self.identity.token()
+        try:
+            yield token
+        finally:
+            token.close()
 
     def _use_identity(self, identity: ExitIdentity) -> None:
         """Send every request of this attempt as the identity."""
