@@ -583,6 +583,54 @@ async def test_a_kept_session_that_cannot_be_used_is_replaced(members: Members, 
     assert site.logins[1] in file.read_text()
 
 
+@pytest.mark.parametrize("what", ["password", "secret", "code"])
+async def test_a_session_of_another_account_is_not_continued(
+    members: Members, site: MemberSite, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def declare(*, changed: bool) -> None:
+        members.scraper = members.new_scraper()
+        site.password = "another-one" if changed else PASSWORD
+        monkeypatch.setenv("MEMBERS_PASSWORD", site.password)
+        if what == "password":
+            members.scraper.configure(settings={"password": site.password}, stages={})
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await members.log_in(http, account)
+        elif what == "secret":
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await http.submit(
+                    (await http.get(f"{site.url}/login")).form(), {"password": secret("MEMBERS_PASSWORD")}
+                )
+        elif changed:
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await members.log_in(http, Account(site.password))
+        else:
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await members.log_in(http, Account())
+
+        members.with_stage()
+
+    declare(changed=False)
+    await members.fill(6)
+    await members.work(limit=2)
+    declare(changed=False)
+    await members.work(limit=2)
+    assert len(site.logins) == 1
+    declare(changed=True)
+    await members.work()
+    assert len(site.logins) == 2
+    content = kept_sessions(members)[0].read_text()
+    assert PASSWORD not in content
+    assert "another-one" not in content
+
+
 async def test_cookies_that_changed_since_the_login_are_kept_when_the_worker_leaves(
     members: Members, site: MemberSite
 ) -> None:

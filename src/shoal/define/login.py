@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -60,6 +61,14 @@ class Login:
     def where(self) -> str:
         """How messages name it."""
         return function_location(self.function)
+
+    @functools.cached_property
+    def source(self) -> str:
+        """Its code; empty where there is none to read."""
+        try:
+            return inspect.getsource(self.function)
+        except (OSError, TypeError):
+            return ""
 
     @functools.cached_property
     def signature(self) -> Signature:

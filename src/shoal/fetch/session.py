@@ -38,6 +38,8 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """What makes an identity known to a site. `origins`: the storage of a browser by origin. `at`: when it began, in
     seconds since 1970. Its values are secrets.
+
+    `secrets`: the names of those that its login sent; `account`: a fingerprint of what it logged in with.
     """
 
     shoal_session: int = _FORMAT
@@ -45,6 +47,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     cookies: tuple[Cookie, ...] = ()
     headers: dict[str, str] = {}
     origins: list[dict[str, Any]] = []
+    secrets: tuple[str, ...] = ()
+    account: str = ""
 
     def __repr__(self) -> str:
         return f"SessionState({len(self.cookies)} cookies)"

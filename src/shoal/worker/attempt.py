@@ -246,17 +246,25 @@ class Attempt:
             self.step = before
             self._deadline.reschedule(None if left is None else now() + left)
 
-    async def call_login(self, login: Login, jar: str) -> Any:
-        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`."""
+    async def call_login(self, login: Login, jar: str, secrets: set[str]) -> Any:
+        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`.
+
+        `secrets` gets the names of those that it sent.
+        """
         from shoal.worker.logins import LoginValues
 
         resources, scraper, function = self._resources, self._resources.scraper, login.function
+
+        def reveal(name: str) -> str:
+            secrets.add(name)
+            return scraper.reveal_secret(name)
+
         http = Http(
             self._fetcher,
             gate=self._gate,
             jar=jar,
             headers=scraper.headers,
-            reveal=scraper.reveal_secret,
+            reveal=reveal,
             deadline=self._deadline,
             private=True,
         )

@@ -7,10 +7,11 @@ and later; meanwhile the items wait, and none is charged.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,7 +106,7 @@ class LoginSession(msgspec.Struct, eq=False, kw_only=True):
 
 
 class LoginBackoff:
-    """When a login that failed may be repeated. `error`: why it failed; empty while it may run.
+    """When a login that failed may be repeated. `why`: what is waited for, a sentence; empty while it may run.
 
     `first`: until one login has succeeded, identities log in one after another, so that a wrong password is sent once.
     """
@@ -115,35 +116,36 @@ class LoginBackoff:
         self._failures = 0
         self._retry_at = 0.0
         self._since = 0.0
-        self.error = ""
+        self.why = ""
 
     @property
     def seconds(self) -> float:
         """Seconds until it may run; 0 when it may."""
-        return max(0.0, self._retry_at - time.monotonic()) if self.error else 0.0
+        return max(0.0, self._retry_at - time.monotonic()) if self.why else 0.0
 
     @property
     def since(self) -> float:
         """For how many seconds it has been failing."""
         return time.monotonic() - self._since
 
-    def fail(self, error: str, first: float, most: float, *, at_least: float = 0.0) -> float:
+    def fail(self, why: str, first: float, most: float, *, at_least: float = 0.0) -> float:
         """Count a failure. Returns the seconds to wait."""
         now = time.monotonic()
         self._since = self._since if self._failures else now
         wait = max(at_least, min(most, first * 2.0 ** min(self._failures, 20)))
         self._failures += 1
-        self.error, self._retry_at = error, now + wait
+        self.why, self._retry_at = why, now + wait
         return wait
 
     def wait(self, why: str, seconds: float) -> None:
         """Wait without a failure."""
         now = time.monotonic()
-        self._since = self._since if self.error else now
-        self.error, self._retry_at = why, now + seconds
+        self._since = self._since if self.why else now
+        self.why, self._retry_at = why, now + seconds
 
-    def clear(self) -> None:
-        self._failures, self.error = 0, ""
+    def clear(self, *, keep_count: bool = False) -> None:
+        """It may run. `keep_count`: the next failure follows on those before."""
+        self._failures, self.why = self._failures if keep_count else 0, ""
 
 
 class IdentityLogin:
@@ -182,6 +184,15 @@ class IdentityLogin:
                         self.session = await self._shared_session(attempt, shared)
                 return self.session
 
+    async def load_storage(self, session: LoginSession, attempt: Attempt) -> None:
+        """Give the browser the storage of the session, if the attempt has one."""
+        profile = attempt.browser_profile(session.jar, self.login)
+        if profile is not None:
+            async with self._lock:
+                if session.profile is None:
+                    await profile.load(session.state)
+                    session.profile = profile
+
     def check_age(self) -> None:
         """End the session when it is too old."""
         session, max_age = self.session, self.login.max_age
@@ -208,14 +219,16 @@ class IdentityLogin:
             # Another item may be luckier: the session stays, and only this item is charged.
             return Transient(f"{message}, right after a new login")
         self._end(session, message)
+        self._count_end()
         return None
 
     def _end(self, session: LoginSession, why: str) -> None:
         self.session = None
         self._log.info("session ended; logging in again", why=redacted(why, self._logins.scraper.secrets))
+
+    def _count_end(self) -> None:
         now = time.monotonic()
-        if session.proven:
-            self._ended_at.append(now)
+        self._ended_at.append(now)
         if len(self._ended_at) == FREQUENT_LOGINS and now - self._ended_at[0] < FREQUENT_SECONDS:
             self._ended_at.clear()
             hint = "" if self.login.shared else '; for a site that allows one session at a time: sessions="shared"'
@@ -224,26 +237,23 @@ class IdentityLogin:
     def _check_backoff(self) -> None:
         for backoff in (self._refused, self.backoff):
             if (seconds := backoff.seconds) > 0:
-                raise LoginFailed(self._text(backoff), retry_after=seconds)
-
-    def _text(self, backoff: LoginBackoff) -> str:
-        return f"the login {self.login.where} fails: {backoff.error}"
+                raise LoginFailed(backoff.why, retry_after=seconds)
 
     def _fail(self, error: str, backoff: LoginBackoff, *, at_least: float = 0.0) -> LoginFailed:
         first, most = FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
         if backoff is self._refused:
             first, most = FIRST_REFUSED_SECONDS, MAX_REFUSED_SECONDS
         error = redacted(error, self._logins.scraper.secrets)
-        seconds = backoff.fail(error, first, most, at_least=at_least)
+        seconds = backoff.fail(f"the login {self.login.where} fails: {error}", first, most, at_least=at_least)
         self._log.warning("login failed; items wait", error=error, retry_in=round(seconds, 1))
-        return LoginFailed(self._text(backoff), retry_after=seconds)
+        return LoginFailed(backoff.why, retry_after=seconds)
 
     async def _own_session(self, attempt: Attempt) -> LoginSession:
         files = None if self.login.shared else self._logins.files
         if files is not None and self._last is None:
             kept = files.load(self.login.name, self._identity)
             age = 0.0 if kept is None else max(0.0, time.time() - kept.at)
-            if kept is not None and self._is_young(age):
+            if kept is not None and self._is_young(age) and self._logins.is_of_same_account(self.login, kept):
                 self._log.info("session continued", age=round(age))
                 return self._adopt(kept, attempt.cookie_jars, age=age)
         session = await self._log_in(attempt)
@@ -262,8 +272,8 @@ class IdentityLogin:
                 if session is not None:
                     return session
             elif time.monotonic() > patience:
-                self.backoff.wait("another worker logs in", SHARED_WAIT_SECONDS)
-                raise LoginFailed(self._text(self.backoff), retry_after=SHARED_WAIT_SECONDS)
+                self.backoff.wait(f"another worker runs the login {self.login.where}", SHARED_WAIT_SECONDS)
+                raise LoginFailed(self.backoff.why, retry_after=SHARED_WAIT_SECONDS)
             await asyncio.sleep(SHARED_POLL_SECONDS * (0.5 + random.random()))
 
     async def _renew_shared(self, attempt: Attempt, shared: SharedSessions, name: str) -> LoginSession | None:
@@ -308,20 +318,20 @@ class IdentityLogin:
         began = time.monotonic()
         async with self._refused.first or nullcontext():
             self._check_backoff()
-            headers = await self._call(attempt, jar)
+            secrets: set[str] = set()
+            headers = await self._call(attempt, jar, secrets)
             self._refused.first = None
         state = SessionState(
             at=time.time(),
             cookies=() if jars is None else jars.export(jar),
             headers=headers,
             origins=[] if profile is None else await profile.origins(),
+            secrets=tuple(sorted(secrets)),
+            account=self._logins.account(login, sorted(secrets)),
         )
         self._log.info("logged in", seconds=round(time.monotonic() - began, 2))
         self._refused.clear()
-        if not self._unhelpful:
-            self.backoff.clear()
-        else:
-            self.backoff.error = ""
+        self.backoff.clear(keep_count=self._unhelpful > 0)
         session = LoginSession(owner=self, jar=jar, state=state, began=began, fresh=True, jars=[], profile=profile)
         return self._keep(session, jars)
 
@@ -348,13 +358,16 @@ class IdentityLogin:
         self._count += 1
         return f"login {self.login.name} {self._identity} {self._count}"
 
-    async def _call(self, attempt: Attempt, jar: str) -> dict[str, str]:
-        """The headers that the author's function returns. Raises how the attempt ends when it fails."""
+    async def _call(self, attempt: Attempt, jar: str, secrets: set[str]) -> dict[str, str]:
+        """The headers that the author's function returns. Raises how the attempt ends when it fails.
+
+        `secrets` gets the names of those that it sent.
+        """
         login = self.login
         timeout = asyncio.timeout(login.timeout)
         try:
             async with timeout:
-                return _headers(login, await attempt.call_login(login, jar))
+                return _headers(login, await attempt.call_login(login, jar, secrets))
         except _PASSED_ON:
             raise
         except AttemptEnded as error:
@@ -366,7 +379,7 @@ class IdentityLogin:
                 raise self._failure(attempt, error, f"it timed out after {login.timeout:g} s") from None
             cause = error.error if isinstance(error, ProviderFailed) else error
             text = str(error) if isinstance(error, ProviderFailed) else error_summary(error)
-            if self._last is None and is_programming_error(cause):
+            if self._last is None and self._refused.first is not None and is_programming_error(cause):
                 raise LoginBroken(
                     f"The login {login.where} does not work: {redacted(text, self._logins.scraper.secrets)}."
                 ) from error
@@ -418,9 +431,7 @@ class Logins:
             jars.load(session.jar, session.state.cookies)
             session.jars.append(jars)
         if session.state.origins and session.profile is None:
-            session.profile = attempt.browser_profile(session.jar, login)
-            if session.profile is not None:
-                await session.profile.load(session.state)
+            await owner.load_storage(session, attempt)
         return session
 
     def record_end(self, session: LoginSession, error: BaseException | None, reruns: int) -> BaseException | None:
@@ -443,8 +454,7 @@ class Logins:
                 if not refused.seconds and direct is not None and stage.egress is None:
                     backoff = direct.backoff
                 if until := backoff.seconds:
-                    why = f"the login {login.where} fails: {backoff.error}"
-                    found.append(EgressWait(stage=name, pool="", why=why, since=backoff.since, until=until))
+                    found.append(EgressWait(stage=name, pool="", why=backoff.why, since=backoff.since, until=until))
         return found
 
     def _drop_old(self) -> None:
@@ -453,6 +463,21 @@ class Logins:
             unused = [key for key, owner in self._identities.items() if not owner.is_busy]
             for key in unused[: MAX_IDENTITIES // 2]:
                 del self._identities[key]
+
+    def account(self, login: Login, secrets: Iterable[str]) -> str:
+        """A fingerprint of what a login logs in with: its code, the settings, and these secrets. Raises SecretMissing.
+
+        A session of another account is not continued.
+        """
+        scraper = self.scraper
+        parts = [login.source, scraper.settings_text, *(scraper.reveal_secret(name) for name in secrets)]
+        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+    def is_of_same_account(self, login: Login, state: SessionState) -> bool:
+        try:
+            return state.account == self.account(login, state.secrets)
+        except SecretMissing:
+            return False
 
     def hide(self, state: SessionState) -> None:
         """Redact the tokens of a session in all texts."""
