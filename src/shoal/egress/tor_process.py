@@ -474,6 +474,7 @@ class ExternalTor(Tor):
 
     async def has_failed(self, generation: int) -> bool:
         await self._check_now()
+        self._suspected.set()
         return self.trouble is not None
 
     async def _run(self) -> None:
