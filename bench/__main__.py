@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     clients,
     drivers,
+    egress,
     enqueue,
     feeds,
     fleet,
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "removal": removal.run,
     "scrape": scrape.run,
     "clients": clients.run,
+    "egress": egress.run,
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,

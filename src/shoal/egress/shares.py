@@ -75,15 +75,16 @@ class LedgerTime:
 
 
 class Call:
-    """One call of a share."""
+    """One call of a share. `is_counted`: the ledger was told the numbers that the site wrote after counting it."""
 
-    __slots__ = ("answered_at", "said", "sent_at", "share")
+    __slots__ = ("answered_at", "is_counted", "said", "sent_at", "share")
 
     def __init__(self, share: Share | None, sent_at: float) -> None:
         self.share = share
         self.sent_at = sent_at
         self.answered_at: float | None = None
         self.said: SiteBudget | None = None
+        self.is_counted = False
 
 
 class Share:
@@ -227,16 +228,15 @@ class SharedBudget:
         if self._untold is None:
             word = self._best_word()
             said = None if word is None else self._correction(word, time)
-            counted = None if said is None or said.remaining is None else word
+            if word is not None and said is not None and said.remaining is not None:
+                word.is_counted = True
             used: list[GrantUse] = []
             for share in [share for share in self._shares if share.is_done(now)]:
                 share.ended = True
                 if share.is_answered(now):
                     self._shares.remove(share)
                     answered = tuple(
-                        # The call that the site's numbers came with is in them.
-                        0.0 if call is counted else time.latest(call.answered_at or now)
-                        for call in share.made
+                        0.0 if call.is_counted else time.latest(call.answered_at or now) for call in share.made
                     )
                     used.append(GrantUse(grant=share.grant, made=len(share.made), answered=answered))
                 elif not share.reported:

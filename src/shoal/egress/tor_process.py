@@ -315,6 +315,8 @@ class ManagedTor(Tor):
         await control.ask("SETEVENTS STATUS_CLIENT CIRC")
         (listener,) = await control.ask("GETINFO net/listeners/socks")
         socks_host, _, socks_port = listener.partition('="')[2].partition('"')[0].rpartition(":")
+        if not socks_port:
+            raise ValueError("it opens no SOCKS port; does torrc have DisableNetwork?")
         (phase,) = await control.ask("GETINFO status/bootstrap-phase")
         (established,) = await control.ask("GETINFO status/circuit-established")
         self.generation += 1
@@ -472,6 +474,7 @@ class ExternalTor(Tor):
 
     async def has_failed(self, generation: int) -> bool:
         await self._check_now()
+        self._suspected.set()
         return self.trouble is not None
 
     async def _run(self) -> None:
