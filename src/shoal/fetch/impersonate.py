@@ -81,14 +81,13 @@ def _before_sending(transfer: Any, *_: Any) -> int:
 
 
 class _OpenSite:
-    """Whether a site has a connection that the next request can use. `lock`: one request opens it for all."""
+    """When the connection to a site was used. `lock`: one request opens it for all."""
 
-    __slots__ = ("lock", "speaks_http2", "used_at")
+    __slots__ = ("lock", "used_at")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.used_at = float("-inf")
-        self.speaks_http2 = True
 
 
 class _Connections(AsyncCurl):
@@ -322,9 +321,12 @@ class _Transfer:
         """What an error before the request was sent says about the proxy; None: nothing."""
         host = self.url.host or ""
         status = self._number(CurlInfo.HTTP_CONNECTCODE)
+        if 200 <= status < 300:
+            # Behind an open tunnel it is the site that fails, unless there is no TLS at all.
+            own_page = code == CurlECode.SSL_CONNECT_ERROR and "WRONG_VERSION_NUMBER" in text
+            return ExitFailed(f"{proxy_name(proxy)} answered CONNECT with a page of its own") if own_page else None
         if status:
-            # Behind an open tunnel, it is the site that fails.
-            return None if 200 <= status < 300 else connect_failure(proxy, status, host)
+            return connect_failure(proxy, status, host)
         if code == CurlECode.PROXY:
             return self._socks_failure(proxy, host, text)
         if code == CurlECode.COULDNT_RESOLVE_PROXY:
@@ -334,7 +336,7 @@ class _Transfer:
             return unreachable_proxy(proxy, OSError(number, os.strerror(number)))
         problem = None
         if code == CurlECode.OPERATION_TIMEDOUT:
-            problem = f" did not connect to {host} in time"
+            problem = f" did not answer {'the SOCKS request' if proxy.is_socks else 'CONNECT'} in time"
         elif code in _BROKEN_TLS and proxy.scheme == "https":
             problem = f": TLS with the proxy failed: {_tls_reason(text)}"
         elif code in _BROKEN_CONNECTION and not proxy.is_socks:
@@ -367,7 +369,8 @@ class _Transfer:
 class ImpersonatingFetcher(HttpFetcher):
     """An HttpFetcher whose requests look like those of Chrome. Its user agent is Chrome's, not Shoal's.
 
-    On a new connection the TLS handshake comes after the start that the gate has given.
+    The gate is asked before a connection is opened to a site that is not known to speak HTTP/2: such a request is sent
+    later than the gate allowed, by the time of the handshake.
     """
 
     def __init__(self, *, connections: int, **options: Any) -> None:
@@ -377,6 +380,7 @@ class ImpersonatingFetcher(HttpFetcher):
         self._free = asyncio.Semaphore(connections)
         self._handles: list[Curl] = []
         self._routes: OrderedDict[RequestRoute | None, _Connections] = OrderedDict()
+        self._http2_sites: set[str] = set()
         self._resolved: dict[tuple[str, int], tuple[float, str]] = {}
         self._authorities = ssl.get_default_verify_paths().cafile or ""
 
@@ -403,8 +407,9 @@ class ImpersonatingFetcher(HttpFetcher):
             address = await self._public_address(chain.target)
         connections = await self._take_connections(context.route)
         try:
-            site = connections.site(str(chain.target.origin()))
-            if chain.target.scheme == "https" and site.speaks_http2:
+            origin = str(chain.target.origin())
+            site = connections.site(origin)
+            if origin in self._http2_sites:
                 await self._open_site(site, connections, chain, context, address)
             await self._free.acquire()
             try:
@@ -418,7 +423,10 @@ class ImpersonatingFetcher(HttpFetcher):
         finally:
             connections.requests -= 1
         site.used_at = asyncio.get_running_loop().time()
-        site.speaks_http2 = transfer.uses_http2
+        if transfer.uses_http2 and origin not in self._http2_sites:
+            if len(self._http2_sites) >= _MAX_SITES:
+                self._http2_sites.clear()
+            self._http2_sites.add(origin)
         return cast("aiohttp.ClientResponse", transfer)
 
     async def _open_site(
@@ -431,11 +439,11 @@ class ImpersonatingFetcher(HttpFetcher):
     ) -> None:
         """Open a connection if there is none, so that the gate is asked when the request can be sent at once.
 
-        All requests then share it, as in a browser. libcurl keeps a connection without a request for HTTP/2 only.
+        libcurl keeps a connection on which nothing was sent for HTTP/2 only, so it is done for sites that speak it.
         """
         async with site.lock:
             now = asyncio.get_running_loop().time()
-            if not site.speaks_http2 or now < site.used_at + _KEPT_SECONDS:
+            if now < site.used_at + _KEPT_SECONDS:
                 return
             await self._free.acquire()
             transfer = _Transfer(self, connections, self._take_handle(), context, opens_only=True)
@@ -508,6 +516,7 @@ def _set_request(curl: Curl, chain: RedirectChain, headers: Mapping[str, str], c
     url = chain.target
     is_secure = url.scheme == "https"
     curl.setopt(CurlOpt.HTTP_VERSION, CurlHttpVersion.V2TLS if is_secure else CurlHttpVersion.V1_1)
+    curl.setopt(CurlOpt.PIPEWAIT, 1)  # requests at the same time share one connection, if it is HTTP/2
     curl.setopt(CurlOpt.URL, f"{url.scheme}://{url.raw_authority}{url.raw_path_qs}".encode())
     curl.setopt(CurlOpt.PATH_AS_IS, 1)
     if chain.body is not None:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import aiohappyeyeballs
 import aiohttp
@@ -412,6 +412,39 @@ def unreachable_proxy(proxy: ProxyAddress, error: OSError) -> AttemptEnded:
     if isinstance(error, ConnectionRefusedError):
         return ExitFailed(f"{name} refused the connection")
     return ExitFailed(f"{name} cannot be reached: {_reason(error)}")
+
+
+async def connect_through(
+    proxy: ProxyAddress, host: str, port: int, *, tunnel: bool, seconds: float
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a site, for whoever sends its own bytes; without `tunnel` one to the HTTP proxy itself.
+
+    Raises ExitFailed, Blocked or Transient.
+    """
+    options: dict[str, Any] = {}
+    if proxy.scheme == "https":
+        options = {"ssl": aiohttp.connector._SSL_CONTEXT_VERIFIED, "server_hostname": _tls_name(proxy.host)}
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(proxy.host, proxy.port, limit=1 << 16, **options)
+    except TimeoutError as error:
+        raise ExitFailed(f"{proxy_name(proxy)} did not accept the connection in time") from error
+    except ssl.SSLError as error:
+        raise ExitFailed(f"{proxy_name(proxy)}: TLS with the proxy failed") from error
+    except OSError as error:
+        raise unreachable_proxy(proxy, error) from error
+    pipe = _StreamPipe(reader, cast("asyncio.Transport", writer.transport))
+    try:
+        if proxy.is_socks:
+            async with _handshake(proxy, "the SOCKS request", seconds):
+                await _socks5(pipe, proxy, host, port)
+        elif tunnel:
+            async with _handshake(proxy, "CONNECT", seconds):
+                await _http_connect(pipe, proxy, host, port)
+    except BaseException:
+        writer.close()
+        raise
+    return reader, writer
 
 
 class UnreachableSite(Transient):
