@@ -197,6 +197,7 @@ def build_clients(settings: Settings, fetcher: Fetcher) -> Clients:
 def build_browser(settings: Settings, http: Fetcher, *, log: Log | None = None) -> BrowserFetcher:
     """Pages in a real browser, which starts when the first one is opened. Raises UsageError without Playwright."""
     from shoal.fetch.browser import BrowserFetcher
+    from shoal.fetch.environment import environment_proxies
 
     store = None
     if settings.store:
@@ -213,6 +214,7 @@ def build_browser(settings: Settings, http: Fetcher, *, log: Log | None = None) 
         chromium=settings.chromium,
         sandbox=settings.browser_sandbox,
         deny_private=settings.deny_private,
+        environment=environment_proxies(os.environ),
         downloads=build_downloads(settings),
         store=store,
         log=log,

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -32,7 +33,12 @@ class Grant:
         self.calls = calls
         self.until = until
         self.made = 0
-        self.answered: list[float] = []
+        self.answers: list[Answer] = []
+
+
+class Answer(NamedTuple):
+    at: float
+    said: BudgetCorrection | None
 
 
 class CountingSite:
@@ -119,7 +125,8 @@ class Simulation:
             self._later(sent + transit + answer_after, lambda: finish(said))
 
         def finish(said: BudgetCorrection | None) -> None:
-            grant.answered.append(sent + transit + answer_after)
+            answer = Answer(sent + transit + answer_after, said)
+            grant.answers.append(answer)
             if said is not None:
                 words.append(said)
 
@@ -127,15 +134,22 @@ class Simulation:
 
     async def settle(self, worker: int, word: int) -> None:
         await self.read_clock()
+        said = self.words[worker][word % len(self.words[worker])] if self.words[worker] else None
         used = tuple(
-            GrantUse(grant=g.number, made=g.made, answered=tuple(g.answered) if len(g.answered) == g.made else None)
-            for g in self.grants[worker]
+            GrantUse(
+                grant=grant.number,
+                made=grant.made,
+                # The call that the site's numbers came with is in them.
+                answered=tuple(0.0 if said and answer.said is said else answer.at for answer in grant.answers)
+                if len(grant.answers) == grant.made
+                else None,
+            )
+            for grant in self.grants[worker]
         )
         for grant in self.grants[worker]:
             grant.calls = grant.made
-        said = self.words[worker][word % len(self.words[worker])] if self.words[worker] else None
         await self._call(lambda: self.ledger.budgets.settle(self.budget, used, said=said))
-        self.grants[worker] = [grant for grant in self.grants[worker] if len(grant.answered) < grant.made]
+        self.grants[worker] = [grant for grant in self.grants[worker] if len(grant.answers) < grant.made]
 
     def die(self, worker: int) -> None:
         self.grants[worker] = []

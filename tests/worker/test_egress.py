@@ -19,7 +19,7 @@ from aiohttp import web
 from shoal import Blocked, Http, Item, Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
-from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting
+from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient
 from shoal.fetch.page import Page as FetchedPage
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind, ProxyAddress
@@ -47,6 +47,9 @@ class ScriptedIdentity:
     @property
     def recently_good(self) -> bool:
         return self._pool.recently_good
+
+    async def judge(self, error: Transient) -> Transient:
+        return error
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         if self.exit.key in self._pool.failing:

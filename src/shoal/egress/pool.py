@@ -15,10 +15,20 @@ from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
 from shoal.egress.health import Health, LocalExit
 from shoal.egress.sharing import part_of
-from shoal.errors import EgressUnavailable, LedgerError
+from shoal.errors import EgressUnavailable, LedgerError, Transient
 from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
-from shoal.model.egress import EgressWait, Exit, ExitReport, ExitSpec, ExitState, PoolKind, ProxyAddress
+from shoal.model.egress import (
+    EgressWait,
+    Exit,
+    ExitHealth,
+    ExitReport,
+    ExitSpec,
+    ExitState,
+    PoolChanges,
+    PoolKind,
+    ProxyAddress,
+)
 from shoal.model.log import Log
 
 # A worker has so long for the one request after a ban; then another one may try.
@@ -36,6 +46,7 @@ _TRIAL_WAIT = 5.0
 _MIN_WAIT = 2.0
 # Above so many pairs of exits and workers, a thread finds out who has what.
 _MANY_PAIRS = 50_000
+_MANY_BANS = 5
 _STATE_WORDS = {ExitState.BANNED: "banned", ExitState.RESTING: "resting", ExitState.TRIAL: "being tried"}
 
 
@@ -61,6 +72,9 @@ class ExitIdentity(Identity, Protocol):
         """Whether this answer is only about what the request went out as, such as a spent token, and another one can
         be used at once: the request is then sent again. Bounded by the identity.
         """
+
+    async def judge(self, error: Transient) -> Transient:
+        """What ended an attempt, as an ExitFailed if the pool finds out that the way was the reason."""
 
     @property
     def recently_good(self) -> bool:
@@ -136,6 +150,9 @@ class UsedExit:
     def should_repeat(self, page: Page) -> bool:
         return False
 
+    async def judge(self, error: Transient) -> Transient:
+        return error
+
     @property
     def recently_good(self) -> bool:
         return self._health.was_good(self.exit.key, self._now() - RECENT_SECONDS)
@@ -186,6 +203,7 @@ class BasePool:
         self._wait_known: tuple[int, EgressWait | None, float | None] = (-1, None, None)
         self._waits_since: float | None = None
         self._usable: LocalExit | None = None
+        self._banned: set[str] = set()
 
     # For the kinds of pools.
 
@@ -279,6 +297,7 @@ class BasePool:
             now = self._now()
             self._since = changes.at
             self.health.apply(changes, now)
+            self._log_bans(changes)
             await self._share(tuple(sorted({*changes.members, worker})), worker)
             self._members = changes.members
             self._synced_at = now
@@ -310,6 +329,32 @@ class BasePool:
             number, some = self._unsent[0]
             await ledger.exits.report(worker, self.name, some, self._config.health, number=number)
             del self._unsent[0]
+
+    def _log_bans(self, changes: PoolChanges) -> None:
+        """Log which exits are banned and which are good again, each once; only their numbers when there are many."""
+        banned: list[ExitHealth] = []
+        freed: list[str] = []
+        for told in changes.exits:
+            if told.key not in self.health.records:
+                continue
+            if told.state is ExitState.BANNED and told.key not in self._banned:
+                self._banned.add(told.key)
+                banned.append(told)
+            elif told.state is ExitState.GOOD and told.key in self._banned:
+                self._banned.discard(told.key)
+                freed.append(told.key)
+        if len(banned) > _MANY_BANS:
+            self._log.warning(f"{self.noun} banned", count=len(banned))
+        else:
+            for told in banned:
+                label = self.health.records[told.key].exit.label
+                until = None if told.until is None else round(told.until)
+                self._log.warning(f"{self.one} banned", exit=label, seconds=until, why=told.why)
+        if len(freed) > _MANY_BANS:
+            self._log.info(f"{self.noun} good again", count=len(freed))
+        else:
+            for key in freed:
+                self._log.info(f"{self.one} good again", exit=self.health.records[key].exit.label)
 
     async def _share(self, members: tuple[str, ...], worker: str) -> None:
         keys = list(self.health.records)

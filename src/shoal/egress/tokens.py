@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from shoal.egress.health import LocalExit
 from shoal.egress.pool import RECENT_SECONDS, BasePool
 from shoal.egress.rate_limits import DEFAULT_RESOURCE, Resources, site_budget
 from shoal.egress.shares import IDLE_SECONDS, Call, LedgerTime, SharedBudget
-from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError
+from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError, Transient
 from shoal.fetch.page import Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import (
@@ -99,17 +99,25 @@ class TokenIdentity:
         self._host = self._host or host_or_none(url) or ""
         if not self._pool.may_have_token(url, self._host):
             return {}
-        made = await self._pool.take_call(url, self._record, self._bad.get(task, ()), trial=self.trial)
+        made = self._calls[task] = await self.take_call(self._pool.resource_of(url), self._bad.get(task, ()))
+        return self._pool.header(made.record.exit)
+
+    async def take_call(self, resource: str, avoid: Collection[str] = ()) -> TokenCall:
+        """A call of this kind, which is about to be sent. Raises EgressUnavailable."""
+        made = await self._pool.take_call(resource, self._record, avoid, trial=self.trial)
         if made.record is self._record:
-            self.trial = False
-        self._calls[task] = made
+            self.trial = False  # one request tries a token whose ban is over
         self.exit = made.record.exit
-        return self._pool.header(self.exit)
+        return made
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         made = self._calls.get(asyncio.current_task())
         if made is not None:
             self._pool.answer(made, url, status, site_budget(headers))
+
+    def token(self) -> Token:
+        """For requests that Shoal does not send."""
+        return Token(self, self._pool)
 
     def should_repeat(self, page: Page) -> bool:
         """Whether the answer is about the token, and another one can be used. Raises EgressUnavailable when the site
@@ -146,12 +154,48 @@ class TokenIdentity:
     def record_failure(self, why: str) -> None:
         """A token is no way that could fail."""
 
+    async def judge(self, error: Transient) -> Transient:
+        return error
+
     @property
     def recently_good(self) -> bool:
         return self._pool.was_good(self.exit.key)
 
     def __repr__(self) -> str:
         return f"TokenIdentity({self.exit.name})"
+
+
+class Token:
+    """API tokens for requests that Shoal does not send, such as those of a library. A handler asks for it with a
+    parameter `token: Token`; its stage names the pool with `egress=`.
+    """
+
+    def __init__(self, identity: TokenIdentity, pool: TokenPool) -> None:
+        self._identity = identity
+        self._pool = pool
+        self._calls: list[TokenCall] = []
+
+    async def take(self, resource: str = DEFAULT_RESOURCE) -> str:
+        """The value of a token, for one call. Waits a moment for the budget; without one the item waits, uncharged."""
+        made = await self._identity.take_call(resource)
+        self._calls.append(made)
+        return made.record.exit.token
+
+    def report(self, status: int, headers: Mapping[str, str]) -> None:
+        """What the site answered to the last call: its limits are shared with all workers. Worth it, not needed."""
+        if self._calls:
+            made = self._calls.pop()
+            self._pool.answer(made, "", status, site_budget(headers))
+            if status == 401:
+                self._pool.refuse_all([made.record.key])
+
+    def close(self) -> None:
+        """The attempt has ended: all its calls were made."""
+        for made in self._calls:
+            self._pool.answer(made, "", 0, None)
+
+    def __repr__(self) -> str:
+        return f"Token({self._identity.exit.name})"
 
 
 class TokenPool(BasePool):
@@ -178,6 +222,7 @@ class TokenPool(BasePool):
         self._header_name, _, self._header_value = config.header.partition(": ")
         self._resources = Resources(config.budget, config.budgets)
         self._budgets: dict[tuple[str, str], SharedBudget] = {}
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._spent: dict[str, float] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._time = LedgerTime()
@@ -262,9 +307,11 @@ class TokenPool(BasePool):
         host = host_or_none(url)
         return host is not None and host == first_host and (url.startswith("https:") or is_loopback_lane(host))
 
-    async def take_call(self, url: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
+    def resource_of(self, url: str) -> str:
+        return self._resources.of(url)
+
+    async def take_call(self, resource: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
         """A call of the first token that has one; waits a moment for it. Raises EgressUnavailable."""
-        resource = self._resources.of(url)
         deadline = self._now() + WAIT_SECONDS
         while True:
             now = self._now()
@@ -277,6 +324,8 @@ class TokenPool(BasePool):
                     if budget.needs_more(now):
                         self._ask(record.key, resource)
                     return TokenCall(record, resource, budget, call)
+                if record is own and budget.needs_more(now):
+                    self._ask(record.key, resource)  # meanwhile another one will do
             if not budgets:
                 raise self._unavailable("", now)
             await self._wait_for_call(budgets, resource, deadline)
@@ -303,7 +352,7 @@ class TokenPool(BasePool):
         """The headers of an answer are there."""
         now = self._now()
         key, budget, resource = made.record.key, made.budget, made.resource
-        named = None if said is None else said.resource
+        named = None if said is None or not url else said.resource
         if named is not None and named != resource and self._resources.learn(url, named):
             resource = named
         if resource == made.resource:
@@ -313,7 +362,7 @@ class TokenPool(BasePool):
             budget = self._budget(key, resource)
             told = Call(None, made.call.sent_at)
             budget.answer(told, said, now)
-        if status != 401:
+        if status not in (0, 401):
             self._refused.pop(key, None)
             self.health.succeed(key, host_or_none(url) or "", now, trial=made.record.state is ExitState.TRIAL)
         if said is not None and said.remaining is not None and said.remaining < budget.calls_left(now):
@@ -408,40 +457,41 @@ class TokenPool(BasePool):
 
     async def _take_share(self, key: str, resource: str) -> None:
         budget = self._budget(key, resource)
-        asked = self._now()
-        request = budget.ask(self._rng.getrandbits(62), self._sharers, asked)
-        used, said = budget.settlement(self._time, asked)
-        if self._ledger is None:
-            budget.settled(used)
-            budget.receive(BudgetGrant(calls=request.calls, seconds=request.seconds), asked)
-            return
-        try:
-            granted = await self._ledger.budgets.take(
-                BudgetKey(self.name, key, resource), request, used=used, said=said
-            )
-        except BaseException as error:
-            budget.fail(self._now() + _LEDGER_SECONDS, "waiting for the ledger")
-            if not isinstance(error, LedgerError):
-                raise
-            self._log.debug("no share of a budget: ledger unreachable", error=error.message)
-            return
-        now = self._now()
-        self._time.learn(asked, now, granted.at)
-        budget.settled(used)
-        budget.receive(granted, now)
+        async with self._locks[key, resource]:
+            asked = self._now()
+            request = budget.ask(self._rng.getrandbits(62), self._sharers, asked)
+            used, said = budget.settlement(self._time, asked)
+            try:
+                if self._ledger is None:
+                    granted = BudgetGrant(calls=request.calls, seconds=request.seconds)
+                else:
+                    place = BudgetKey(self.name, key, resource)
+                    granted = await self._ledger.budgets.take(place, request, used=used, said=said)
+            except BaseException as error:
+                budget.fail(self._now() + _LEDGER_SECONDS, "waiting for the ledger")
+                if not isinstance(error, LedgerError):
+                    raise
+                self._log.debug("no share of a budget: ledger unreachable", error=error.message)
+                return
+            now = self._now()
+            if self._ledger is not None:
+                self._time.learn(asked, now, granted.at)
+            budget.settled()
+            budget.receive(granted, now)
         self._update_spent(key, now)
 
     async def _settle(self, key: str, resource: str) -> None:
         budget = self._budgets.get((key, resource))
         if self._ledger is None or budget is None or not self._time.is_known:
             return
-        used, said = budget.settlement(self._time, self._now())
-        try:
-            await self._ledger.budgets.settle(BudgetKey(self.name, key, resource), used, said=said)
-        except LedgerError as error:
-            self._log.debug("budget not settled: ledger unreachable", error=error.message)
-        else:
-            budget.settled(used)
+        async with self._locks[key, resource]:
+            used, said = budget.settlement(self._time, self._now())
+            try:
+                await self._ledger.budgets.settle(BudgetKey(self.name, key, resource), used, said=said)
+            except LedgerError as error:
+                self._log.debug("budget not settled: ledger unreachable", error=error.message)
+            else:
+                budget.settled()
 
     async def _settle_all(self) -> None:
         for (key, resource), budget in list(self._budgets.items()):
@@ -472,9 +522,10 @@ class TokenPool(BasePool):
 
     def _rest_token(self, key: str, now: float, seconds: float) -> None:
         """The site asked for a pause: of all kinds of calls, everywhere."""
+        self._budget(key, DEFAULT_RESOURCE)
         for (owner, _), budget in self._budgets.items():
             if owner == key:
-                budget.stop(max(budget.rests_until, now + seconds), "asked to pause")
+                budget.stop(now + seconds, "asked to pause")
         if self._ledger is not None and self._time.is_known:
             at = self._time.latest(now)
             said = BudgetCorrection(sent_at=at, rests_until=at + seconds)
@@ -490,9 +541,10 @@ class TokenPool(BasePool):
     # Tokens that have nothing left.
 
     def _update_spent(self, key: str, now: float) -> None:
+        """A token is spent when nothing is left of its common budget, nor of another one that was used."""
         budgets = [budget for (owner, _), budget in self._budgets.items() if owner == key]
         rests = [budget.rests_until for budget in budgets if budget.is_resting(now)]
-        until = min(rests, default=now)
+        until = min(rests, default=now) if (key, DEFAULT_RESOURCE) in self._budgets else now
         has_calls = any(budget.calls_left(now) for budget in budgets)
         is_spent = len(rests) == len(budgets) and not has_calls and until - now > _BRIEF_SECONDS
         if is_spent:

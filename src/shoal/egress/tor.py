@@ -21,7 +21,7 @@ from shoal.config.egress import EgressConfig
 from shoal.egress.health import LocalExit
 from shoal.egress.pool import TRIAL_SECONDS, BasePool, ExitIdentity, UsedExit
 from shoal.egress.tor_process import ExternalTor, ManagedTor, Tor
-from shoal.errors import EgressUnavailable, ExitFailed
+from shoal.errors import EgressUnavailable, ExitFailed, Transient
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind, ProxyAddress, exit_key
 from shoal.model.log import Log
@@ -68,6 +68,12 @@ class CircuitIdentity(UsedExit):
             raise ExitFailed("tor has ended, and its circuits with it")
         self._circuit.requests += 1
         return await super().before_request(url, hop)
+
+    async def judge(self, error: Transient) -> Transient:
+        self._circuit.is_retired = True
+        if not isinstance(error, ExitFailed) and await self._pool.tor.has_failed(self._circuit.generation):
+            return ExitFailed(f"tor ended or does not answer: {error.message}")
+        return error
 
     def record_success(self, host: str) -> None:
         super().record_success(host)

@@ -20,24 +20,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from shoal.errors import AttemptEnded, Transient
 from shoal.fetch.chromium import Chromium, ChromiumHome, check_playwright, total_bytes
-from shoal.fetch.interception import Event, PageRequests
+from shoal.fetch.forwarder import ProxyForwarder
+from shoal.fetch.live_page import CLOSE_SECONDS, LivePage, Profile, RunningBrowser
 from shoal.fetch.page import BrowserOptions
-from shoal.fetch.session import Cookie, jars_of
+from shoal.fetch.proxy import Evidence, RequestRoute
+from shoal.fetch.session import jars_of
 from shoal.fetch.tab import Tab, TabContext
-from shoal.fetch.urls import parse_url
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, CDPSession
-    from playwright.async_api import Page as PlaywrightPage
-
     from shoal.fetch.download import Downloads
-    from shoal.fetch.forwarder import ProxyForwarder
+    from shoal.fetch.environment import EnvironmentProxies
     from shoal.fetch.page import Fetcher, Identity, Page, PageGate, Request, RequestGate, ResponseStream
-    from shoal.fetch.redirects import CookieJars
     from shoal.fetch.store import FileStore
     from shoal.model.log import Log
 
@@ -47,14 +42,8 @@ DEFAULT_MEMORY_MB = 2_048
 # Profiles that no tab uses stay open up to this number; the cookies and storage of more are kept in memory.
 MAX_IDLE_PROFILES = 16
 MAX_STATES = 1_000
-# A tab that only Shoal has used is used again so often.
-MAX_USES = 50
-MAX_POPUPS = 20
 _MONITOR_SECONDS = 2.0
 _STATE_SECONDS = 5.0
-_CLOSE_SECONDS = 5.0
-# How long a request may wait for its frame to be announced.
-_FRAME_SECONDS = 0.5
 # Above this many times its bound, the largest page is ended: it would take the machine's memory.
 _HARD_FACTOR = 2
 
@@ -64,7 +53,7 @@ class BrowserFetcher:
 
     `http` sends what is not a page: downloads. `tabs`: how many are open at once. `targets`: after so many, the browser
     is replaced; also above `memory` megabytes. `user_agent`: None for the browser's own. `chromium`: the program; empty
-    to look for it. `store`: keeps rendered pages.
+    to look for it. `store`: keeps rendered pages. `environment`: the proxies of requests whose identity has none.
     """
 
     def __init__(  # noqa: PLR0913 - its settings, all by keyword
@@ -78,6 +67,7 @@ class BrowserFetcher:
         user_agent: str | None = None,
         sandbox: bool = True,
         deny_private: bool = False,
+        environment: EnvironmentProxies | None = None,
         chromium: str = "",
         downloads: Downloads | None = None,
         store: FileStore | None = None,
@@ -91,6 +81,7 @@ class BrowserFetcher:
         self._user_agent = user_agent
         self._sandbox = sandbox
         self._deny_private = deny_private
+        self._environment = environment
         self._chromium = chromium
         self._downloads = downloads
         self._store = store
@@ -100,7 +91,7 @@ class BrowserFetcher:
         self._home: ChromiumHome | None = None
         self._browsers: list[RunningBrowser] = []
         self._states: OrderedDict[str, Any] = OrderedDict()
-        self._forwarders: dict[str, ProxyForwarder] = {}
+        self._evidence = Evidence()
         self._background: set[asyncio.Task[Any]] = set()
         self._monitor: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -152,7 +143,7 @@ class BrowserFetcher:
                 raise live.crash from error
             raise
         finally:
-            cookies = self._run(live.profile.export_cookies(self.http_jars, jar))
+            cookies = self._run(live.profile.export_cookies(jars_of(self._http), jar))
             # The attempt does not wait until the tab is ready for the next one.
             self._run(self._release(live, cookies))
             if jar is not None and not live.is_crashed:
@@ -190,9 +181,7 @@ class BrowserFetcher:
         return (await self._current()).chromium.browser.version
 
     async def storage_state(self, profile: str) -> Any:
-        """Cookies and storage of an identity (its key) or of a jar, as Playwright's `storage_state`; None: there are
-        none.
-        """
+        """Cookies and storage of a profile (`profile_of`), as Playwright's `storage_state`; None: there are none."""
         for browser in reversed(self._browsers):
             found = browser.profiles.get(profile)
             if found is not None:
@@ -202,25 +191,21 @@ class BrowserFetcher:
         return self._states.get(profile)
 
     async def set_storage_state(self, profile: str, state: Any) -> None:
-        """Give an identity or a jar these cookies and this storage in place of its own, in tabs opened from now on."""
+        """Give a profile these cookies and this storage in place of its own, in tabs opened from now on."""
         self._remember(profile, state)
         for browser in self._browsers:
-            found = browser.profiles.pop(profile, None)
+            found = browser.profiles.get(profile)
             if found is not None:
-                found.is_stale = True
-                if not found.in_use:
-                    await found.close()
+                await self._discard(browser, found)
 
     async def close(self) -> None:
         self._is_closed = True
         if self._monitor is not None:
             self._monitor.cancel()
         if self._background:
-            await asyncio.wait(self._background, timeout=_CLOSE_SECONDS)
+            await asyncio.wait(self._background, timeout=CLOSE_SECONDS)
         for browser in list(self._browsers):
             await browser.close()
-        for forwarder in self._forwarders.values():
-            await forwarder.close()
         if self._home is not None:
             home, self._home = self._home, None
             await asyncio.to_thread(home.close)
@@ -234,7 +219,8 @@ class BrowserFetcher:
             browser.open_tabs += 1
             browser.targets += 1
             try:
-                return await browser.open(context, self._profile_key(context))
+                profile = await self._profile(browser, context)
+                return await profile.open(context, jars_of(self._http))
             except Error as error:
                 self._leave(browser)
                 browser.retire("it does not answer")
@@ -246,12 +232,55 @@ class BrowserFetcher:
                 raise
         raise AssertionError("unreachable")
 
-    @staticmethod
-    def _profile_key(context: TabContext) -> str | None:
-        """Which cookies and storage a tab has; None for none."""
-        if context.jar is None:
+    async def _profile(self, browser: RunningBrowser, context: TabContext) -> Profile:
+        """The profile of a tab's identity in this browser, which is then in use."""
+        key, route = self._profile_key(context), self._route(context.identity)
+        async with browser.opening:
+            found = None if key is None else browser.profiles.get(key)
+            if found is not None and found.route != route:
+                await self._discard(browser, found)
+                found = None
+            if found is None:
+                state = None if key is None else await self._state_for(key)
+                found = await Profile.create(browser, key, route, await self._forwarder(route), state)
+                if key is not None:
+                    browser.profiles[key] = found
+            if key is not None:
+                browser.profiles.move_to_end(key)
+            found.in_use += 1
+            return found
+
+    def _route(self, identity: Identity | None) -> RequestRoute | None:
+        """Which way an identity goes; None: the browser connects by itself."""
+        proxy = None if identity is None else identity.proxy
+        if proxy is None and not self._deny_private and self._environment is None:
             return None
-        return context.jar if context.identity is None else f"{context.identity.key} {context.jar}"
+        return RequestRoute("" if identity is None else identity.key, proxy)
+
+    async def _forwarder(self, route: RequestRoute | None) -> ProxyForwarder | None:
+        if route is None:
+            return None
+        forwarder = ProxyForwarder(
+            route, environment=self._environment, deny_private=self._deny_private, evidence=self._evidence
+        )
+        await forwarder.start()
+        return forwarder
+
+    @staticmethod
+    async def _discard(browser: RunningBrowser, profile: Profile) -> None:
+        """Open no more tabs in a profile."""
+        browser.profiles.pop(profile.key or "", None)
+        profile.is_stale = True
+        if not profile.in_use:
+            await profile.close()
+
+    def _profile_key(self, context: TabContext) -> str | None:
+        """Which cookies and storage a tab has; None for none."""
+        return None if context.jar is None else self.profile_of(context.jar, context.identity)
+
+    def profile_of(self, jar: str, identity: Identity | None) -> str:
+        """The profile of tabs with this jar and identity, for `storage_state`."""
+        return jar if identity is None else f"{identity.key} {jar}"
 
     async def _release(self, live: LivePage, cookies: asyncio.Task[None]) -> None:
         browser = live.profile.browser
@@ -273,9 +302,9 @@ class BrowserFetcher:
             await self._save_state(profile)
         idle = [each for each in browser.profiles.values() if not each.in_use]
         for each in idle[: max(0, len(idle) - MAX_IDLE_PROFILES)]:
-            browser.profiles.pop(each.key or "", None)
             await self._save_state(each)
-            await each.close()
+            if not each.in_use:
+                await self._discard(browser, each)
 
     async def _save_state(self, profile: Profile) -> None:
         """Remember the cookies and storage of a profile for the next browser."""
@@ -283,7 +312,7 @@ class BrowserFetcher:
             return
         profile.saved_at = monotonic()
         with suppress(Exception):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 self._remember(profile.key, await profile.context.storage_state())
 
     def _remember(self, profile: str, state: Any) -> None:
@@ -292,7 +321,7 @@ class BrowserFetcher:
         if len(self._states) > MAX_STATES:
             self._states.popitem(last=False)
 
-    async def state_for(self, profile: str) -> Any:
+    async def _state_for(self, profile: str) -> Any:
         """What a profile begins with in a new browser: what it has in the old one, or had when that was last seen."""
         for browser in reversed(self._browsers):
             found = browser.profiles.get(profile)
@@ -330,7 +359,7 @@ class BrowserFetcher:
             if self._home is None:
                 self._home = await asyncio.to_thread(ChromiumHome)
             chromium = await Chromium.start(self._home, executable=self._chromium, sandbox=self._sandbox)
-            browser = RunningBrowser(self, chromium)
+            browser = RunningBrowser(chromium, self._user_agent, on_retired=self._log_retired)
             await browser.intercept()
             self._browsers.append(browser)
             if self._monitor is None:
@@ -348,7 +377,7 @@ class BrowserFetcher:
                     await self._check_memory(browser)
 
     async def _check_memory(self, browser: RunningBrowser) -> None:
-        async with asyncio.timeout(_CLOSE_SECONDS):
+        async with asyncio.timeout(CLOSE_SECONDS):
             processes = await browser.chromium.processes()
         used = await asyncio.to_thread(total_bytes, processes)
         if used <= self._memory:
@@ -363,414 +392,15 @@ class BrowserFetcher:
                 with suppress(OSError):
                     os.kill(largest, signal.SIGKILL)
 
-    def log_retired(self, reason: str) -> None:
+    def _log_retired(self, reason: str) -> None:
         if self._log is not None:
             self._log.debug("browser is replaced", reason=reason)
-
-    async def forwarder_of(self, context: TabContext) -> ProxyForwarder | None:
-        """What the browser gets as its proxy; None: it connects by itself."""
-        identity = context.identity
-        proxy = None if identity is None else identity.proxy
-        if proxy is None and not self._deny_private:
-            return None
-        from shoal.fetch.forwarder import ProxyForwarder
-
-        key = "" if identity is None or proxy is None else identity.key
-        found = self._forwarders.get(key)
-        if found is None or found.proxy != proxy:
-            if found is not None:
-                await found.close()
-            found = ProxyForwarder(proxy, deny_private=self._deny_private)
-            await found.start()
-            self._forwarders[key] = found
-        return found
-
-    @property
-    def user_agent(self) -> str | None:
-        return self._user_agent
-
-    @property
-    def http_jars(self) -> CookieJars | None:
-        """The cookies of plain requests: a browser and they share the cookies of a jar."""
-        return jars_of(self._http)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-
-class RunningBrowser:
-    """A browser with its profiles. `open_tabs`: those in use; `targets`: tabs opened so far."""
-
-    def __init__(self, fetcher: BrowserFetcher, chromium: Chromium) -> None:
-        self._fetcher = fetcher
-        self.chromium = chromium
-        self.profiles: OrderedDict[str, Profile] = OrderedDict()
-        self.open_tabs = 0
-        self.targets = 0
-        self.is_crashed = False
-        self._is_retired = False
-        self._is_closed = False
-        self._frames: dict[str, LivePage] = {}
-        self._opening = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.agent = _agent(chromium.browser.version, fetcher.user_agent)
-        self.user_agent: str = self.agent["userAgent"]
-        chromium.browser.on("disconnected", lambda _: self._on_disconnected())
-
-    @property
-    def is_usable(self) -> bool:
-        return not (self._is_retired or self._is_closed or self.is_crashed)
-
-    def retire(self, reason: str) -> None:
-        """Open no more tabs in it."""
-        if not self._is_retired:
-            self._is_retired = True
-            self._fetcher.log_retired(reason)
-
-    async def intercept(self) -> None:
-        """Hold every request of the browser until it is decided about."""
-        session = self.chromium.session
-        session.on("Fetch.requestPaused", self._on_paused)
-        session.on("Fetch.authRequired", self._on_auth)
-        await session.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}], "handleAuthRequests": True})
-
-    async def open(self, context: TabContext, key: str | None) -> LivePage:
-        """A page for a tab, in the profile of this key; None: in one of its own."""
-        async with self._opening:
-            profile = None if key is None else self.profiles.get(key)
-            forwarder = await self._fetcher.forwarder_of(context)
-            if profile is not None and profile.forwarder is not forwarder:
-                profile.is_stale, profile = True, None
-            if profile is None:
-                state = None if key is None else await self._fetcher.state_for(key)
-                profile = await Profile.create(self, key, forwarder, state)
-                if key is not None:
-                    self.profiles[key] = profile
-            if key is not None:
-                self.profiles.move_to_end(key)
-            profile.in_use += 1
-        try:
-            live = profile.idle.pop() if profile.idle else await self._new_page(profile)
-            await profile.import_cookies(self._fetcher.http_jars, context.jar)
-            await live.begin(context)
-        except BaseException:
-            profile.in_use -= 1
-            raise
-        return live
-
-    async def _new_page(self, profile: Profile) -> LivePage:
-        page = await profile.context.new_page()
-        session = await profile.context.new_cdp_session(page)
-        live = LivePage(self, profile, page, session)
-        await live.prepare()
-        return live
-
-    def add_frame(self, frame: str, live: LivePage) -> None:
-        self._frames[frame] = live
-
-    def remove_frame(self, frame: str) -> None:
-        self._frames.pop(frame, None)
-
-    async def send(self, method: str, parameters: dict[str, Any]) -> Any:
-        """Talk to the browser; a request that is gone, or a browser, is no error."""
-        from playwright.async_api import Error
-
-        with suppress(Error):
-            return await self.chromium.session.send(method, parameters)
-
-    async def close(self) -> None:
-        self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await self.chromium.close()
-
-    def _on_paused(self, event: Event) -> None:
-        live = self._frames.get(event.get("frameId", ""))
-        if live is not None:
-            live.on_paused(event)
-        else:
-            self._spawn(self._on_unknown_frame(event))
-
-    async def _on_unknown_frame(self, event: Event) -> None:
-        """A frame that is about to be announced, or something that belongs to no tab."""
-        give_up = monotonic() + _FRAME_SECONDS
-        while monotonic() < give_up and event["resourceType"] == "Document":
-            await asyncio.sleep(0.01)
-            live = self._frames.get(event.get("frameId", ""))
-            if live is not None:
-                live.on_paused(event)
-                return
-        await self.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "BlockedByClient"})
-
-    def _on_auth(self, event: Event) -> None:
-        response: dict[str, Any] = {"response": "Default"}
-        if event["authChallenge"].get("source") == "Proxy":
-            from shoal.fetch.forwarder import PASSWORD, USERNAME
-
-            response = {"response": "ProvideCredentials", "username": USERNAME, "password": PASSWORD}
-        order = {"requestId": event["requestId"], "authChallengeResponse": response}
-        self._spawn(self.send("Fetch.continueWithAuth", order))
-
-    def _on_disconnected(self) -> None:
-        if not self._is_closed:
-            self.is_crashed = True
-            for live in set(self._frames.values()):
-                live.crash = live.crash or Transient("the browser crashed")
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-class Profile:
-    """Cookies, storage and the way out of one identity in one browser. `idle`: pages that can be used again."""
-
-    def __init__(
-        self, browser: RunningBrowser, key: str | None, context: BrowserContext, forwarder: ProxyForwarder | None
-    ) -> None:
-        self.browser = browser
-        self.key = key
-        self.context = context
-        self.forwarder = forwarder
-        self.idle: list[LivePage] = []
-        self.in_use = 0
-        self.is_stale = False
-        self.saved_at = monotonic()
-        self._in_browser: tuple[Cookie, ...] = ()
-        self._in_http: tuple[Cookie, ...] = ()
-
-    @classmethod
-    async def create(
-        cls, browser: RunningBrowser, key: str | None, forwarder: ProxyForwarder | None, state: Any
-    ) -> Profile:
-        options: dict[str, Any] = {}
-        if forwarder is not None:
-            options["proxy"] = {"server": forwarder.address}
-        if state is not None:
-            options["storage_state"] = state
-        context = await browser.chromium.browser.new_context(
-            # Its requests belong to no tab, and outlive the attempt.
-            service_workers="block",
-            **options,
-        )
-        return cls(browser, key, context, forwarder)
-
-    async def import_cookies(self, jars: CookieJars | None, jar: str | None) -> None:
-        """Have the cookies that plain requests of this jar have got since."""
-        if jars is None or jar is None or (found := jars.export(jar)) == self._in_http:
-            return
-        known = set(self._in_http)
-        for cookie in found:
-            if cookie not in known:
-                with suppress(Exception):  # one that the browser does not take
-                    await self.context.add_cookies([msgspec.to_builtins(cookie)])
-        self._in_http = found
-
-    async def export_cookies(self, jars: CookieJars | None, jar: str | None) -> None:
-        """Give plain requests of this jar the cookies of the browser."""
-        if jars is None or jar is None:
-            return
-        with suppress(Exception):  # the browser has gone
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                given = await self.context.cookies()
-            cookies = tuple(msgspec.convert(each, Cookie) for each in given)
-            if cookies != self._in_browser:
-                self._in_browser = cookies
-                jars.load(jar, cookies)
-                self._in_http = jars.export(jar)
-
-    async def close(self) -> None:
-        with suppress(Exception):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.context.close()
-
-
-class LivePage:
-    """A page of the browser, used for one attempt after another. `crash`: why it cannot be used any more."""
-
-    def __init__(self, browser: RunningBrowser, profile: Profile, page: PlaywrightPage, session: CDPSession) -> None:
-        self._browser = browser
-        self.profile = profile
-        self.page = page
-        self._session = session
-        self._main_frame = ""
-        self._frames: set[str] = set()
-        self._uses = 0
-        self._popups = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._requests: PageRequests | None = None
-        self._world = 0
-        self.tab: Tab | None = None
-        self.crash: Transient | Any = None
-        self.download_url: str | None = None
-
-    @property
-    def requests(self) -> PageRequests:
-        assert self._requests is not None, "it is in use"
-        return self._requests
-
-    @property
-    def is_crashed(self) -> bool:
-        return self.crash is not None
-
-    @property
-    def user_agent(self) -> str:
-        return self._browser.user_agent
-
-    async def prepare(self) -> None:
-        session, page = self._session, self.page
-        session.on("Page.frameAttached", lambda event: self._add_frame(event["frameId"]))
-        session.on("Page.frameDetached", self._remove_frame)
-        session.on("Page.frameStoppedLoading", lambda event: self._on_stopped(event["frameId"]))
-        page.on("popup", self._on_popup)
-        page.on("download", self._on_download)
-        page.on("crash", lambda _: self._on_crash())
-        answers = await asyncio.gather(
-            session.send("Page.enable"),
-            session.send("Emulation.setUserAgentOverride", self._browser.agent),
-            session.send("Page.getFrameTree"),
-        )
-        tree: Any = answers[-1]
-        self._main_frame = tree["frameTree"]["frame"]["id"]
-        self._add_frame(self._main_frame)
-
-    async def begin(self, context: TabContext) -> None:
-        """Use it for one attempt."""
-        self._uses += 1
-        self.download_url = None
-        self._requests = PageRequests(
-            self._browser.send,
-            self._main_frame,
-            gate=context.gate,
-            identity=context.identity,
-            block=context.options.block,
-            on_call=lambda: None if self.tab is None else self.tab.on_call(),
-        )
-        self.tab = Tab(self, context)
-        viewport = context.options.viewport
-        if viewport is not None:
-            await self.page.set_viewport_size({"width": viewport[0], "height": viewport[1]})
-            self.tab.is_touched = True
-
-    def on_paused(self, event: Event) -> None:
-        if self._requests is not None:
-            self._requests.on_paused(event)
-        else:
-            order = {"requestId": event["requestId"], "errorReason": "BlockedByClient"}
-            self._spawn(self._browser.send("Fetch.failRequest", order))
-
-    async def evaluate(self, expression: str) -> Any:
-        """The value of an expression in a world that scripts of the page cannot reach."""
-        frame = {"frameId": self._main_frame, "worldName": "shoal"}
-        world = await self._session.send("Page.createIsolatedWorld", frame)
-        found = await self._session.send(
-            "Runtime.evaluate",
-            {"expression": expression, "contextId": world["executionContextId"], "returnByValue": True},
-        )
-        return found["result"]["value"]
-
-    def way_failure(self, url: str, since: float) -> AttemptEnded | None:
-        """How the way to a site has failed since then; None if it has not."""
-        forwarder, parsed = self.profile.forwarder, parse_url(url)
-        return None if forwarder is None or parsed is None else forwarder.failure(parsed.hostname, since)
-
-    async def release(self) -> None:
-        """End the attempt's use: make the page ready for the next one, or close it."""
-        tab, self.tab = self.tab, None
-        requests, self._requests = self._requests, None
-        self.profile.in_use -= 1
-        if requests is not None:
-            await requests.close()
-        may_be_used_again = (
-            tab is not None
-            and not (tab.is_touched or self.is_crashed or self._popups or self.download_url)
-            and self._uses < MAX_USES
-            and self._browser.is_usable
-            and self.profile.key is not None
-            and not self.profile.is_stale
-        )
-        if may_be_used_again and tab is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await self._clear(tab)
-                    self.profile.idle.append(self)
-                    return
-        await self.close()
-
-    async def _clear(self, tab: Tab) -> None:
-        """Stop the page's scripts, and forget what it has stored for this tab alone."""
-        tab.stop_calls()
-        await self.evaluate("try { sessionStorage.clear() } catch {}")
-        await self.page.goto("about:blank")
-
-    async def close(self) -> None:
-        for frame in (*self._frames, self._main_frame):
-            self._browser.remove_frame(frame)
-        for task in list(self._tasks):
-            task.cancel()
-        try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.page.close()
-        except TimeoutError:
-            self._browser.retire("a tab cannot be closed")
-        except Exception:  # it is closed
-            return
-
-    def _add_frame(self, frame: str) -> None:
-        self._frames.add(frame)
-        self._browser.add_frame(frame, self)
-
-    def _remove_frame(self, event: Event) -> None:
-        if event.get("reason") != "swap":
-            self._frames.discard(event["frameId"])
-            self._browser.remove_frame(event["frameId"])
-
-    def _on_stopped(self, frame: str) -> None:
-        if self._requests is not None:
-            self._requests.on_frame_stopped(frame)
-
-    def _on_popup(self, popup: PlaywrightPage) -> None:
-        self._popups += 1
-        self._spawn(_close_quietly(popup))
-        if self._popups > MAX_POPUPS and self.crash is None:
-            self.crash = Transient(f"{self.page.url} opens more than {MAX_POPUPS} windows")
-            self._spawn(_close_quietly(self.page))
-
-    def _on_download(self, download: Any) -> None:
-        if self.tab is None or not self.tab.on_download(download):
-            self.download_url = download.url
-            self._spawn(_cancel_quietly(download))
-
-    def _on_crash(self) -> None:
-        self.crash = self.crash or Transient(f"the page crashed the browser's tab: {self.page.url}")
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def _agent(version: str, own: str | None) -> dict[str, Any]:
-    """What the browser says it is: `own`, or Chromium with a window. All places that tell it agree."""
-    major = version.partition(".")[0]
-    brands = [{"brand": "Chromium", "version": major}, {"brand": "Not:A-Brand", "version": "8"}]
-    text = f"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{major}.0.0.0 Safari/537.36"
-    return {
-        "userAgent": own or text,
-        "userAgentMetadata": {
-            "brands": brands,
-            "fullVersionList": [{**brands[0], "version": version}, {**brands[1], "version": "8.0.0.0"}],
-            "platform": "Linux",
-            "platformVersion": "",
-            "architecture": "x86",
-            "model": "",
-            "mobile": False,
-        },
-    }
 
 
 @contextmanager
@@ -792,14 +422,3 @@ def suspended(deadline: asyncio.Timeout | None) -> Iterator[None]:
 def _as_page_gate(gate: RequestGate | None) -> PageGate | None:
     """The gate for requests that a page makes by itself, if it can give one."""
     return cast("PageGate", gate) if hasattr(gate, "for_page_request") else None
-
-
-async def _close_quietly(page: PlaywrightPage) -> None:
-    with suppress(Exception):
-        await page.close()
-
-
-async def _cancel_quietly(download: Any) -> None:
-    with suppress(Exception):
-        await download.cancel()
-        await download.delete()

@@ -38,6 +38,8 @@ _FLAGS = (
     "--dns-prefetch-disable",
     # Without this, a page could learn the address of this machine, whatever the proxy.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    # A window that a page opens belongs to no attempt, and may keep the page that opened it from loading to its end.
+    "--block-new-web-contents",
     # All frames of a page are in one process: its frames are announced before their requests.
     "--disable-site-isolation-trials",
 )
@@ -165,6 +167,7 @@ class Chromium:
                 browser = await driver.chromium.launch(
                     executable_path=program,
                     args=list(_FLAGS),
+                    ignore_default_args=["--disable-popup-blocking"],
                     # Root cannot use Chromium's sandbox.
                     chromium_sandbox=sandbox and os.geteuid() != 0,
                     artifacts_dir=files,

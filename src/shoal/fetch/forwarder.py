@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-import ssl
 from base64 import b64encode
 from collections import OrderedDict
 from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from shoal.errors import AttemptEnded, ExitFailed, Permanent, Transient
-from shoal.fetch.proxy import _handshake, _http_connect, _socks5, _StreamPipe, basic_credentials, proxy_name
-from shoal.fetch.urls import is_public
+from yarl import URL
+
+from shoal.errors import AttemptEnded, Permanent, Transient
+from shoal.fetch.proxy import Evidence, RequestRoute, basic_credentials, connect_failure, connect_through
+from shoal.fetch.urls import is_public, may_be_public
 
 if TYPE_CHECKING:
+    from shoal.fetch.environment import EnvironmentProxies
     from shoal.model.egress import ProxyAddress
 
 USERNAME = "shoal"
@@ -41,18 +43,27 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ProxyForwarder:
-    """Accepts the browser's connections and passes them on through `proxy`; None: directly.
+    """Accepts the browser's connections and passes them on through the proxy of an identity.
 
-    `deny_private` refuses direct connections to addresses that are not public.
+    `route`: which way, and as whom; without a proxy, that of the `environment` for a URL, or directly. `deny_private`
+    refuses addresses that are not public. `evidence`: what decides whether a failure is the proxy's.
     """
 
-    def __init__(self, proxy: ProxyAddress | None, *, deny_private: bool = False) -> None:
-        self.proxy = proxy
+    def __init__(
+        self,
+        route: RequestRoute,
+        *,
+        environment: EnvironmentProxies | None = None,
+        deny_private: bool = False,
+        evidence: Evidence | None = None,
+    ) -> None:
+        self.route = route
+        self._environment = environment
         self._deny_private = deny_private
+        self._evidence = evidence or Evidence()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: OrderedDict[str, tuple[float, AttemptEnded]] = OrderedDict()
-        self._has_delivered = False
 
     @property
     def address(self) -> str:
@@ -101,12 +112,13 @@ class ProxyForwarder:
             return
         if method == "CONNECT":
             host, _, port = target.rpartition(":")
-            upstream = await self._connect(host.strip("[]"), int(port), tunnel=True)
+            host = host.strip("[]")
+            upstream = await self._connect(self._way(f"https://{target}"), host, int(port), tunnel=True)
             if upstream is None:
                 await _write(writer, _head("HTTP/1.1 502 Bad Gateway", ("Content-Length: 0", "Connection: close")))
                 return
             await _write(writer, _head("HTTP/1.1 200 Connection established", ()))
-            await _join((reader, writer), upstream)
+            await self._join((reader, writer), upstream, host)
             return
         await self._serve_plain((reader, writer), method, target, headers)
 
@@ -115,67 +127,73 @@ class ProxyForwarder:
     ) -> None:
         """A request without TLS. Each has a connection of its own: the next one may be for another host."""
         parts = urlsplit(target)
-        host = parts.hostname or ""
-        upstream = await self._connect(host, parts.port or 80, tunnel=False)
+        host, way, started = parts.hostname or "", self._way(target), perf_counter()
+        upstream = await self._connect(way, host, parts.port or 80, tunnel=False)
         if upstream is None:
             return  # the connection closes without an answer, which no page can be mistaken for
         kept = [f"{name}: {value}" for name, value in headers if name.lower() not in _OF_CONNECTION]
-        if self._asks_proxy:
-            assert self.proxy is not None
-            if (credentials := basic_credentials(self.proxy)) is not None:
-                kept.append(f"Proxy-Authorization: {credentials}")
-        else:
+        asked = way.proxy if way.sends_absolute_urls(tls=False) else None
+        if asked is None:
             target = parts._replace(scheme="", netloc="").geturl() or "/"
+        elif (credentials := basic_credentials(asked)) is not None:
+            kept.append(f"Proxy-Authorization: {credentials}")
+        reader, writer = upstream
+        body = asyncio.ensure_future(_copy(browser[0], writer))
         try:
-            await _write(upstream[1], _head(f"{method} {target} HTTP/1.1", (*kept, "Connection: close")))
-            answer = asyncio.ensure_future(self._answer(upstream[0], browser[1], host))
-            body = asyncio.ensure_future(_copy(browser[0], upstream[1]))
+            await _write(writer, _head(f"{method} {target} HTTP/1.1", (*kept, "Connection: close")))
             try:
-                await answer
-            finally:
-                body.cancel()
-                await asyncio.gather(body, return_exceptions=True)
-        finally:
-            upstream[1].close()
-
-    async def _answer(self, upstream: asyncio.StreamReader, browser: asyncio.StreamWriter, host: str) -> None:
-        """Pass on a response, and tell the browser that its connection ends with it."""
-        while True:
-            try:
-                async with asyncio.timeout(_ANSWER_SECONDS if self._asks_proxy else None):
-                    head = await upstream.readuntil(b"\r\n\r\n")
-            except (EOFError, OSError, TimeoutError, asyncio.LimitOverrunError):
-                if self._asks_proxy and not self._has_delivered:
-                    assert self.proxy is not None
-                    self._fail(host, ExitFailed(f"{proxy_name(self.proxy)} did not answer"))
-                raise
-            first, headers = _parse_head(head)
-            status = first.split(" ", 2)[1]
-            if self._asks_proxy and status == "407":
-                assert self.proxy is not None
-                self._fail(host, ExitFailed(f"{proxy_name(self.proxy)} wants other credentials (407)"))
+                async with asyncio.timeout(None if asked is None else _ANSWER_SECONDS):
+                    await self._answer_head(reader, browser[1], asked)
+            except AttemptEnded as ended:
+                self._fail(host, ended)
                 return
+            except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, ValueError):
+                silent = Transient(f"{host}: the site closed the connection without an answer")
+                self._fail(host, self._evidence.judge(silent, way, host, started, owes_answer=asked is not None))
+                return
+            self._evidence.record_delivery(way, host)
+            await _copy(reader, browser[1])
+        finally:
+            body.cancel()
+            await asyncio.gather(body, return_exceptions=True)
+            writer.close()
+
+    async def _answer_head(
+        self, upstream: asyncio.StreamReader, browser: asyncio.StreamWriter, asked: ProxyAddress | None
+    ) -> None:
+        """Pass on the head of a response, and tell the browser that its connection ends with it.
+
+        Raises ExitFailed if the proxy that was asked wants credentials.
+        """
+        is_final = False
+        while not is_final:
+            first, headers = _parse_head(await upstream.readuntil(b"\r\n\r\n"))
+            version, status, *_ = first.split(" ", 2)
+            if not version.startswith("HTTP/") or not status.isdigit():
+                raise ValueError("no HTTP")
+            wanted = {name.lower() for name, _ in headers}
+            if asked is not None and (status == "407" or (status == "401" and "proxy-authenticate" in wanted)):
+                raise connect_failure(asked, int(status), "")
             kept = [f"{name}: {value}" for name, value in headers if name.lower() not in _OF_CONNECTION]
             is_final = not status.startswith("1")
-            await _write(browser, _head(first, (*kept, "Connection: close") if is_final else kept))
-            if is_final:
-                break
-        self._has_delivered = True
-        await _copy(upstream, browser)
+            await _write(browser, _head(first, [*kept, "Connection: close"] if is_final else kept))
 
-    @property
-    def _asks_proxy(self) -> bool:
-        """Whether requests without TLS are sent to the proxy, and not through it."""
-        return self.proxy is not None and not self.proxy.is_socks
+    def _way(self, url: str) -> RequestRoute:
+        if self.route.proxy is not None or self._environment is None:
+            return self.route
+        return RequestRoute(self.route.key, self._environment.proxy(URL(url)))
 
-    async def _connect(self, host: str, port: int, *, tunnel: bool) -> _Connection | None:
+    async def _connect(self, way: RequestRoute, host: str, port: int, *, tunnel: bool) -> _Connection | None:
         """A connection to the site; None when there is none, which is remembered."""
+        started = perf_counter()
         try:
-            if self.proxy is None:
+            if way.proxy is None:
                 return await self._connect_directly(host, port)
-            return await _connect_through(self.proxy, host, port, tunnel=tunnel)
+            if self._deny_private and not may_be_public(f"http://[{host}]/" if ":" in host else f"http://{host}/"):
+                raise _private(host)
+            return await connect_through(way.proxy, host, port, tunnel=tunnel, seconds=_CONNECT_SECONDS)
         except AttemptEnded as ended:
-            self._fail(host, ended)
+            self._fail(host, self._evidence.judge(ended, way, host, started, owes_answer=False))
         except (OSError, TimeoutError, UnicodeError) as error:
             self._fail(host, Transient(f"{host}: no connection: {str(error) or type(error).__name__}"))
         return None
@@ -187,12 +205,31 @@ class ProxyForwarder:
             addresses = [str(address[0]) for *_, address in found]
             if self._deny_private:
                 addresses = [address for address in addresses if is_public(address)]
-                if not addresses:
-                    raise Permanent(f"{host} has an address that is not public, which deny_private refuses")
+            if not addresses:
+                raise _private(host)
             for address in addresses[:-1]:
                 with suppress(OSError):
                     return await asyncio.open_connection(address, port, limit=_MAX_HEAD)
             return await asyncio.open_connection(addresses[-1], port, limit=_MAX_HEAD)
+
+    async def _join(self, browser: _Connection, upstream: _Connection, host: str) -> None:
+        """Pass bytes on in both directions until one side ends."""
+
+        async def receive() -> None:
+            first = await upstream[0].read(_BLOCK)
+            if first:
+                self._evidence.record_delivery(self.route, host)
+                await _write(browser[1], first)
+                await _copy(upstream[0], browser[1])
+
+        ways = {asyncio.ensure_future(_copy(browser[0], upstream[1])), asyncio.ensure_future(receive())}
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            upstream[1].close()
 
     def _fail(self, host: str, error: AttemptEnded) -> None:
         self._failures[host] = perf_counter(), error
@@ -201,32 +238,8 @@ class ProxyForwarder:
             self._failures.popitem(last=False)
 
 
-async def _connect_through(proxy: ProxyAddress, host: str, port: int, *, tunnel: bool) -> _Connection:
-    """A connection to the site through a proxy; without `tunnel` one to an HTTP proxy itself. Raises AttemptEnded."""
-    context = ssl.create_default_context() if proxy.scheme == "https" else None
-    try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(
-                proxy.host, proxy.port, limit=_MAX_HEAD, ssl=context, server_hostname=proxy.host if context else None
-            )
-    except TimeoutError as error:
-        raise ExitFailed(f"{proxy_name(proxy)} did not accept the connection in time") from error
-    except ConnectionRefusedError as error:
-        raise ExitFailed(f"{proxy_name(proxy)} refused the connection") from error
-    except OSError as error:
-        raise ExitFailed(f"{proxy_name(proxy)} cannot be reached: {error.strerror or 'no address answers'}") from error
-    pipe = _StreamPipe(reader, cast("asyncio.Transport", writer.transport))
-    try:
-        if proxy.is_socks:
-            async with _handshake(proxy, "the SOCKS request", _CONNECT_SECONDS):
-                await _socks5(pipe, proxy, host, port)
-        elif tunnel:
-            async with _handshake(proxy, "CONNECT", _CONNECT_SECONDS):
-                await _http_connect(pipe, proxy, host, port)
-    except BaseException:
-        writer.close()
-        raise
-    return reader, writer
+def _private(host: str) -> Permanent:
+    return Permanent(f"{host} has an address that is not public, which deny_private refuses")
 
 
 def _parse_head(head: bytes) -> tuple[str, list[tuple[str, str]]]:
@@ -247,15 +260,3 @@ async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while block := await reader.read(_BLOCK):
         await _write(writer, block)
-
-
-async def _join(one: _Connection, other: _Connection) -> None:
-    """Pass bytes on in both directions until one side ends."""
-    ways = {asyncio.ensure_future(_copy(one[0], other[1])), asyncio.ensure_future(_copy(other[0], one[1]))}
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        other[1].close()

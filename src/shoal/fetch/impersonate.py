@@ -38,7 +38,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from yarl import URL
 
-    from shoal.fetch.proxy import Route
+    from shoal.fetch.proxy import RequestRoute
     from shoal.fetch.redirects import RedirectChain
     from shoal.model.egress import ProxyAddress
 
@@ -425,7 +425,7 @@ class ImpersonatingFetcher(HttpFetcher):
         self.idle_timeout = self._timeout.sock_read
         self._free = asyncio.Semaphore(connections)
         self._handles: list[_Handle] = []
-        self._routes: OrderedDict[Route | None, _Connections] = OrderedDict()
+        self._routes: OrderedDict[RequestRoute | None, _Connections] = OrderedDict()
         self._http2_sites: set[str] = set()
         self._resolved: dict[tuple[str, int], tuple[float, str]] = {}
         self._authorities = (ssl.get_default_verify_paths().cafile or certifi.where()).encode()
@@ -546,7 +546,7 @@ class ImpersonatingFetcher(HttpFetcher):
     def _take_handle(self) -> _Handle:
         return self._handles.pop() if self._handles else _Handle()
 
-    async def _take_connections(self, route: Route | None) -> _Connections:
+    async def _take_connections(self, route: RequestRoute | None) -> _Connections:
         """The connections of a route, with one request more."""
         if route not in self._routes and len(self._routes) >= MAX_IDLE:
             await self._close_oldest()

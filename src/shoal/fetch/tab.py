@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Page as PlaywrightPage
     from playwright.async_api import Response
 
-    from shoal.fetch.browser import LivePage
+    from shoal.fetch.live_page import LivePage
     from shoal.fetch.page import Fetcher, Identity, LinkSource, PageGate, RequestGate, ResponseStream
     from shoal.fetch.store import FileStore
 else:

@@ -148,6 +148,8 @@ class AttemptRunner:
         finally:
             self._current.pop(lease, None)
         if attempt.identity is not None:
+            if isinstance(result, Transient):
+                result = await attempt.identity.judge(result)
             attempt.record_egress(result if isinstance(result, BaseException) else None)
         return result
 
@@ -298,6 +300,8 @@ class AttemptRunner:
             policy=policy.retry,
             rng=self._rng,
         )
+        if isinstance(ended, EgressUnavailable):
+            decision = msgspec.structs.replace(decision, kind=DecisionKind.EGRESS)
         detail = {**(_failure_detail(page, self._scraper.secrets) or {}), **ended.detail} or None
         return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=time.monotonic() - began, detail=detail)
 
