@@ -330,7 +330,7 @@ async def test_workers_have_places_of_their_own_and_an_operator_can_rest_them(
 @pytest.fixture
 def torrc(tmp_path: Path) -> Path:
     try:
-        find_tor(os.environ)
+        find_tor()
     except UsageError as error:
         missing(str(error))
     file = tmp_path / "more.torrc"
@@ -393,13 +393,13 @@ async def test_a_managed_tor_is_private_started_again_and_gone_at_the_end(
 
 
 _OWNER = """
-import asyncio, os, sys
+import asyncio, sys
 from pathlib import Path
 from shoal.egress.tor_process import ManagedTor
 from shoal.observe.logs import open_logs
 async def main():
     log = open_logs(format="console", level="error", file=None, stream=None).log
-    tor = ManagedTor(log, torrc=Path(sys.argv[1]), circuit_seconds=600, environment=os.environ)
+    tor = ManagedTor(log, program="", torrc=Path(sys.argv[1]), circuit_seconds=600)
     await tor.start()
     while tor.address is None:
         await asyncio.sleep(0.01)
@@ -432,7 +432,7 @@ async def test_no_tor_outlives_a_killed_worker(torrc: Path, private_tmp: Path, *
         return
     assert folder.exists()
     os.utime(folder, (0, 0))
-    tor = ManagedTor(LOG, torrc=torrc, circuit_seconds=600, environment=os.environ)
+    tor = ManagedTor(LOG, program="", torrc=torrc, circuit_seconds=600)
     await tor.start()
     assert not folder.exists()
     await tor.close()
@@ -440,11 +440,11 @@ async def test_no_tor_outlives_a_killed_worker(torrc: Path, private_tmp: Path, *
 
 @pytest.mark.process
 async def test_what_can_never_work_is_one_sentence(tmp_path: Path, torrc: Path, private_tmp: Path) -> None:
-    def managed(torrc: Path | None, **environment: str) -> ManagedTor:
-        return ManagedTor(LOG, torrc=torrc, circuit_seconds=600, environment={**os.environ, **environment})
+    def managed(torrc: Path, program: str = "") -> ManagedTor:
+        return ManagedTor(LOG, program=program, torrc=torrc, circuit_seconds=600)
 
-    with pytest.raises(UsageError, match="SHOAL_TOR names no-such-tor") as raised:
-        await managed(torrc, SHOAL_TOR="no-such-tor").start()
+    with pytest.raises(UsageError, match="The setting tor is no-such-tor") as raised:
+        await managed(torrc, "no-such-tor").start()
     assert "apt install tor" in raised.value.remedy
     assert "socks" in raised.value.remedy
     with pytest.raises(UsageError, match="There is no file"):

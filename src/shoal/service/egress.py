@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import suppress
@@ -313,7 +312,7 @@ async def check_egress(
             case "tokens":
                 checks += _tokens_checks(config, workers)
             case "tor":
-                checks.append(await _tor_check(config))
+                checks.append(await _tor_check(settings, config))
     if browser:
         checks.append(await _browser_check(settings))
     return checks
@@ -372,17 +371,17 @@ def _too_few(config: EgressConfig, exits: int, workers: int) -> Check:
     )
 
 
-async def _tor_check(config: EgressConfig) -> Check:
+async def _tor_check(settings: Settings, config: EgressConfig) -> Check:
     from shoal.egress.tor_process import find_tor, socks_problem
 
     name = f"egress.{config.name}"
     if config.socks is None:
         try:
-            return Check(name=name, ok=True, text=f"{find_tor(os.environ)} will be started by each worker")
+            return Check(name=name, ok=True, text=f"{find_tor(settings.tor)} will be started by each worker")
         except UsageError as error:
             return Check(name=name, ok=False, text=error.message, fix=error.remedy)
     host, _, port = config.socks.rpartition(":")
-    if (problem := await socks_problem(host, int(port))) is not None:
+    if (problem := await socks_problem(host.strip("[]"), int(port))) is not None:
         return Check(name=name, ok=False, text=problem, fix="Start tor there, or correct `socks`.")
     return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
 
