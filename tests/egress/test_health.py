@@ -128,6 +128,26 @@ def test_a_failed_trial_bans_anew_and_one_without_result_is_repeated(health: Hea
     assert (report.trial, report.failed) == (True, 1)
 
 
+def test_a_trial_that_told_nothing_is_repeated_soon_by_the_same_worker(health: Health) -> None:
+    fail(health, 3)
+    health.advance(60.0)
+    [record] = health.due({"a"})
+    health.start_trial(record, 180.0)
+    health.hand_out(record)
+    health.give_up("a", 61.0, trial=True)
+    health.apply(told(state("a", ExitState.TRIAL, 119.0)), 62.0)  # our own
+    assert not usable(health)
+    health.advance(90.0)
+    assert health.due({"a"}) == []
+    health.advance(91.0)
+    assert health.due({"a"}) == [record]
+    health.start_trial(record, 210.0)
+    health.hand_out(record)
+    health.succeed("a", SHOP, 92.0, trial=True)
+    health.give_up("a", 92.0, trial=True)
+    assert usable(health)
+
+
 def test_a_trial_that_another_worker_has_is_asked_for_again_later(health: Health) -> None:
     fail(health, 3)
     health.advance(60.0)

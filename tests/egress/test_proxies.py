@@ -199,6 +199,7 @@ def count_syncs(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
         await close(pool)
         fleet.syncs[pool] += 1_000_000  # nothing to wait for
 
+    monkeypatch.setattr("shoal.worker.attempt_runner.FAILED_EXITS_SECONDS", 0.1)
     monkeypatch.setattr(ProxyPool, "sync", counted_sync)
     monkeypatch.setattr(ProxyPool, "close", counted_close)
 
@@ -228,7 +229,7 @@ def faulty() -> Iterator[Callable[..., FaultyProxy]]:
 def shop(**options: Any) -> Scraper:
     scraper = Scraper("shop")
 
-    @scraper.stage(egress="homes", **{"concurrency": 50, "retries": 0, **options})
+    @scraper.stage(egress="homes", **{"concurrency": 50, "retries": 0, "backoff_cap": 0.1, **options})
     async def product(page: Page) -> Any:
         return {"name": page.css("h1::text").get()}
 
@@ -312,9 +313,7 @@ async def test_broken_proxies_are_banned_and_harm_no_item(
     faulty: Callable[..., FaultyProxy],
     tinyproxy: TinyProxy,
     microsocks: MicroSocks,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shoal.worker.attempt_runner.FAILED_EXITS_SECONDS", 0.1)
     closed = faulty()
     closed.close()
     broken = {

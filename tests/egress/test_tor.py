@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,17 +22,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.config import load_settings
 from shoal.config.egress import EgressConfig
 from shoal.egress.tor import MAX_PAUSE, MIN_PAUSE, CircuitTrouble, TorPool
 from shoal.egress.tor_process import ManagedTor, find_tor
-from shoal.errors import EgressUnavailable, ExitFailed, Transient, UsageError
+from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient, UsageError
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.page import Request
 from shoal.model.egress import ExitState
 from shoal.observe.logs import open_logs
 from shoal.testing.harness import LedgerHarness
 from tests.support import LONG, MissingPartError, missing
-from tests.support.ledgers import sqlite_harness
+from tests.support.ledgers import postgres_harness, prepare_template, sqlite_harness
 from tests.support.project import Project
 from tests.support.raw_site import Site as RawSite
 from tests.support.raw_site import reply
@@ -84,6 +86,33 @@ async def eventually(condition: Callable[[], object], seconds: float = 60.0) -> 
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - other processes are looked at
             await asyncio.sleep(0.01)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ('socks = "tor"', "socks is 'tor'"),
+        ('socks = "tor:65536"', "which is 65535 at most"),
+        ('socks = "http://tor:9050"', "socks is"),
+        ('socks = "tor:9050"\ntorrc = "more.torrc"', "it starts no tor that could read torrc"),
+        ('ban_for = "60m"', "is no option of egress of the kind tor"),
+        ("circuits = 0", "circuits is 0"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, lines: str, problem: str) -> None:
+    (tmp_path / "shoal.toml").write_text(f'[egress.onion]\nkind = "tor"\n{lines}\n')
+    with pytest.raises(InvalidSetting, match=re.escape(problem)):
+        load_settings({}, environ={}, folder=tmp_path)
+
+
+def test_the_tor_of_somebody_else_may_have_an_ipv6_address(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text('[egress.onion]\nkind = "tor"\nsocks = "[::1]:9050"\nrotate_every = "90s"\n')
+    config = load_settings({}, environ={}, folder=tmp_path).egress["onion"]
+    assert TorPool(config, log=LOG).tor.address == ("::1", 9050)
+    assert config.rotate_every == 90.0
 
 
 # Circuits
@@ -249,9 +278,15 @@ async def test_a_tor_that_dies_in_mid_response_is_a_failure_of_the_way(socks: So
 # Workers
 
 
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[LedgerHarness]:
-    async with sqlite_harness(tmp_path / "ledger.db") as harness:
+@pytest.fixture(params=["sqlite", "postgres"])
+async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LedgerHarness]:
+    if request.param == "sqlite":
+        async with sqlite_harness(tmp_path / "ledger.db") as harness:
+            yield harness
+        return
+    url = request.getfixturevalue("postgres_url")
+    await prepare_template(url)
+    async with postgres_harness(url) as harness:
         yield harness
 
 
@@ -281,6 +316,10 @@ async def test_workers_have_places_of_their_own_and_an_operator_can_rest_them(
     wait = pools[1].wait()
     assert wait is not None
     assert wait.why == "all 2 circuits of onion that this worker has are resting"
+    await ledger.workers.stop(workers[0])
+    for _ in range(2):
+        await pools[1].sync(ledger, workers[1])
+    assert sorted(exit_.label for exit_ in (await ledger.exits.list("onion")).rows) == ["circuit 1", "circuit 2"]
     for pool in pools:
         await pool.close()
 
@@ -291,7 +330,7 @@ async def test_workers_have_places_of_their_own_and_an_operator_can_rest_them(
 @pytest.fixture
 def torrc(tmp_path: Path) -> Path:
     try:
-        find_tor(os.environ)
+        find_tor()
     except UsageError as error:
         missing(str(error))
     file = tmp_path / "more.torrc"
@@ -354,13 +393,13 @@ async def test_a_managed_tor_is_private_started_again_and_gone_at_the_end(
 
 
 _OWNER = """
-import asyncio, os, sys
+import asyncio, sys
 from pathlib import Path
 from shoal.egress.tor_process import ManagedTor
 from shoal.observe.logs import open_logs
 async def main():
     log = open_logs(format="console", level="error", file=None, stream=None).log
-    tor = ManagedTor(log, torrc=Path(sys.argv[1]), circuit_seconds=600, environment=os.environ)
+    tor = ManagedTor(log, program="", torrc=Path(sys.argv[1]), circuit_seconds=600)
     await tor.start()
     while tor.address is None:
         await asyncio.sleep(0.01)
@@ -393,7 +432,7 @@ async def test_no_tor_outlives_a_killed_worker(torrc: Path, private_tmp: Path, *
         return
     assert folder.exists()
     os.utime(folder, (0, 0))
-    tor = ManagedTor(LOG, torrc=torrc, circuit_seconds=600, environment=os.environ)
+    tor = ManagedTor(LOG, program="", torrc=torrc, circuit_seconds=600)
     await tor.start()
     assert not folder.exists()
     await tor.close()
@@ -401,11 +440,11 @@ async def test_no_tor_outlives_a_killed_worker(torrc: Path, private_tmp: Path, *
 
 @pytest.mark.process
 async def test_what_can_never_work_is_one_sentence(tmp_path: Path, torrc: Path, private_tmp: Path) -> None:
-    def managed(torrc: Path | None, **environment: str) -> ManagedTor:
-        return ManagedTor(LOG, torrc=torrc, circuit_seconds=600, environment={**os.environ, **environment})
+    def managed(torrc: Path, program: str = "") -> ManagedTor:
+        return ManagedTor(LOG, program=program, torrc=torrc, circuit_seconds=600)
 
-    with pytest.raises(UsageError, match="SHOAL_TOR names no-such-tor") as raised:
-        await managed(torrc, SHOAL_TOR="no-such-tor").start()
+    with pytest.raises(UsageError, match="The setting tor is no-such-tor") as raised:
+        await managed(torrc, "no-such-tor").start()
     assert "apt install tor" in raised.value.remedy
     assert "socks" in raised.value.remedy
     with pytest.raises(UsageError, match="There is no file"):

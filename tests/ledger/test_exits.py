@@ -117,11 +117,10 @@ class Expected:
             assert (found.why, found.by) == (("", "") if good else (record.why, record.by))
             assert (found.succeeded, found.failed) == (record.succeeded, record.failed)
             assert (found.failures_in_row, found.error) == (record.failures_in_row, record.error)
-            if state is ExitState.TRIAL:
-                until = max(0.0, ((record.trial_until or 0) - self.now) / MICRO)
-            else:
-                until = None if good or record.until is None else (record.until - self.now) / MICRO
-            assert found.until == (None if until is None else pytest.approx(until, abs=UNIT / 2))
+            ends = (
+                max(self.now, record.trial_until or 0) if state is ExitState.TRIAL else None if good else record.until
+            )
+            assert found.until == (None if ends is None else pytest.approx((ends - self.now) / MICRO, abs=UNIT / 2))
             known, ends_at = self.known.get(key, (ExitState.GOOD, None))
             if known in (ExitState.BANNED, ExitState.RESTING) and ends_at is not None and ends_at <= clock + UNIT / 2:
                 known = ExitState.TRIAL if known is ExitState.BANNED else ExitState.GOOD
@@ -140,8 +139,8 @@ class Expected:
 async def follow(harness: LedgerHarness, pool: str, steps: list[tuple[object, ...]]) -> None:
     ledger = harness.ledger
     workers = [await harness.worker(lease_seconds=86_400) for _ in range(2)]
-    for worker in workers:
-        await ledger.exits.register(worker, pool, "proxies", [ExitSpec(key, f"proxy {key}") for key in KEYS])
+    for member in workers:
+        await ledger.exits.register(member, pool, "proxies", [ExitSpec(key, f"proxy {key}") for key in KEYS])
     expected = Expected(workers)
     for step in steps:
         match step:

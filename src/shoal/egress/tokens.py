@@ -168,6 +168,10 @@ class TokenIdentity:
     async def judge(self, error: Transient) -> Transient:
         return error
 
+    def release(self) -> None:
+        if self.trial:
+            self._pool.give_up_trial(self._record.key)
+
     @property
     def recently_good(self) -> bool:
         return self._pool.was_good(self.exit.key)

@@ -7,7 +7,6 @@ knows the places of circuits, not circuits: the first worker has circuit 1 to 8,
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import time
@@ -147,6 +146,7 @@ class TorPool(BasePool):
         config: EgressConfig,
         *,
         log: Log,
+        program: str = "",
         alone: bool = False,
         now: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -155,7 +155,7 @@ class TorPool(BasePool):
         # A place for circuits is never banned: after a failure it has another circuit.
         super().__init__(msgspec.structs.replace(config, ban_after=_NO_BAN), log=log, alone=alone, now=now, rng=rng)
         self.now = now
-        self.tor = _build_tor(config, self._log)
+        self.tor = _build_tor(config, program, self._log)
         self._generation = 0
         self._circuits: list[Circuit | None] = [None] * config.circuits
         self._places: dict[str, int] = {}
@@ -249,9 +249,9 @@ class TorPool(BasePool):
         self._places = {key: number for number, key in enumerate(keys)}
 
 
-def _build_tor(config: EgressConfig, log: Log) -> Tor:
+def _build_tor(config: EgressConfig, program: str, log: Log) -> Tor:
     if config.socks is not None:
         host, _, port = config.socks.rpartition(":")
         return ExternalTor(host.strip("[]"), int(port), log)
     torrc = None if config.torrc is None else Path(config.torrc).expanduser()
-    return ManagedTor(log, torrc=torrc, circuit_seconds=config.rotate_every, environment=os.environ)
+    return ManagedTor(log, program=program, torrc=torrc, circuit_seconds=config.rotate_every)

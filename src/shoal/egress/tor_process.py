@@ -25,8 +25,7 @@ import msgspec
 from shoal.errors import UsageError
 from shoal.model.log import Log
 
-PROGRAM_VARIABLE = "SHOAL_TOR"
-INSTALL_REMEDY = "Install it (apt install tor), name the program by SHOAL_TOR, or use another's tor by socks ="
+INSTALL_REMEDY = "Install it (apt install tor), name its program by SHOAL_TOR, or use somebody else's with `socks`."
 MIN_BACKOFF, MAX_BACKOFF = 1.0, 60.0
 # After so long a tor that ends is started again at once.
 STABLE_SECONDS = 60.0
@@ -114,13 +113,12 @@ class Tor:
             self._usable.clear()
 
 
-def find_tor(environment: Mapping[str, str]) -> Path:
-    """The program: SHOAL_TOR, or `tor` in the PATH. Raises UsageError."""
-    given = environment.get(PROGRAM_VARIABLE)
-    found = shutil.which(given or "tor", path=environment.get("PATH", os.defpath) + _PATH)
+def find_tor(chosen: str = "") -> Path:
+    """The program: the chosen one (the setting `tor`), or `tor` in the PATH. Raises UsageError."""
+    found = shutil.which(chosen or "tor", path=os.environ.get("PATH", os.defpath) + _PATH)
     if found is None:
-        what = f"{PROGRAM_VARIABLE} names {given}, which is no program" if given else "There is no tor on this machine"
-        raise UsageError(f"{what}.", remedy=f"{INSTALL_REMEDY}.")
+        what = f"The setting tor is {chosen}, which is no program" if chosen else "There is no tor on this machine"
+        raise UsageError(f"{what}.", remedy=INSTALL_REMEDY)
     return Path(found)
 
 
@@ -131,15 +129,17 @@ class ManagedTor(Tor):
         self,
         log: Log,
         *,
+        program: str,
         torrc: Path | None,
         circuit_seconds: float,
-        environment: Mapping[str, str],
     ) -> None:
-        """`torrc`: further options of tor. `circuit_seconds`: how long a circuit is meant to be used."""
+        """`program`: tor, if not that of the PATH. `torrc`: its further options. `circuit_seconds`: how long a circuit
+        is meant to be used.
+        """
         super().__init__(log, trouble="tor is starting")
         self._torrc = torrc
         self._circuit_seconds = circuit_seconds
-        self._environment = environment
+        self._chosen = program
         self._program = Path("tor")
         self._folder: Path | None = None
         self._lock = -1
@@ -157,7 +157,7 @@ class ManagedTor(Tor):
     async def start(self) -> None:
         if self._torrc is not None and not self._torrc.is_file():
             raise UsageError(f"There is no file {self._torrc}, which torrc names.", remedy="Correct the path.")
-        self._program = find_tor(self._environment)
+        self._program = find_tor(self._chosen)
         await asyncio.to_thread(_remove_stale_folders)
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         self._lock = _lock_folder(self._folder)
@@ -222,7 +222,7 @@ class ManagedTor(Tor):
     @property
     def _variables(self) -> dict[str, str]:
         """No secrets of ours for tor, nor for transports that it starts."""
-        return {name: self._environment[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in self._environment}
+        return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
 
     async def _verify(self) -> None:
         """Raises UsageError for options that tor refuses."""

@@ -269,8 +269,8 @@ class Attempt:
             private=True,
         )
         values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
-        tabs = _LoginTabs(self, jar)
-        providers = AttemptProviders(tabs, scraper, resources.providers, resources.threads, resources.log)
+        clients = _LoginClients(self, jar)
+        providers = AttemptProviders(clients, scraper, resources.providers, resources.threads, resources.log)
         try:
             arguments = await providers.arguments(login.signature, values)
             if login.signature.kind is FunctionKind.PLAIN:
@@ -570,8 +570,8 @@ class Attempt:
         return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
 
 
-class _LoginTabs:
-    """Opens the tab of a login, with the cookies that its session will have."""
+class _LoginClients:
+    """Opens what a login asks for: a tab has the cookies that its session will have."""
 
     def __init__(self, attempt: Attempt, jar: str) -> None:
         self._attempt = attempt
@@ -579,6 +579,9 @@ class _LoginTabs:
 
     def live_tab(self) -> AbstractAsyncContextManager[Tab]:
         return self._attempt._open_tab(self._jar)
+
+    def open_token(self) -> AbstractAsyncContextManager[Token]:
+        return self._attempt.open_token()
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:
