@@ -36,9 +36,15 @@ def shoal_program(
     robots: bool = False,
     follow: bool = False,
     client: str = "http",
+    egress: str | None = None,
 ) -> Program:
-    """`ledger`: the default file unless given. `by_host`: at most `concurrency` pages of a host at once, as a lane."""
+    """`ledger`: the default file unless given. `by_host`: at most `concurrency` pages of a host at once, as a lane.
+
+    `egress`: a pool of exits, which a file shoal.toml beside it declares.
+    """
     options = [f"concurrency={concurrency}" if by_host else "lane=None"]
+    if egress is not None:
+        options.append(f"egress={egress!r}")
     if client != "http":
         options.append(f"client={client!r}")
     if follow:

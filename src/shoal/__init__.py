@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
+    from shoal.egress.tokens import Token
     from shoal.errors import Blocked, Dropped, LoggedOut, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.article import Article
     from shoal.fetch.download import Download
@@ -62,6 +63,7 @@ __all__ = [
     "Stage",
     "Tab",
     "Throttled",
+    "Token",
     "Transient",
     "absolute_url",
     "connect",
@@ -102,6 +104,7 @@ _HOMES = {
     "Stage": "define.stage",
     "Tab": "fetch.tab",
     "Throttled": "errors",
+    "Token": "egress.tokens",
     "Transient": "errors",
     "absolute_url": "define.extraction",
     "connect": "service.client",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shoal.egress.pool import ExitPool
     from shoal.fetch.browser import BrowserFetcher
     from shoal.fetch.download import Downloads
+    from shoal.fetch.environment import EnvironmentProxies
     from shoal.fetch.http import HttpFetcher
     from shoal.fetch.page import Fetcher
     from shoal.model.log import Log
@@ -165,11 +166,16 @@ def _client_class(client: Client) -> type[HttpFetcher]:
     return HttpFetcher
 
 
-def _announce_proxies(log: Log) -> None:
-    """Log once that the environment names proxies."""
+def check_environment() -> EnvironmentProxies | None:
+    """The proxies that HTTP_PROXY and its like name. Raises UsageError for one that is not valid."""
     from shoal.fetch.environment import environment_proxies
 
-    proxies = environment_proxies(os.environ)
+    return environment_proxies(os.environ)
+
+
+def _announce_proxies(log: Log) -> None:
+    """Log once that the environment names proxies."""
+    proxies = check_environment()
     if proxies is not None:
         log.info("requests go through the proxy of the environment, unless their stage has one", **proxies.named())
 
@@ -288,7 +294,7 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         return TokenPool(config, log=log, alone=alone)
     from shoal.egress.tor import TorPool
 
-    return TorPool(config, log=log, alone=alone)
+    return TorPool(config, log=log, program=settings.tor, alone=alone)
 
 
 def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:

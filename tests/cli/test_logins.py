@@ -1,8 +1,10 @@
 """Logins of several worker processes, through the real command line."""
 
 import json
+import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 from tests.support.member_site import PASSWORD, MemberSite
 from tests.support.project import Project
@@ -48,7 +50,7 @@ def test_each_of_two_or_three_workers_logs_in_and_no_item_dies(either: Project) 
     count = 3 if either.on_postgres else 2
     either.write(SHOP.format(options=""))
     with MemberSite(delay=0.03) as site:
-        given = {"SITE": site.url, "PASSWORD": PASSWORD}
+        given: dict[str, Any] = {"SITE": site.url, "PASSWORD": PASSWORD}
         urls = either.urls(f"{site.url}/item/{n}" for n in range(300))
         either.shoal("enqueue", "shop.py", "--urls-file", urls, **given)
         workers = [either.start(*WORKER, "--set", "lease=2", **given) for _ in range(count)]
@@ -73,7 +75,7 @@ def test_each_of_two_or_three_workers_logs_in_and_no_item_dies(either: Project) 
 def test_workers_share_one_session_where_the_site_allows_one(fleet: Project) -> None:
     fleet.write(SHOP.format(options='(sessions="shared")'))
     with MemberSite(one_at_a_time=True, delay=0.02) as site:
-        given = {"SITE": site.url, "PASSWORD": PASSWORD, "SHOAL_SESSION_KEY": KEY}
+        given: dict[str, Any] = {"SITE": site.url, "PASSWORD": PASSWORD, "SHOAL_SESSION_KEY": KEY}
         urls = fleet.urls(f"{site.url}/item/{n}" for n in range(150))
         fleet.shoal("enqueue", "shop.py", "--urls-file", urls, **given)
         workers = [fleet.start(*WORKER, **given) for _ in range(3)]
@@ -96,7 +98,7 @@ def test_a_try_logs_in_and_a_missing_key_is_one_sentence(project: Project) -> No
     project.write(SHOP.format(options=""))
     project.write(SHOP.format(options='(sessions="shared")'), "shared.py")
     with MemberSite() as site:
-        given = {"SITE": site.url, "PASSWORD": PASSWORD}
+        given: dict[str, Any] = {"SITE": site.url, "PASSWORD": PASSWORD}
         tried = project.shoal("try", "shop.py", f"{site.url}/item/5", **given)
         assert '"n":"5"' in tried.stdout.replace(" ", "")
         wrong = project.shoal("try", "shop.py", f"{site.url}/item/5", **given | {"PASSWORD": "x"})
@@ -113,3 +115,27 @@ def test_a_try_logs_in_and_a_missing_key_is_one_sentence(project: Project) -> No
         refused = project.shoal("run", "shared.py", "--urls-file", project.urls([site.url]), code=2, **given)
         assert "SHOAL_SESSION_KEY, which is not set" in refused.stderr
         assert len(refused.stderr.splitlines()) <= 3
+        pool = project.shoal("pool", "shared.py", "--urls-file", "urls.txt", "--dry-run", code=2, **given)
+        assert "SHOAL_SESSION_KEY, which is not set" in pool.stdout + pool.stderr
+
+
+def test_who_waits_for_a_login_is_told_why(project: Project) -> None:
+    project.write(SHOP.format(options=""))
+    with MemberSite() as site:
+        given: dict[str, Any] = {"SITE": site.url, "PASSWORD": "wrong-by-far"}
+        urls = project.urls(f"{site.url}/item/{n}" for n in range(20))
+        run = project.start("run", "shop.py", "--urls-file", urls, "--set", "lease=1", **given)
+        run.wait_until_it_says("login failed; items wait")
+
+        def why() -> str:
+            return project.shoal("items", "why", "latest").stdout
+
+        wait_for(lambda: "the login enter() (shop.py:" in why())
+        assert "fails: the site does not accept the password" in why()
+        assert "20 items of the stage item wait" in why()
+        run.tell(signal.SIGINT)
+        assert run.wait() == 130
+        assert (project.counts().dead, project.counts().remaining) == (0, 20)
+        project.shoal("run", "shop.py", **given | {"PASSWORD": PASSWORD})
+    assert (project.counts().done, len(site.logins)) == (20, 1)
+    assert "wrong-by-far" not in written(project)

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.model.item import ItemState
 from shoal.model.run import RunState
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.project import Project
 from tests.support.site import Site, per_path
 
@@ -399,3 +400,24 @@ def test_memory_stays_flat(project: Project) -> None:
         assert f'"done":{items}' in command.stdout
         peaks += [int(line) / 1024 for line in command.stdout.splitlines() if line.isdigit()]
     assert peaks[1] - peaks[0] < 15, peaks
+
+
+def test_proxies_of_the_environment_are_used_and_logged_without_their_password(project: Project) -> None:
+    project.write(PAGES)
+    with (
+        Site() as site,
+        FaultyProxy(username="fish", password="pw-of-the-proxy", names={"shop.test": "127.0.0.1"}) as proxy,
+    ):
+        (project.folder / "urls.txt").write_text(f"http://shop.test:{site.port}/page/1\n")
+        run = ("run", "shop.py", "--urls-file", "urls.txt")
+        refused = project.shoal(*run, code=2, ALL_PROXY="gopher://fish:pw-of-the-proxy@proxy:70")
+        assert "ALL_PROXY is not the address of a proxy" in refused.stderr
+        assert not (project.folder / "ledger.db").exists(), "a refused command changes nothing"
+        done = project.shoal(*run, HTTP_PROXY=proxy.url("http"))
+        assert {visit.peer.partition(":")[0] for visit in site.visits()} == {proxy.source}
+        assert [visit.path for visit in site.visits()] == ["/robots.txt", "/page/1"]
+    said = refused.stderr + done.stderr + done.stdout
+    assert done.stderr.count(f"HTTP_PROXY=http://{proxy.source}:{proxy.port}") == 1
+    assert "pw-of-the-proxy" not in said
+    for file in project.folder.rglob("*"):
+        assert not file.is_file() or b"pw-of-the-proxy" not in file.read_bytes(), file

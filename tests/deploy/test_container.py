@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from shoal.config import load_settings
 from tests.support import MissingPartError, missing
 from tests.support.account import Account
 from tests.support.binaries import pgbouncer_program
@@ -95,6 +96,13 @@ def test_services_can_be_scaled() -> None:
         assert not {"container_name", "ports"} & set(service)
     assert services["tor"]["profiles"] == ["tor"]
     assert services["worker"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+
+
+def test_the_tor_service_is_a_pool_of_the_workers() -> None:
+    """S1.25: a stage with egress = "onion" goes out through the service."""
+    socks = load_settings({}, environ={}, folder=DEPLOY / "scrapers").egress["onion"].socks
+    assert socks == "tor:9050"
+    assert "SocksPort 0.0.0.0:9050 IsolateSOCKSAuth" in (DEPLOY / "tor" / "torrc").read_text()
 
 
 def test_no_password_is_in_the_compose_file() -> None:

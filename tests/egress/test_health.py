@@ -33,6 +33,10 @@ def usable(health: Health, key: str = "a", host: str = SHOP) -> bool:
     return health.is_usable(health.records[key], host)
 
 
+def is_urgent(health: Health) -> bool:
+    return health.is_urgent
+
+
 def fail(health: Health, times: int, key: str = "a", now: float = 0.0) -> None:
     for _ in range(times):
         health.fail(key, "refused", now)
@@ -51,16 +55,16 @@ def test_failures_in_a_row_ban_an_exit_everywhere_at_once(health: Health) -> Non
     health.succeed("a", SHOP, 0.0)
     fail(health, 2)
     assert usable(health)
-    assert not health.is_urgent
+    assert not is_urgent(health)
     fail(health, 1)
     assert not usable(health, host=SHOP)
     assert not usable(health, host=BANK)
     assert usable(health, "b")
-    assert health.is_urgent
+    assert is_urgent(health)
     [report] = health.take_reports()
     assert (report.key, report.succeeded, report.failed, report.failures_in_row) == ("a", 1, 5, 3)
     assert report.error == "refused"
-    assert not health.is_urgent
+    assert not is_urgent(health)
 
 
 def test_blocks_count_at_their_host_only_and_end_by_themselves(health: Health) -> None:
@@ -122,6 +126,26 @@ def test_a_failed_trial_bans_anew_and_one_without_result_is_repeated(health: Hea
     assert record.until == 260.0
     [report] = health.take_reports()
     assert (report.trial, report.failed) == (True, 1)
+
+
+def test_a_trial_that_told_nothing_is_repeated_soon_by_the_same_worker(health: Health) -> None:
+    fail(health, 3)
+    health.advance(60.0)
+    [record] = health.due({"a"})
+    health.start_trial(record, 180.0)
+    health.hand_out(record)
+    health.give_up("a", 61.0, trial=True)
+    health.apply(told(state("a", ExitState.TRIAL, 119.0)), 62.0)  # our own
+    assert not usable(health)
+    health.advance(90.0)
+    assert health.due({"a"}) == []
+    health.advance(91.0)
+    assert health.due({"a"}) == [record]
+    health.start_trial(record, 210.0)
+    health.hand_out(record)
+    health.succeed("a", SHOP, 92.0, trial=True)
+    health.give_up("a", 92.0, trial=True)
+    assert usable(health)
 
 
 def test_a_trial_that_another_worker_has_is_asked_for_again_later(health: Health) -> None:
@@ -261,7 +285,7 @@ class HealthMachine(RuleBasedStateMachine):
     def end_trial(self, works: bool) -> None:
         key = self.handed.pop()
         record = self.health.records[key]
-        if record.state is not ExitState.TRIAL:
+        if str(record.state) != "trial":
             return
         if works:
             self.health.succeed(key, SHOP, self.now, trial=True)

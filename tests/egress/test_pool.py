@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from shoal.config.egress import EgressConfig
-from shoal.egress.pool import ExitPool
+from shoal.egress.pool import ExitIdentity, ExitPool
 from shoal.egress.proxies import ProxyPool
 from shoal.errors import EgressUnavailable, InvalidSetting, LedgerUnavailable
 from shoal.ledger.protocols import Ledger
@@ -87,7 +87,8 @@ class MemoryExits:
     async def start_trial(self, worker: str, pool: str, key: str, seconds: float) -> bool:
         self._call()
         state, until = self.states.get(key, (ExitState.GOOD, None))
-        if state is ExitState.GOOD or until is None or until > self._clock():
+        is_own = state is ExitState.TRIAL and (worker, key) in self.trials
+        if state is ExitState.GOOD or until is None or (until > self._clock() and not is_own):
             return False
         self.trials.append((worker, key))
         self.states[key] = (ExitState.TRIAL, self._clock() + seconds)
@@ -153,6 +154,14 @@ def labels(pool: ProxyPool, times: int, host: str = SHOP, **options: Any) -> lis
     return [pool.choose(host, **options).exit.label.removeprefix("http://192.0.2.") for _ in range(times)]
 
 
+def needs_sync(pool: ExitPool) -> bool:
+    return pool.needs_sync
+
+
+def recently_good(identity: ExitIdentity) -> bool:
+    return identity.recently_good
+
+
 def fail_all(pool: ProxyPool, times: int = 2) -> None:
     for record in list(pool.health.records.values()):
         for _ in range(times):
@@ -175,7 +184,7 @@ async def test_no_exit_is_used_before_the_ledger_told_its_state(fleet: Fleet) ->
     config = EgressConfig(name="homes", kind="proxies", file=str(fleet.path))
     pool = ProxyPool(config, log=fleet.log, now=fleet.clock)
     await pool.start()
-    assert pool.needs_sync
+    assert needs_sync(pool)
     with pytest.raises(EgressUnavailable, match="homes is not ready: the ledger has not told its state yet"):
         pool.choose(SHOP)
     assert pool.wait() is not None
@@ -189,20 +198,20 @@ async def test_no_exit_is_used_before_the_ledger_told_its_state(fleet: Fleet) ->
     alone = ProxyPool(config, log=fleet.log, alone=True)
     await alone.start()
     assert alone.choose(SHOP).proxy is not None
-    assert not alone.needs_sync
+    assert not needs_sync(alone)
 
 
 async def test_a_ban_is_known_here_at_once_and_elsewhere_after_a_sync(fleet: Fleet) -> None:
     one, two = await fleet.pool("w1"), await fleet.pool("w2")
     banned = one.choose(SHOP)
     banned.record_failure("refused")
-    assert not one.needs_sync
+    assert not needs_sync(one)
     banned.record_failure("refused")
     assert banned.exit.label not in [one.choose(SHOP).exit.label for _ in range(6)]
     fleet.clock.now += 2
-    assert one.needs_sync
+    assert needs_sync(one)
     await fleet.sync(one, "w1")
-    assert not one.needs_sync
+    assert not needs_sync(one)
     assert banned.exit.key in [two.choose(SHOP).exit.key for _ in range(6)]
     await fleet.sync(two, "w2")
     assert banned.exit.key not in [two.choose(SHOP).exit.key for _ in range(6)]
@@ -236,10 +245,23 @@ async def test_one_worker_tries_an_exit_after_its_ban_with_one_request(fleet: Fl
     trial.record_success(SHOP)
     assert not one.choose(SHOP).trial
     fleet.clock.now += 2
-    assert one.needs_sync
+    assert needs_sync(one)
     await fleet.sync(one, "w1")
     await fleet.sync(two, "w2")
     assert two.choose(SHOP).trial is False
+
+
+async def test_a_trial_whose_attempt_ended_without_a_result_is_repeated(fleet: Fleet) -> None:
+    fleet.write(1)
+    pool = await fleet.pool()
+    fail_all(pool)
+    await fleet.sync(pool)
+    for _ in range(3):
+        fleet.clock.now += 61
+        assert pool.wait() is not None
+        await fleet.sync(pool)
+        pool.choose(SHOP).release()
+    assert len(fleet.ledger.exits.trials) == 3
 
 
 async def test_no_trial_is_asked_for_while_nobody_wants_an_exit(fleet: Fleet) -> None:
@@ -252,9 +274,9 @@ async def test_no_trial_is_asked_for_while_nobody_wants_an_exit(fleet: Fleet) ->
     await fleet.sync(pool)
     assert fleet.ledger.exits.trials == []
     assert pool.wait() is not None  # a worker that looks wants one
-    assert pool.needs_sync is False
+    assert not needs_sync(pool)
     fleet.clock.now += 2
-    assert pool.needs_sync
+    assert needs_sync(pool)
     await fleet.sync(pool)
     assert len(fleet.ledger.exits.trials) == 3
 
@@ -432,10 +454,10 @@ async def test_a_report_whose_answer_was_lost_counts_once(fleet: Fleet) -> None:
         await fleet.sync(pool)
     fleet.ledger.exits.loses_answer = False
     fleet.clock.now += 2
-    assert pool.needs_sync
+    assert needs_sync(pool)
     await fleet.sync(pool)
     assert len(fleet.ledger.exits.reports) == 3
-    assert not pool.needs_sync
+    assert not needs_sync(pool)
 
 
 async def test_a_worker_with_a_new_id_is_a_member_again(fleet: Fleet) -> None:
@@ -472,8 +494,25 @@ async def test_the_speed_of_an_exit_is_measured_from_its_requests(fleet: Fleet) 
     fleet.clock.now += 0.5
     identity.on_response("http://shop.example/", 200, {})
     assert pool.health.records[identity.exit.key].latency == 0.5
-    assert not identity.recently_good
+    assert not recently_good(identity)
     identity.record_success(SHOP)
-    assert identity.recently_good
+    assert recently_good(identity)
     fleet.clock.now += 61
-    assert not identity.recently_good
+    assert not recently_good(identity)
+
+
+async def test_bans_are_logged_once_and_summed_up_when_there_are_many(fleet: Fleet) -> None:
+    pool = await fleet.pool()
+    key = next(iter(pool.health.records))
+    for _ in range(2):
+        pool.health.fail(key, "refused", fleet.clock())
+    for _ in range(3):
+        await fleet.sync(pool)
+    [(event, fields)] = fleet.log.warnings
+    assert (event, fields["exit"], fields["seconds"]) == ("proxy banned", "http://192.0.2.1:80", 60)
+    fleet.write(*range(1, 21))
+    other = await fleet.pool("w2")
+    fleet.log.warnings.clear()
+    fail_all(other)
+    await fleet.sync(other, "w2")
+    assert fleet.log.warnings == [("proxies banned", {"count": 19})]

@@ -96,7 +96,12 @@ def test_a_text_gets_a_usable_exit_if_there_is_one(keys: set[str], text: str, da
 
 
 def test_looking_for_an_exit_ends_after_a_number_of_visits() -> None:
-    visited = []
-    assert Places([f"exit-{n}" for n in range(1_000)]).find("text", lambda key: bool(visited.append(key)), 50) is None
+    visited: list[str] = []
+
+    def is_usable(key: str) -> bool:
+        visited.append(key)
+        return False
+
+    assert Places([f"exit-{n}" for n in range(1_000)]).find("text", is_usable, 50) is None
     assert len(visited) == 50
     assert Places([]).find("text", lambda key: True, 50) is None

@@ -1,23 +1,31 @@
 """client="chrome": what a site sees of it, and what it does differently from the plain client."""
 
 import asyncio
+import shutil
+import signal
+import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 
 import brotli
 import pytest
 import zstandard
 
-from shoal.errors import Permanent, Transient
+from shoal.errors import Permanent, Throttled, Transient
 from shoal.fetch import impersonate
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.impersonate import ImpersonatingFetcher
 from shoal.fetch.page import Request
 from shoal.model.egress import ProxyAddress
+from tests.support import MissingPartError, missing
+from tests.support.account import Account
+from tests.support.binaries import proxy_program
 from tests.support.certificates import Certificate
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.raw_site import Seen, Site, reply
+from tests.support.server import ServerProcess, free_port
 
 TEXT = b"<p>page</p>" * 5_000
 # The cipher suites of Chrome 83 and later, without GREASE.
@@ -39,6 +47,28 @@ class Identity:
         return {}
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
+        pass
+
+
+class OpenGate:
+    """Lets everything pass."""
+
+    async def before_request(self, url: str, hop: int) -> None:
+        pass
+
+    async def before_send(self, hop: int) -> None:
+        pass
+
+    def after_send(self, hop: int) -> None:
+        pass
+
+    def request_done(self, hop: int) -> None:
+        pass
+
+    async def on_redirect(self, url: str, method: str) -> None:
+        pass
+
+    async def on_throttled(self, ended: Throttled) -> None:
         pass
 
 
@@ -244,3 +274,80 @@ async def test_the_proxies_of_the_environment_are_not_read_by_libcurl(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     site.answers["/"] = reply("ok")
     assert (await fetcher.fetch(Request(url=site.url("/")))).text == "ok"
+
+
+NGINX = """\
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 100; }}
+http {{
+  access_log off;
+  {temporary}
+  server {{
+    listen 127.0.0.1:{port} ssl http2;
+    ssl_certificate {folder}/certificate.pem;
+    ssl_certificate_key {folder}/key.pem;
+    location / {{ return 200 "$server_protocol $connection"; }}
+  }}
+}}
+"""
+
+
+@pytest.fixture
+def http2_site(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an nginx that answers with the protocol and the number of the connection."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
+    account, port = Account.unprivileged(), free_port()
+    try:
+        program = proxy_program("nginx")
+    except MissingPartError as error:
+        missing(str(error))
+    folder = account.scratch_folder("shoal-nginx-")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = " ".join(f"{kind}_temp_path {folder / kind};" for kind in kinds)
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, temporary=temporary))
+    for file in (certificate.path, certificate.key):
+        shutil.copy(file, folder)
+        account.give(folder / file.name)
+    process = ServerProcess(
+        [str(program), "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", "stderr"],
+        account=account,
+        folder=folder,
+        farewell=signal.SIGTERM,
+    )
+
+    def is_listening() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    process.wait_until(is_listening)
+    yield f"https://localhost:{port}/"
+    process.stop(signal.SIGTERM)
+    shutil.rmtree(folder)
+
+
+class SendingGate(OpenGate):
+    """Counts the connections of the proxy at the time when a request may be sent."""
+
+    def __init__(self, proxy: FaultyProxy) -> None:
+        self._proxy = proxy
+        self.connections: list[int] = []
+
+    async def before_send(self, hop: int) -> None:
+        self.connections.append(len(self._proxy.visits))
+
+
+async def test_http2_is_spoken_on_one_connection_that_is_open_when_the_gate_is_asked(
+    http2_site: str, fetcher: HttpFetcher
+) -> None:
+    requests = [Request(url=f"{http2_site}{number}") for number in range(8)]
+    pages = await asyncio.gather(*(fetcher.fetch(request) for request in requests))
+    assert len({page.text for page in pages}) == 1
+    assert pages[0].text.startswith("HTTP/2.0 ")
+    with FaultyProxy(names={"localhost": "127.0.0.1"}) as proxy:
+        gate = SendingGate(proxy)
+        for key in ("a", "a", "b"):
+            identity = Identity(key, proxy.address("socks5"))
+            await fetcher.fetch(requests[0], gate=gate, identity=identity)
+        assert gate.connections == [1, 1, 2], "the tunnel was not open when the start was asked for"

@@ -19,6 +19,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.ledger.schema import load_scripts
 from shoal.ledger.sqlite.ledger import named_queries as sqlite_queries
 from shoal.ledger.sqlite.ledger import open_sqlite
+from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunSpec, StageSpec
@@ -156,6 +157,27 @@ async def test_the_views_show_the_state_of_a_run(ledger: Ledger, place: Path | s
     (depth,) = seen["queue_depth"]
     assert (depth["run_id"], depth["stage"], depth["ready"]) == (run.id, "page", 2)
     assert third.url == urls[2]
+
+
+async def test_a_person_sees_the_health_of_exits(ledger: Ledger, place: Path | str) -> None:
+    await ledger.schema.migrate()
+    await ledger.workers.register(WorkerSpec(id="w", node="n", pid=1))
+    await ledger.exits.register("w", "homes", "proxies", [ExitSpec(key, f"proxy {key}") for key in "abcd"])
+    blocked = (HostReport(host="shop.example", blocked=5, blocks_in_row=5),)
+    reports = [ExitReport(key="a", failed=9, failures_in_row=9, error="reset"), ExitReport(key="b", hosts=blocked)]
+    await ledger.exits.report("w", "homes", reports, HealthRules(ban_after=9))
+    await ledger.exits.ban("homes", "c", 0.0, "it lies", by="ann")
+    seen = await rows(place, f"select * from {table(place, 'egress_health')} order by key")
+    assert [(row["pool"], row["exit"], row["state"], row["blocked_at_hosts"]) for row in seen] == [
+        ("homes", "proxy a", "banned", 0),
+        ("homes", "proxy b", "good", 1),
+        ("homes", "proxy c", "trial", 0),
+        ("homes", "proxy d", "good", 0),
+    ]
+    assert (seen[0]["why"], seen[0]["error"]) == ("9 failures in a row: reset", "reset")
+    assert str(seen[0]["until"]) > str(seen[0]["last_used"])
+    assert {row["kind"] for row in seen} == {"proxies"}
+    assert all(row["listed"] for row in seen)
 
 
 async def test_the_views_distinguish_runs_and_stages(ledger: Ledger, place: Path | str) -> None:  # S0.16-S0.19

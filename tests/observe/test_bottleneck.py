@@ -1,5 +1,6 @@
 """The bottleneck of a run, formatting, and normalized failure messages."""
 
+import msgspec
 import pytest
 
 from shoal.model.views import Counts, FailedItem, WaitReason
@@ -70,6 +71,17 @@ def gate(code: str, items: int | None = None) -> WaitReason:
             "lane_delay",
         ),
         (Counts(delayed=8, ready=2), [gate("delayed_retry", 8)], "retries", 0.8, "delayed_retry"),
+        (
+            Counts(ready=3, waiting=6, leased=1),
+            [WaitReason(code="egress", text="About egress.", items=9, pool="homes"), gate("waiting", 6)],
+            "egress homes",
+            0.9,
+            "egress",
+        ),
+        (Counts(ready=1, delayed=9), [gate("egress", 1), gate("delayed_egress", 9)], "a login", 1.0, "egress"),
+        (Counts(ready=1, delayed=9), [gate("ready", 1), gate("delayed_egress", 9)], "egress", 0.9, "delayed_egress"),
+        (Counts(ready=9, waiting=1), [gate("egress", 2), gate("ready", 7)], "free workers", 0.7, "ready"),
+        (Counts(ready=1, waiting=9), [gate("egress", 2), gate("lane_limit", 8)], "host limit", 0.8, "lane_limit"),
         (Counts(delayed=8), [gate("delayed_throttled", 8)], "rate limit of the site", 1.0, "delayed_throttled"),
     ],
 )
@@ -81,6 +93,14 @@ def test_bottleneck(
     assert found.share == pytest.approx(share)
     if about is not None:
         assert found.text == f"About {about}."
+
+
+def test_the_bottleneck_says_when_egress_may_go_on() -> None:
+    why = WaitReason(code="egress", text="2 items wait.", items=2, pool="homes", since=NOON)
+    found = find_bottleneck(Counts(ready=2), [why])
+    assert (found.cause, found.text) == ("egress homes", "2 items wait. It has waited since 2026-01-31 12:00:00Z.")
+    found = find_bottleneck(Counts(ready=2), [msgspec.structs.replace(why, until=NOON)])
+    assert found.text == "2 items wait. It may go on at 2026-01-31 12:00:00Z."
 
 
 @pytest.mark.parametrize("gates", [[gate("no_worker")], [gate("run_paused")], [gate("ledger_full")]])

@@ -14,13 +14,31 @@ from aiohttp import web
 PASSWORD = "open-sesame-7"
 
 
+# An application that keeps its token in the storage of the browser.
+APP_LOGIN = """<input id="password"><button>Enter</button><script>
+document.querySelector("button").onclick = async () => {
+    const password = document.querySelector("#password").value;
+    const answer = await fetch("/token", {method: "POST", body: new URLSearchParams({password})});
+    localStorage.setItem("token", (await answer.json()).token);
+    document.body.append(Object.assign(document.createElement("p"), {id: "in"}));
+};
+</script>"""
+APP_PAGE = """<main></main><script>
+const item = location.pathname.replace("/app/", "/item/");
+fetch(item, {headers: {Authorization: `Bearer ${localStorage.getItem("token")}`}}).then(async answer => {
+    document.querySelector("main").innerHTML = answer.ok ? await answer.text() : "<b>logged out</b>";
+});
+</script>"""
+
+
 class MemberVisit(msgspec.Struct):
-    """One request. `session`: the cookie or token that came with it."""
+    """One request. `session`: the cookie or token that came with it; `exit`: its header X-Exit."""
 
     method: str
     path: str
     status: int
     session: str
+    exit: str
     at: float
 
 
@@ -29,10 +47,11 @@ class MemberSite:
 
     GET and POST /login (a form with a token of its own) begin a session by a cookie, POST /token by a bearer token.
     /item/N and /file/N need one, else they answer 401 and remove the cookie; /soft/N answers 200 with a login form.
-    /renew sets a further cookie.
+    /renew sets a further cookie. /app/login and /app/N are an application in JavaScript that uses /token and /item/N.
 
     `one_at_a_time`: a new session ends the older ones. `refuses`: paths that no session helps for. `login_status`: what
-    /login answers instead. `delay`: seconds that an item takes. `ends_after`: so many items end all sessions, once.
+    /login answers instead. `blocks`: exits that may not log in. `delay`: seconds that an item takes. `ends_after`: so
+    many items end all sessions, once.
     """
 
     def __init__(self, *, one_at_a_time: bool = False, delay: float = 0.0, robots: str | None = None) -> None:
@@ -42,6 +61,7 @@ class MemberSite:
         self.password = PASSWORD
         self.refuses: set[str] = set()
         self.refuses_all = False
+        self.blocks: set[str] = set()
         self.login_status = 200
         self.ends_after: int | None = None
         self.log: list[MemberVisit] = []
@@ -90,7 +110,8 @@ class MemberSite:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         session = request.cookies.get("session", "") or bearer
         response = await self._respond(request, session)
-        self.log.append(MemberVisit(request.method, request.path, response.status, session, began))
+        exit_ = request.headers.get("X-Exit", "")
+        self.log.append(MemberVisit(request.method, request.path, response.status, session, exit_, began))
         return response
 
     async def _respond(self, request: web.Request, session: str) -> web.Response:
@@ -103,6 +124,10 @@ class MemberSite:
             renewed = _html("renewed")
             renewed.set_cookie("visits", "renewed")
             return renewed
+        if path == "/app/login":
+            return _html(APP_LOGIN)
+        if path.startswith("/app/"):
+            return _html(APP_PAGE)
         known = session in self._sessions and path not in self.refuses and not self.refuses_all
         if self.delay:
             await asyncio.sleep(self.delay)
@@ -118,8 +143,10 @@ class MemberSite:
         return _html(f"<h1>{path.rpartition('/')[2]}</h1>")
 
     async def _log_in(self, request: web.Request) -> web.Response:
+        if request.headers.get("X-Exit") in self.blocks:
+            return web.Response(status=403)
         if self.login_status != 200:
-            return web.Response(status=self.login_status, headers={"Retry-After": "1"})
+            return web.Response(status=self.login_status, headers={"Retry-After": "0.2"})
         if request.method == "GET":
             self._forms.add(form := f"form-{len(self._forms)}")
             return _html(

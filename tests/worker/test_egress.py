@@ -19,7 +19,7 @@ from aiohttp import web
 from shoal import Blocked, Http, Item, Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
-from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting
+from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient
 from shoal.fetch.page import Page as FetchedPage
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind, ProxyAddress
@@ -48,6 +48,9 @@ class ScriptedIdentity:
     def recently_good(self) -> bool:
         return self._pool.recently_good
 
+    async def judge(self, error: Transient) -> Transient:
+        return error
+
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         if self.exit.key in self._pool.failing:
             raise ExitFailed(f"exit {self.exit.key} refused the connection")
@@ -58,6 +61,9 @@ class ScriptedIdentity:
 
     def should_repeat(self, page: FetchedPage) -> bool:
         return False
+
+    def release(self) -> None:
+        self._pool.events.append((self.exit.key, "released", ""))
 
     def record_success(self, host: str) -> None:
         self._pool.events.append((self.exit.key, "success", host))
@@ -292,7 +298,7 @@ async def test_the_site_s_own_failures_count_against_nobody(setup: Setup, site: 
     site.answer = lambda _exit, path: 404 if path == "/1" else 500
     scraper.start(*(scraper.stages["product"].item(site.url(f"/{n}")) for n in (1, 2)))
     assert (await setup.run(scraper)).dead == 2
-    assert {kind for _, kind, _ in setup.pool.events} == {"response", "success"}
+    assert {kind for _, kind, _ in setup.pool.events} == {"response", "success", "released"}
     assert len(site.exits("/1")) == 1
 
 

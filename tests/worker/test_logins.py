@@ -12,16 +12,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from shoal import Download, Http, Item, Log, LoggedOut, Page, Permanent, Scraper, secret
+from shoal import Download, Http, Item, Log, LoggedOut, Page, Permanent, Scraper, Tab, secret
 from shoal.config import Settings
 from shoal.errors import LoginBroken, SecretMissing, UsageError
+from shoal.fetch.chromium import find_chromium
 from shoal.fetch.session import SessionState
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ClaimedItem, ItemState, NewItem, prepare
@@ -30,9 +30,12 @@ from shoal.model.worker import Scope
 from shoal.testing import RecordedLog
 from shoal.wiring import build_attempts, build_fetcher, build_worker, ledger_context
 from shoal.worker import logins as logins_module
-from shoal.worker.session_store import SessionCipher, SessionFiles, file_name
+from shoal.worker import session_store
+from shoal.worker.session_store import SessionCipher, SessionFiles, SharedSessions, file_name
 from shoal.worker.state import WorkerOptions, WorkSummary
+from tests.support import missing
 from tests.support.member_site import PASSWORD, MemberSite
+from tests.worker.test_egress import ScriptedPool
 
 KEY = "q83vEjRWeJASNFZ4kBI0VniQEjRWeJASNFZ4kBI0Vng="
 OTHER_KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -357,7 +360,7 @@ async def test_a_wrong_password_kills_nothing_and_is_not_sent_often(
     assert 2 <= len(sent) <= 6
 
 
-@pytest.mark.parametrize("status", [503, 500, 403, 429])
+@pytest.mark.parametrize("status", [503, 403, 429])
 async def test_a_login_that_the_site_cannot_serve_is_repeated(
     members: Members, site: MemberSite, quick_backoff: None, status: int
 ) -> None:
@@ -392,12 +395,13 @@ async def test_a_login_that_takes_too_long_is_ended(members: Members, site: Memb
 async def test_the_time_of_a_login_is_not_the_item_s(members: Members, site: MemberSite) -> None:
     @members.scraper.login
     async def enter(http: Http, account: Account) -> None:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.0)
         await members.log_in(http, account)
 
-    members.with_stage(retries=0, timeout=0.5)
+    members.with_stage(retries=5, backoff_cap=0.1, timeout=0.7)  # retries are for a busy machine
     await members.fill(8)
     assert (await members.work()).done == 8
+    assert len(site.logins) == 1
 
 
 async def test_code_that_is_wrong_stops_the_worker_and_kills_nothing(members: Members, site: MemberSite) -> None:
@@ -448,9 +452,9 @@ async def test_a_login_keeps_the_pace_of_the_host(members: Members, site: Member
     summary = await members.work()
     assert (summary.done, summary.retried, len(site.logins)) == (5, 0, 2)
     starts = [visit.at for visit in site.log]
-    gaps = [after - before for before, after in pairwise(starts)]
     assert len(starts) >= 10  # two logins of two requests, five items, and what found the session ended
-    assert min(gaps) > 0.1
+    # Without the time of the logins it would be a third less; the site may have seen the first one late.
+    assert starts[-1] - starts[0] > (len(starts) - 1) * 0.15 - 0.3
 
 
 async def test_a_login_obeys_robots_txt(members: Members, site: MemberSite, quick_backoff: None) -> None:
@@ -478,6 +482,62 @@ async def test_pages_of_a_login_are_not_kept_in_the_page_store(
     kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert len(kept) == 2
     assert not any(b"/login" in path.read_bytes() for path in kept)
+
+
+# Identities
+
+
+@pytest.fixture
+def pool(members: Members, monkeypatch: pytest.MonkeyPatch) -> ScriptedPool:
+    """Three exits in turn."""
+    pool = ScriptedPool("homes", "abc")
+    monkeypatch.setattr("shoal.wiring.build_pool", lambda *_args, **_kwargs: pool)
+    return pool
+
+
+async def test_each_exit_has_a_session_of_its_own(members: Members, site: MemberSite, pool: ScriptedPool) -> None:
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    site.ends_after = 12
+    await members.fill(24)
+    summary = await members.work(concurrency=3)
+    assert (summary.done, summary.dead) == (24, 0)
+    assert 3 < len(site.logins) <= 6
+    sessions: dict[str, set[str]] = {}
+    for visit in site.log:
+        assert visit.exit in "abc", "a login goes out as its identity"
+        if visit.path.startswith("/item/"):
+            sessions.setdefault(visit.session, set()).add(visit.exit)
+    assert len(sessions) == len(site.logins)
+    assert all(len(exits) == 1 for exits in sessions.values())
+    assert len(kept_sessions(members)) == 3
+
+
+async def test_an_exit_that_cannot_log_in_is_left_to_others(
+    members: Members, site: MemberSite, pool: ScriptedPool
+) -> None:
+    site.blocks = {"b"}
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    await members.fill(24)
+    summary = await members.work(concurrency=3)
+    assert (summary.done, summary.dead) == (24, 0)
+    assert {visit.exit for visit in site.log if visit.path.startswith("/item/")} == {"a", "c"}
+    assert len([visit for visit in site.log if visit.exit == "b"]) == 1, "it is not asked for each item"
+
+
+async def test_a_wrong_password_is_not_sent_from_every_exit(
+    members: Members, site: MemberSite, pool: ScriptedPool
+) -> None:
+    site.password = "changed-since"
+    members.with_login()
+    members.with_stage(egress="homes", retries=0)
+    await members.fill(10)
+    async with members.working(lease=1.0):
+        await members.until_logged("login failed; items wait")
+        await asyncio.sleep(0.5)
+    assert len([visit for visit in site.log if visit.method == "POST"]) == 1
+    assert {item.tries for item in await members.items()} == {0}
 
 
 # Where sessions are kept
@@ -524,6 +584,54 @@ async def test_a_kept_session_that_cannot_be_used_is_replaced(members: Members, 
     assert site.logins[1] in file.read_text()
 
 
+@pytest.mark.parametrize("what", ["password", "secret", "code"])
+async def test_a_session_of_another_account_is_not_continued(
+    members: Members, site: MemberSite, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def declare(*, changed: bool) -> None:
+        members.scraper = members.new_scraper()
+        site.password = "another-one" if changed else PASSWORD
+        monkeypatch.setenv("MEMBERS_PASSWORD", site.password)
+        if what == "password":
+            members.scraper.configure(settings={"password": site.password}, stages={})
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await members.log_in(http, account)
+        elif what == "secret":
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await http.submit(
+                    (await http.get(f"{site.url}/login")).form(), {"password": secret("MEMBERS_PASSWORD")}
+                )
+        elif changed:
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await members.log_in(http, Account(site.password))
+        else:
+
+            @members.scraper.login
+            async def enter(http: Http, account: Account) -> None:
+                await members.log_in(http, Account())
+
+        members.with_stage()
+
+    declare(changed=False)
+    await members.fill(6)
+    await members.work(limit=2)
+    declare(changed=False)
+    await members.work(limit=2)
+    assert len(site.logins) == 1
+    declare(changed=True)
+    await members.work()
+    assert len(site.logins) == 2
+    content = kept_sessions(members)[0].read_text()
+    assert PASSWORD not in content
+    assert "another-one" not in content
+
+
 async def test_cookies_that_changed_since_the_login_are_kept_when_the_worker_leaves(
     members: Members, site: MemberSite
 ) -> None:
@@ -539,12 +647,12 @@ async def test_cookies_that_changed_since_the_login_are_kept_when_the_worker_lea
 
 
 async def test_workers_that_run_at_once_have_sessions_of_their_own(members: Members, site: MemberSite) -> None:
-    site.delay = 0.02
+    site.delay = 0.05
     members.with_login()
     members.with_stage()
-    await members.fill(40)
+    await members.fill(60)
     done = await asyncio.gather(*(members.work(concurrency=2, batch_size=2) for _ in range(3)))
-    assert sum(summary.done for summary in done) == 40
+    assert sum(summary.done for summary in done) == 60
     assert len(site.logins) == len(kept_sessions(members)) == 3
     assert [file.parent.name for file in kept_sessions(members)] == ["1", "2", "3"]
     assert {visit.session for visit in site.log if visit.path.startswith("/item/")} == set(site.logins)
@@ -640,6 +748,37 @@ async def test_one_wrong_password_holds_all_workers_back(
     assert len(site.logins) == 1
 
 
+async def test_a_worker_that_leaves_holds_nobody_back(members: Members, site: MemberSite, key: None) -> None:
+    """Its login failed, so it is an hour until it would try again; whoever comes with the right password may."""
+    site.password = "changed-since"
+    members.with_login(sessions="shared")
+    members.with_stage(retries=0)
+    await members.fill(4)
+    async with members.working():
+        await members.until_logged("login failed; items wait")
+    site.password = PASSWORD
+    assert (await members.work()).done == 4
+
+
+async def test_a_worker_that_died_in_its_login_holds_nobody_back_for_long(
+    members: Members, site: MemberSite, key: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_store, "LOCK_SECONDS", 0.6)
+    dead = SharedSessions(members.ledger, "members", SessionCipher(KEY))
+    assert await dead.acquire("enter direct")
+
+    @members.scraper.login(sessions="shared")
+    async def enter(http: Http, account: Account) -> None:
+        await asyncio.sleep(1.0)  # its own lock is renewed meanwhile
+        assert not await dead.acquire("enter direct")
+        await members.log_in(http, account)
+
+    members.with_stage(retries=0)
+    await members.fill(4)
+    assert (await members.work()).done == 4
+    assert await dead.acquire("enter direct")
+
+
 async def test_another_key_is_told_and_changes_nothing(
     members: Members, site: MemberSite, key: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -694,6 +833,61 @@ def test_a_session_of_another_identity_is_not_decrypted() -> None:
             cipher.decrypt(damaged, "members enter direct")
     with pytest.raises(LoginBroken):
         cipher.decrypt(content, "members enter other")
+
+
+# In a browser
+
+
+@pytest.fixture
+def browser(members: Members) -> None:
+    pytest.importorskip("playwright")
+    if find_chromium("", "") is None:
+        missing("there is no Chromium: run `make parts` as root")
+    members.settings = msgspec.structs.replace(members.settings, browser_sandbox=False)
+
+
+@pytest.mark.slow
+async def test_the_storage_of_a_browser_belongs_to_the_session(
+    members: Members, site: MemberSite, browser: None
+) -> None:
+    @members.scraper.login
+    async def enter(tab: Tab, account: Account) -> None:
+        await tab.goto(f"{site.url}/app/login")
+        await tab.fill("#password", account.password)
+        await tab.click("button")
+        await tab.wait_for_selector("#in", state="attached")
+
+    @members.scraper.stage(lane=None, retries=0, client="browser", wait_for="main *")
+    async def item(page: Page) -> dict[str, str | None]:
+        if page.css("b"):
+            raise LoggedOut("the application is logged out")
+        return {"n": page.css("h1::text").get()}
+
+    await members.fill(4, "/app/")
+    assert (await members.work(limit=2, concurrency=1)).done == 2
+    assert site.logins[0] in kept_sessions(members)[0].read_text()
+    site.ends_after = 3
+    assert (await members.work(concurrency=1)).done == 2
+    first, second = site.logins
+    seen = [visit.session for visit in site.log if visit.path.startswith("/item/")]
+    assert seen == [first, first, first, first, second], "the storage was kept, until the site ended the session"
+
+
+@pytest.mark.slow
+async def test_plain_requests_have_the_cookies_of_a_login_in_a_browser(
+    members: Members, site: MemberSite, browser: None
+) -> None:
+    @members.scraper.login
+    async def enter(tab: Tab, account: Account) -> None:
+        await tab.goto(f"{site.url}/login")
+        await tab.fill("[name=password]", account.password)
+        async with tab.expect_navigation():
+            await tab.evaluate("document.forms[0].submit()")
+
+    members.with_stage(retries=0)
+    await members.fill(4)
+    assert (await members.work()).done == 4
+    assert (len(site.logins), site.statuses()) == (1, {200: 4})
 
 
 # Without a ledger

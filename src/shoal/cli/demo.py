@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 from pathlib import Path
@@ -33,6 +34,8 @@ def demo(session: Session) -> None:
     It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or SHOAL_LEDGER names one.
     """
     settings = _demo_settings(session.settings)
+    for name in [name for name in os.environ if name.upper().endswith("_PROXY")]:
+        del os.environ[name]  # the shop is on this machine
     code = session.wait(_demo(session, settings), fast=True)
     _print_next(session, settings)
     if code:

@@ -46,7 +46,7 @@ def ls_proxies(session: Session, pool: PoolName = None, state: StateName = None)
 @proxies.command("show")
 @with_options
 def show_proxy(session: Session, exit_: ExitName) -> None:
-    """Show everything about one proxy or circuit, with the hosts that it visited."""
+    """Show everything about one proxy or circuit, with the hosts that blocked it."""
     _show(session, exit_, WAYS)
 
 

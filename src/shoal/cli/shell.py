@@ -21,12 +21,12 @@ from shoal.cli.scrapers import load
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
 from shoal.errors import AttemptEnded, Skipped, Throttled
-from shoal.fetch.page import Page, Request
+from shoal.fetch.page import Fetcher, Page, Request
 from shoal.fetch.robots import Robots
 from shoal.model.redaction import redacted
 from shoal.model.url_key import url_host
 from shoal.service.blocking import LoopThread
-from shoal.wiring import build_fetcher
+from shoal.wiring import build_browser, build_fetcher
 
 JAR = "shell"
 HELP = """\
@@ -39,13 +39,18 @@ Leave with Ctrl-D."""
 
 
 class Visitor:
-    """Fetches pages for code that is not asynchronous, as a scraper would. Use it as a context."""
+    """Fetches pages for code that is not asynchronous, as a scraper would. Use it as a context.
 
-    def __init__(self, settings: Settings, scraper: Scraper | None) -> None:
+    `browser`: pages are rendered by a browser.
+    """
+
+    def __init__(self, settings: Settings, scraper: Scraper | None, *, browser: bool = False) -> None:
         self.scraper = scraper
-        self._fetcher = build_fetcher(settings)
+        http = build_fetcher(settings)
+        self._fetcher: Fetcher = build_browser(settings, http) if browser else http
+        self._opened = (self._fetcher, http) if browser else (http,)
         obeys = settings.robots if scraper is None or scraper.robots is None else scraper.robots
-        self._gate = _RobotsGate(Robots(self._fetcher, settings.agent)) if obeys else None
+        self._gate = _RobotsGate(Robots(http, settings.agent)) if obeys else None
         self._headers = scraper.headers if scraper is not None else {}
 
     def __enter__(self) -> Self:
@@ -55,7 +60,8 @@ class Visitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.run(self._fetcher.close())
+        for fetcher in self._opened:
+            self._loop.run(fetcher.close())
         self._loop.close()
 
     def fetch(self, url: str) -> Page:
@@ -177,6 +183,7 @@ def shell(
         str | None,
         typer.Argument(metavar="[SCRAPER]", help="Ask as this scraper does: its headers, cookies, settings."),
     ] = None,
+    browser: Annotated[bool, typer.Option("--browser", help="Render pages in a browser, with their scripts.")] = False,
 ) -> None:
     """Fetch a page and open a Python prompt on it. Lines from a pipe work too; one that fails: exit 1.
 
@@ -188,7 +195,7 @@ def shell(
     settings: Settings = session.settings
     if target is not None:
         scraper, settings = load(session, target)
-    with Visitor(settings, scraper) as visitor:
+    with Visitor(settings, scraper, browser=browser) as visitor:
         try:
             page = visitor.fetch(url)
         except AttemptEnded as ended:

@@ -27,6 +27,8 @@ _KINDS_OF: dict[str, tuple[str, ...]] = {
     "refresh": _PROXIES,
     "env": (*_PROXIES, *_TOKENS),
     "share": (*_PROXIES, *_TOKENS),
+    "block_after": (*_PROXIES, *_TOR),
+    "block_for": (*_PROXIES, *_TOR),
     "choose": (*_PROXIES, *_TOKENS, *_TOR),
     "ban_for": (*_PROXIES, *_TOKENS),
     "header": _TOKENS,
@@ -41,6 +43,7 @@ _KINDS_OF: dict[str, tuple[str, ...]] = {
 }
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|min|h|d)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_HOST = re.compile(r"(https?://)?(\*\.)?[\w.-]+(:[0-9]{1,5})?|(https?://)?\[[0-9a-f:]+\](:[0-9]{1,5})?", re.ASCII)
 _BUDGET = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})?\s*(s|sec|m|min|minute|h|hour|d|day)", re.ASCII)
 _BUDGET_UNITS = {
     **dict.fromkeys(("s", "sec"), 1),
@@ -95,10 +98,19 @@ def _read_names(name: str, given: RawValue) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def _read_hosts(name: str, given: RawValue) -> tuple[str, ...]:
+    value = [given.value] if isinstance(given.value, str) else given.value
+    texts = value if isinstance(value, list) else []
+    if not texts or not all(isinstance(text, str) and _HOST.fullmatch(text.strip().lower()) for text in texts):
+        raise given.invalid(name, HOSTS.accepted)
+    return tuple(dict.fromkeys(text.strip().lower() for text in texts))
+
+
 DURATION = CustomType(_read_duration, 'a time such as "90s", "60m" or "2h", or a number of seconds')
 BUDGET = CustomType(_read_budget, 'calls per time, such as "5000/h" or "30/min"')
 BUDGETS = CustomType(_read_budgets, 'budgets by kind of call, such as { search = "30/min" }')
 ENV_NAMES = CustomType(_read_names, 'a name or a list of names, such as ["GITHUB_TOKEN", "GITHUB_TOKEN_*"]')
+HOSTS = CustomType(_read_hosts, 'a host or a list of hosts, such as "api.github.com", "*.example.com" or "api:8080"')
 Text = Annotated[str, Meta(min_length=1, max_length=2_000, pattern=rf"\A{PLAIN_TEXT}+\Z", description="a text")]
 HeaderText = Annotated[
     str,
@@ -138,7 +150,7 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_after: Annotated[int, Meta(ge=1, le=100_000)] = 3
     block_for: Duration = 600.0
     header: HeaderText = "Authorization: Bearer {token}"
-    hosts: Annotated[tuple[str, ...], ENV_NAMES] = ()
+    hosts: Annotated[tuple[str, ...], HOSTS] = ()
     budget: Annotated[BudgetPolicy, BUDGET] | None = None
     budgets: Annotated[dict[str, BudgetPolicy], BUDGETS] = {}
     socks: SocksText | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -62,8 +63,21 @@ class Login:
         return function_location(self.function)
 
     @functools.cached_property
+    def source(self) -> str:
+        """Its code; empty where there is none to read."""
+        try:
+            return inspect.getsource(self.function)
+        except (OSError, TypeError):
+            return ""
+
+    @functools.cached_property
     def signature(self) -> Signature:
         return self._providers.login_signature(self.function)
+
+    @property
+    def uses_browser(self) -> bool:
+        """Whether it asks for a Tab."""
+        return any(provider.name == "Tab" for _, provider in self.signature.parameters)
 
     def is_for(self, stage: str) -> bool:
         return self.stages is None or stage in self.stages

@@ -76,6 +76,7 @@ BUILT_IN_PROVIDERS = (
     Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "client", attrgetter("http")),
     Provider("shoal.fetch.tab.Tab", "Tab", "client", open=lambda attempt: attempt.live_tab()),
+    Provider("shoal.egress.tokens.Token", "Token", "client", open=lambda attempt: attempt.open_token()),
     Provider(Item, "Item", "attempt", attrgetter("item")),
     Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),

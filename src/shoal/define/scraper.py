@@ -369,6 +369,11 @@ class Scraper:
             self._secrets = tuple(dict.fromkeys((*secret_texts(given, fields), *long)))
         return self._secrets
 
+    @property
+    def settings_text(self) -> str:
+        """The author's settings with their secrets, to compare them; never to be shown."""
+        return repr(sorted(_settings_values(self.settings).items()))
+
     def check(self) -> Scraper:
         """Raises InvalidScraper for a declaration that cannot work, before anything starts."""
         if not self.stages:

@@ -15,10 +15,20 @@ from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
 from shoal.egress.health import Health, LocalExit
 from shoal.egress.sharing import part_of
-from shoal.errors import EgressUnavailable, LedgerError
+from shoal.errors import EgressUnavailable, LedgerError, Transient
 from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
-from shoal.model.egress import EgressWait, Exit, ExitReport, ExitSpec, ExitState, PoolKind, ProxyAddress
+from shoal.model.egress import (
+    EgressWait,
+    Exit,
+    ExitHealth,
+    ExitReport,
+    ExitSpec,
+    ExitState,
+    PoolChanges,
+    PoolKind,
+    ProxyAddress,
+)
 from shoal.model.log import Log
 
 # A worker has so long for the one request after a ban; then another one may try.
@@ -36,6 +46,7 @@ _TRIAL_WAIT = 5.0
 _MIN_WAIT = 2.0
 # Above so many pairs of exits and workers, a thread finds out who has what.
 _MANY_PAIRS = 50_000
+_MANY_BANS = 5
 _STATE_WORDS = {ExitState.BANNED: "banned", ExitState.RESTING: "resting", ExitState.TRIAL: "being tried"}
 
 
@@ -57,10 +68,16 @@ class ExitIdentity(Identity, Protocol):
     def record_failure(self, why: str) -> None:
         """The way failed before the site was reached. Counts everywhere."""
 
+    def release(self) -> None:
+        """The attempt has ended, whatever the end; a trial that told nothing is repeated soon. Called once."""
+
     def should_repeat(self, page: Page) -> bool:
         """Whether this answer is only about what the request went out as, such as a spent token, and another one can
         be used at once: the request is then sent again. Bounded by the identity.
         """
+
+    async def judge(self, error: Transient) -> Transient:
+        """What ended an attempt, as an ExitFailed if the pool finds out that the way was the reason."""
 
     @property
     def recently_good(self) -> bool:
@@ -104,7 +121,7 @@ class ExitPool(Protocol):
 class UsedExit:
     """An exit in use by one attempt, which adds nothing to its requests. It measures how fast sites answer."""
 
-    __slots__ = ("_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
+    __slots__ = ("_has_result", "_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
 
     def __init__(self, exit_: Exit, *, trial: bool, health: Health, now: Callable[[], float]) -> None:
         self.exit = exit_
@@ -114,6 +131,7 @@ class UsedExit:
         self._health = health
         self._now = now
         self._sent_at: float | None = None
+        self._has_result = False
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         self._sent_at = self._now()
@@ -125,16 +143,26 @@ class UsedExit:
             self._sent_at = None
 
     def record_success(self, host: str) -> None:
+        self._has_result = True
         self._health.succeed(self.exit.key, host, self._now(), trial=self.trial)
 
     def record_block(self, host: str, why: str) -> None:
+        self._has_result = True
         self._health.block(self.exit.key, host, why, self._now(), trial=self.trial)
 
     def record_failure(self, why: str) -> None:
+        self._has_result = True
         self._health.fail(self.exit.key, why, self._now(), trial=self.trial)
+
+    def release(self) -> None:
+        if not self._has_result:
+            self._health.give_up(self.exit.key, self._now(), trial=self.trial)
 
     def should_repeat(self, page: Page) -> bool:
         return False
+
+    async def judge(self, error: Transient) -> Transient:
+        return error
 
     @property
     def recently_good(self) -> bool:
@@ -186,6 +214,7 @@ class BasePool:
         self._wait_known: tuple[int, EgressWait | None, float | None] = (-1, None, None)
         self._waits_since: float | None = None
         self._usable: LocalExit | None = None
+        self._banned: set[str] = set()
 
     # For the kinds of pools.
 
@@ -279,11 +308,16 @@ class BasePool:
             now = self._now()
             self._since = changes.at
             self.health.apply(changes, now)
+            self._log_bans(changes)
             await self._share(tuple(sorted({*changes.members, worker})), worker)
             self._members = changes.members
             self._synced_at = now
             self.health.advance(self._now())
             await self._start_trials(ledger, worker)
+
+    def give_up_trial(self, key: str) -> None:
+        """The attempt that tried the exit has ended without a result."""
+        self.health.give_up(key, self._now(), trial=True)
 
     # The parts of a sync.
 
@@ -310,6 +344,32 @@ class BasePool:
             number, some = self._unsent[0]
             await ledger.exits.report(worker, self.name, some, self._config.health, number=number)
             del self._unsent[0]
+
+    def _log_bans(self, changes: PoolChanges) -> None:
+        """Log which exits are banned and which are good again, each once; only their numbers when there are many."""
+        banned: list[ExitHealth] = []
+        freed: list[str] = []
+        for told in changes.exits:
+            if told.key not in self.health.records:
+                continue
+            if told.state is ExitState.BANNED and told.key not in self._banned:
+                self._banned.add(told.key)
+                banned.append(told)
+            elif told.state is ExitState.GOOD and told.key in self._banned:
+                self._banned.discard(told.key)
+                freed.append(told.key)
+        if len(banned) > _MANY_BANS:
+            self._log.warning(f"{self.noun} banned", count=len(banned))
+        else:
+            for told in banned:
+                label = self.health.records[told.key].exit.label
+                until = None if told.until is None else round(told.until)
+                self._log.warning(f"{self.one} banned", exit=label, seconds=until, why=told.why)
+        if len(freed) > _MANY_BANS:
+            self._log.info(f"{self.noun} good again", count=len(freed))
+        else:
+            for key in freed:
+                self._log.info(f"{self.one} good again", exit=self.health.records[key].exit.label)
 
     async def _share(self, members: tuple[str, ...], worker: str) -> None:
         keys = list(self.health.records)

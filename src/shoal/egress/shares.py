@@ -29,6 +29,8 @@ IDLE_SECONDS = 10.0
 UNANSWERED_SECONDS = 60.0
 _MAX_WORDS = 32
 
+Settlement = tuple[tuple[GrantUse, ...], BudgetCorrection | None]
+
 
 def share_size(rate: float, left: int | None, members: int, waiting: int = 0) -> int:
     """How many calls to take, given the calls per second of this worker, and how many wait for one.
@@ -73,15 +75,16 @@ class LedgerTime:
 
 
 class Call:
-    """One call of a share."""
+    """One call of a share. `is_counted`: the ledger was told the numbers that the site wrote after counting it."""
 
-    __slots__ = ("answered_at", "said", "sent_at", "share")
+    __slots__ = ("answered_at", "is_counted", "said", "sent_at", "share")
 
     def __init__(self, share: Share | None, sent_at: float) -> None:
         self.share = share
         self.sent_at = sent_at
         self.answered_at: float | None = None
         self.said: SiteBudget | None = None
+        self.is_counted = False
 
 
 class Share:
@@ -113,19 +116,24 @@ class SharedBudget:
 
     def __init__(self, policy: BudgetPolicy | None) -> None:
         self.policy = policy
-        self.rests_until = -math.inf
         self.why = ""
         self.used_at = -math.inf
         self.waiting = 0
+        self._rests_until = -math.inf
+        self._stopped_until = -math.inf
         self._shares: list[Share] = []
         self._words: list[Call] = []
-        self._unsent: list[GrantUse] = []
+        self._untold: Settlement | None = None
         self._left = None if policy is None else policy.calls
         self._rate = 0.0
         self._rated_at = -math.inf
         self._asked: Share | None = None
         # The end of the window that the site told as a time of day, and between which of our times it must be.
         self._reset: tuple[float, float] | None = None
+
+    @property
+    def rests_until(self) -> float:
+        return max(self._rests_until, self._stopped_until)
 
     def calls_left(self, now: float) -> int:
         return sum(share.calls - len(share.made) for share in self._shares if not share.is_done(now))
@@ -167,8 +175,9 @@ class SharedBudget:
         self._left = granted.left
         if granted.calls:
             share.calls, share.until = granted.calls, share.until + granted.seconds
+            share.ended = now < self._stopped_until
             self._shares.append(share)
-            self.rests_until = -math.inf
+            self._rests_until = -math.inf
         else:
             self.rest(now + granted.seconds, "asked to pause" if granted.resting else "spent")
 
@@ -179,11 +188,13 @@ class SharedBudget:
 
     def rest(self, until: float, why: str) -> None:
         """Take nothing before. Calls that were taken already may be made."""
-        self.rests_until, self.why = until, why
+        self._rests_until = until
+        if until >= self._stopped_until:
+            self.why = why
 
     def stop(self, until: float, why: str) -> None:
         """Make no call before: the site says so."""
-        self.rest(until, why)
+        self._stopped_until, self.why = max(until, self._stopped_until), why
         self.end_shares()
 
     def answer(self, call: Call, said: SiteBudget | None, now: float) -> None:
@@ -203,32 +214,40 @@ class SharedBudget:
 
     def has_news(self, now: float) -> bool:
         """Whether the ledger should be told something."""
-        return bool(self._words or self._unsent) or any(
-            share.is_done(now) and (share.is_answered(now) or not share.reported) for share in self._shares
+        return (
+            bool(self._words)
+            or self._untold is not None
+            or any(share.is_done(now) and (share.is_answered(now) or not share.reported) for share in self._shares)
         )
 
-    def settlement(self, time: LedgerTime, now: float) -> tuple[tuple[GrantUse, ...], BudgetCorrection | None]:
-        """What to tell the ledger. `settled` follows when it was told; until then it is told again."""
-        word = self._best_word()
-        said = None if word is None else self._correction(word, time)
-        for share in [share for share in self._shares if share.is_done(now)]:
-            share.ended = True
-            if share.is_answered(now):
-                self._shares.remove(share)
-                answered = tuple(
-                    # The call that the site's numbers came with is in them.
-                    time.earliest(call.sent_at) if call is word else time.latest(call.answered_at or now)
-                    for call in share.made
-                )
-                self._unsent.append(GrantUse(grant=share.grant, made=len(share.made), answered=answered))
-            elif not share.reported:
-                share.reported = True
-                self._unsent.append(GrantUse(grant=share.grant, made=len(share.made)))
-        self._words.clear()
-        return tuple(self._unsent), said
+    def settlement(self, time: LedgerTime, now: float) -> Settlement:
+        """What to tell the ledger; the same again until `settled` says that it was told.
 
-    def settled(self, used: tuple[GrantUse, ...]) -> None:
-        self._unsent = [use for use in self._unsent if use not in used]
+        The times of calls and the site's numbers belong together, so nobody may ask for another one meanwhile.
+        """
+        if self._untold is None:
+            word = self._best_word()
+            said = None if word is None else self._correction(word, time)
+            if word is not None and said is not None and said.remaining is not None:
+                word.is_counted = True
+            used: list[GrantUse] = []
+            for share in [share for share in self._shares if share.is_done(now)]:
+                share.ended = True
+                if share.is_answered(now):
+                    self._shares.remove(share)
+                    answered = tuple(
+                        0.0 if call.is_counted else time.latest(call.answered_at or now) for call in share.made
+                    )
+                    used.append(GrantUse(grant=share.grant, made=len(share.made), answered=answered))
+                elif not share.reported:
+                    share.reported = True
+                    used.append(GrantUse(grant=share.grant, made=len(share.made)))
+            self._words.clear()
+            self._untold = tuple(used), said
+        return self._untold
+
+    def settled(self) -> None:
+        self._untold = None
 
     def _best_word(self) -> Call | None:
         """The newest numbers; of requests that were under way at the same time, those that leave the most.

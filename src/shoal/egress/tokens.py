@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from shoal.egress.health import LocalExit
 from shoal.egress.pool import RECENT_SECONDS, BasePool
 from shoal.egress.rate_limits import DEFAULT_RESOURCE, Resources, site_budget
 from shoal.egress.shares import IDLE_SECONDS, Call, LedgerTime, SharedBudget
-from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError
+from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError, Transient
 from shoal.fetch.page import Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import (
@@ -66,7 +66,7 @@ def _since_boot() -> float:
 class TokenCall:
     """A call that an identity makes. `refused`: the site refused it because of its token."""
 
-    __slots__ = ("budget", "call", "record", "refused", "resource")
+    __slots__ = ("budget", "call", "host", "record", "refused", "resource", "url")
 
     def __init__(self, record: LocalExit, resource: str, budget: SharedBudget, call: Call) -> None:
         self.record = record
@@ -74,6 +74,8 @@ class TokenCall:
         self.budget = budget
         self.call = call
         self.refused = ""
+        self.url = ""
+        self.host: str | None = None
 
 
 class TokenIdentity:
@@ -95,21 +97,38 @@ class TokenIdentity:
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         task = asyncio.current_task()
-        self._calls.pop(task, None)
-        self._host = self._host or host_or_none(url) or ""
-        if not self._pool.may_have_token(url, self._host):
+        failed = self._calls.pop(task, None)
+        if failed is not None:
+            self._pool.give_up(failed)
+        host = host_or_none(url)
+        self._host = self._host or host or ""
+        if not self._pool.may_have_token(url, host, self._host):
             return {}
-        made = await self._pool.take_call(url, self._record, self._bad.get(task, ()), trial=self.trial)
-        if made.record is self._record:
-            self.trial = False
+        made = await self.take_call(self._pool.resource_of(url, host), self._bad.get(task, ()))
+        made.url, made.host = url, host
         self._calls[task] = made
+        return self._pool.header(made.record.exit)
+
+    async def take_call(self, resource: str, avoid: Collection[str] = ()) -> TokenCall:
+        """A call of this kind, which is about to be sent. Raises EgressUnavailable."""
+        made = await self._pool.take_call(resource, self._record, avoid, trial=self.trial)
+        if made.record is self._record:
+            self.trial = False  # one request tries a token whose ban is over
         self.exit = made.record.exit
-        return self._pool.header(self.exit)
+        return made
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         made = self._calls.get(asyncio.current_task())
+        if made is None:
+            # A browser's answers come in other tasks than its requests.
+            unanswered = (call for call in self._calls.values() if call.url == url and call.call.answered_at is None)
+            made = next(unanswered, None)
         if made is not None:
             self._pool.answer(made, url, status, site_budget(headers))
+
+    def token(self) -> Token:
+        """For requests that Shoal does not send."""
+        return Token(self, self._pool)
 
     def should_repeat(self, page: Page) -> bool:
         """Whether the answer is about the token, and another one can be used. Raises EgressUnavailable when the site
@@ -146,12 +165,52 @@ class TokenIdentity:
     def record_failure(self, why: str) -> None:
         """A token is no way that could fail."""
 
+    async def judge(self, error: Transient) -> Transient:
+        return error
+
+    def release(self) -> None:
+        if self.trial:
+            self._pool.give_up_trial(self._record.key)
+
     @property
     def recently_good(self) -> bool:
         return self._pool.was_good(self.exit.key)
 
     def __repr__(self) -> str:
         return f"TokenIdentity({self.exit.name})"
+
+
+class Token:
+    """API tokens for requests that Shoal does not send, such as those of a library. A handler asks for it with a
+    parameter `token: Token`; its stage names the pool with `egress=`.
+    """
+
+    def __init__(self, identity: TokenIdentity, pool: TokenPool) -> None:
+        self._identity = identity
+        self._pool = pool
+        self._calls: list[TokenCall] = []
+
+    async def take(self, resource: str = DEFAULT_RESOURCE) -> str:
+        """The value of a token, for one call. Waits a moment for the budget; without one the item waits, uncharged."""
+        made = await self._identity.take_call(resource)
+        self._calls.append(made)
+        return made.record.exit.token
+
+    def report(self, status: int, headers: Mapping[str, str]) -> None:
+        """What the site answered to the last call: its limits are shared with all workers. Worth it, not needed."""
+        if self._calls:
+            made = self._calls.pop()
+            self._pool.answer(made, "", status, site_budget(headers))
+            if status == 401:
+                self._pool.refuse_all([made.record.key])
+
+    def close(self) -> None:
+        """The attempt has ended: all its calls were made."""
+        for made in self._calls:
+            self._pool.give_up(made)
+
+    def __repr__(self) -> str:
+        return f"Token({self._identity.exit.name})"
 
 
 class TokenPool(BasePool):
@@ -178,6 +237,7 @@ class TokenPool(BasePool):
         self._header_name, _, self._header_value = config.header.partition(": ")
         self._resources = Resources(config.budget, config.budgets)
         self._budgets: dict[tuple[str, str], SharedBudget] = {}
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._spent: dict[str, float] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._time = LedgerTime()
@@ -255,31 +315,46 @@ class TokenPool(BasePool):
     def header(self, exit_: Exit) -> Mapping[str, str]:
         return {self._header_name: self._header_value.replace("{token}", exit_.token)}
 
-    def may_have_token(self, url: str, first_host: str) -> bool:
+    def may_have_token(self, url: str, host: str | None, first_host: str) -> bool:
         """Whether a token may be sent there: to the hosts of the pool, or else to the host of the first request."""
         if self._hosts:
             return any(host.allows(url) for host in self._hosts)
-        host = host_or_none(url)
         return host is not None and host == first_host and (url.startswith("https:") or is_loopback_lane(host))
 
-    async def take_call(self, url: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
+    def resource_of(self, url: str, host: str | None) -> str:
+        return self._resources.of(url, host)
+
+    async def take_call(self, resource: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
         """A call of the first token that has one; waits a moment for it. Raises EgressUnavailable."""
-        resource = self._resources.of(url)
-        deadline = self._now() + WAIT_SECONDS
+        now = self._now()
+        deadline = now + WAIT_SECONDS
         while True:
-            now = self._now()
             self.health.advance(now)
-            candidates = self._candidates(own, avoid, trial=trial)
-            budgets = [(record, self._budget(record.key, resource)) for record in candidates]
-            for record, budget in budgets:
-                call = budget.spend(now)
-                if call is not None:
-                    if budget.needs_more(now):
-                        self._ask(record.key, resource)
-                    return TokenCall(record, resource, budget, call)
+            # That of the attempt, or meanwhile another one.
+            if (trial or own.state is ExitState.GOOD) and own.key not in avoid:
+                made = self._spend(own, resource, now)
+                if made is not None:
+                    return made
+            budgets = []
+            for record in self._candidates(own, avoid, trial=trial):
+                budget = self._budget(record.key, resource)
+                if record is not own and budget.calls_left(now):
+                    made = self._spend(record, resource, now)
+                    if made is not None:
+                        return made
+                budgets.append((record, budget))
             if not budgets:
                 raise self._unavailable("", now)
             await self._wait_for_call(budgets, resource, deadline)
+            now = self._now()
+
+    def _spend(self, record: LocalExit, resource: str, now: float) -> TokenCall | None:
+        """A call of this token if it has one now. More are asked for before they are used up."""
+        budget = self._budget(record.key, resource)
+        call = budget.spend(now)
+        if budget.needs_more(now):
+            self._ask(record.key, resource)
+        return None if call is None else TokenCall(record, resource, budget, call)
 
     async def _wait_for_call(
         self, budgets: Sequence[tuple[LocalExit, SharedBudget]], resource: str, deadline: float
@@ -303,8 +378,8 @@ class TokenPool(BasePool):
         """The headers of an answer are there."""
         now = self._now()
         key, budget, resource = made.record.key, made.budget, made.resource
-        named = None if said is None else said.resource
-        if named is not None and named != resource and self._resources.learn(url, named):
+        named = None if said is None or not url else said.resource
+        if named is not None and named != resource and self._resources.learn(url, made.host, named):
             resource = named
         if resource == made.resource:
             budget.answer(made.call, said, now)
@@ -315,7 +390,7 @@ class TokenPool(BasePool):
             budget.answer(told, said, now)
         if status != 401:
             self._refused.pop(key, None)
-            self.health.succeed(key, host_or_none(url) or "", now, trial=made.record.state is ExitState.TRIAL)
+            self.health.succeed(key, made.host or "", now, trial=made.record.state is ExitState.TRIAL)
         if said is not None and said.remaining is not None and said.remaining < budget.calls_left(now):
             budget.end_shares()  # somebody else uses the token, too
             self._tell(key, resource)
@@ -333,7 +408,12 @@ class TokenPool(BasePool):
             elif status == 429:
                 made.refused = "asked to pause"
                 self._rest_token(key, now, PAUSE_SECONDS)
-        self._update_spent(key, now)
+        if key in self._spent or budget.is_resting(now):
+            self._update_spent(key, now)
+
+    def give_up(self, made: TokenCall) -> None:
+        """No answer to the call will come; the site may have counted it."""
+        made.budget.answer(made.call, None, self._now())
 
     def was_limited(self, made: TokenCall, page: Page) -> bool:
         """Whether the site refused the call because of its limits; a text may be all that says so."""
@@ -408,40 +488,41 @@ class TokenPool(BasePool):
 
     async def _take_share(self, key: str, resource: str) -> None:
         budget = self._budget(key, resource)
-        asked = self._now()
-        request = budget.ask(self._rng.getrandbits(62), self._sharers, asked)
-        used, said = budget.settlement(self._time, asked)
-        if self._ledger is None:
-            budget.settled(used)
-            budget.receive(BudgetGrant(calls=request.calls, seconds=request.seconds), asked)
-            return
-        try:
-            granted = await self._ledger.budgets.take(
-                BudgetKey(self.name, key, resource), request, used=used, said=said
-            )
-        except BaseException as error:
-            budget.fail(self._now() + _LEDGER_SECONDS, "waiting for the ledger")
-            if not isinstance(error, LedgerError):
-                raise
-            self._log.debug("no share of a budget: ledger unreachable", error=error.message)
-            return
-        now = self._now()
-        self._time.learn(asked, now, granted.at)
-        budget.settled(used)
-        budget.receive(granted, now)
+        async with self._locks[key, resource]:
+            asked = self._now()
+            request = budget.ask(self._rng.getrandbits(62), self._sharers, asked)
+            used, said = budget.settlement(self._time, asked)
+            try:
+                if self._ledger is None:
+                    granted = BudgetGrant(calls=request.calls, seconds=request.seconds)
+                else:
+                    place = BudgetKey(self.name, key, resource)
+                    granted = await self._ledger.budgets.take(place, request, used=used, said=said)
+            except BaseException as error:
+                budget.fail(self._now() + _LEDGER_SECONDS, "waiting for the ledger")
+                if not isinstance(error, LedgerError):
+                    raise
+                self._log.debug("no share of a budget: ledger unreachable", error=error.message)
+                return
+            now = self._now()
+            if self._ledger is not None:
+                self._time.learn(asked, now, granted.at)
+            budget.settled()
+            budget.receive(granted, now)
         self._update_spent(key, now)
 
     async def _settle(self, key: str, resource: str) -> None:
         budget = self._budgets.get((key, resource))
         if self._ledger is None or budget is None or not self._time.is_known:
             return
-        used, said = budget.settlement(self._time, self._now())
-        try:
-            await self._ledger.budgets.settle(BudgetKey(self.name, key, resource), used, said=said)
-        except LedgerError as error:
-            self._log.debug("budget not settled: ledger unreachable", error=error.message)
-        else:
-            budget.settled(used)
+        async with self._locks[key, resource]:
+            used, said = budget.settlement(self._time, self._now())
+            try:
+                await self._ledger.budgets.settle(BudgetKey(self.name, key, resource), used, said=said)
+            except LedgerError as error:
+                self._log.debug("budget not settled: ledger unreachable", error=error.message)
+            else:
+                budget.settled()
 
     async def _settle_all(self) -> None:
         for (key, resource), budget in list(self._budgets.items()):
@@ -472,9 +553,10 @@ class TokenPool(BasePool):
 
     def _rest_token(self, key: str, now: float, seconds: float) -> None:
         """The site asked for a pause: of all kinds of calls, everywhere."""
+        self._budget(key, DEFAULT_RESOURCE)
         for (owner, _), budget in self._budgets.items():
             if owner == key:
-                budget.stop(max(budget.rests_until, now + seconds), "asked to pause")
+                budget.stop(now + seconds, "asked to pause")
         if self._ledger is not None and self._time.is_known:
             at = self._time.latest(now)
             said = BudgetCorrection(sent_at=at, rests_until=at + seconds)
@@ -490,9 +572,10 @@ class TokenPool(BasePool):
     # Tokens that have nothing left.
 
     def _update_spent(self, key: str, now: float) -> None:
+        """A token is spent when nothing is left of its common budget, nor of another one that was used."""
         budgets = [budget for (owner, _), budget in self._budgets.items() if owner == key]
         rests = [budget.rests_until for budget in budgets if budget.is_resting(now)]
-        until = min(rests, default=now)
+        until = min(rests, default=now) if (key, DEFAULT_RESOURCE) in self._budgets else now
         has_calls = any(budget.calls_left(now) for budget in budgets)
         is_spent = len(rests) == len(budgets) and not has_calls and until - now > _BRIEF_SECONDS
         if is_spent:

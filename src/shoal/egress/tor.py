@@ -7,7 +7,6 @@ knows the places of circuits, not circuits: the first worker has circuit 1 to 8,
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import time
@@ -21,7 +20,7 @@ from shoal.config.egress import EgressConfig
 from shoal.egress.health import LocalExit
 from shoal.egress.pool import TRIAL_SECONDS, BasePool, ExitIdentity, UsedExit
 from shoal.egress.tor_process import ExternalTor, ManagedTor, Tor
-from shoal.errors import EgressUnavailable, ExitFailed
+from shoal.errors import EgressUnavailable, ExitFailed, Transient
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind, ProxyAddress, exit_key
 from shoal.model.log import Log
@@ -68,6 +67,13 @@ class CircuitIdentity(UsedExit):
             raise ExitFailed("tor has ended, and its circuits with it")
         self._circuit.requests += 1
         return await super().before_request(url, hop)
+
+    async def judge(self, error: Transient) -> Transient:
+        self._circuit.is_retired = True
+        if isinstance(error, ExitFailed):
+            return error
+        why = await self._pool.tor.way_failed(self._circuit.generation, self._circuit.proxy.username)
+        return error if why is None else ExitFailed(f"{why}: {error.message}")
 
     def record_success(self, host: str) -> None:
         super().record_success(host)
@@ -141,6 +147,7 @@ class TorPool(BasePool):
         config: EgressConfig,
         *,
         log: Log,
+        program: str = "",
         alone: bool = False,
         now: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -149,7 +156,7 @@ class TorPool(BasePool):
         # A place for circuits is never banned: after a failure it has another circuit.
         super().__init__(msgspec.structs.replace(config, ban_after=_NO_BAN), log=log, alone=alone, now=now, rng=rng)
         self.now = now
-        self.tor = _build_tor(config, self._log)
+        self.tor = _build_tor(config, program, self._log)
         self._generation = 0
         self._circuits: list[Circuit | None] = [None] * config.circuits
         self._places: dict[str, int] = {}
@@ -243,9 +250,9 @@ class TorPool(BasePool):
         self._places = {key: number for number, key in enumerate(keys)}
 
 
-def _build_tor(config: EgressConfig, log: Log) -> Tor:
+def _build_tor(config: EgressConfig, program: str, log: Log) -> Tor:
     if config.socks is not None:
         host, _, port = config.socks.rpartition(":")
         return ExternalTor(host.strip("[]"), int(port), log)
     torrc = None if config.torrc is None else Path(config.torrc).expanduser()
-    return ManagedTor(log, torrc=torrc, circuit_seconds=config.rotate_every, environment=os.environ)
+    return ManagedTor(log, program=program, torrc=torrc, circuit_seconds=config.rotate_every)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import re
 import shutil
@@ -24,8 +25,7 @@ import msgspec
 from shoal.errors import UsageError
 from shoal.model.log import Log
 
-PROGRAM_VARIABLE = "SHOAL_TOR"
-INSTALL_REMEDY = "Install it (apt install tor), name the program by SHOAL_TOR, or use another's tor by socks ="
+INSTALL_REMEDY = "Install it (apt install tor), name its program by SHOAL_TOR, or use somebody else's with `socks`."
 MIN_BACKOFF, MAX_BACKOFF = 1.0, 60.0
 # After so long a tor that ends is started again at once.
 STABLE_SECONDS = 60.0
@@ -35,6 +35,13 @@ CHECK_SECONDS = 15.0
 # Of another's tor that does not answer.
 MIN_CHECK_SECONDS, MAX_CHECK_SECONDS = 0.5, 10.0
 _CONNECT_SECONDS = 10.0
+# So many circuits in a row, over so long, that could not be built: tor has none.
+_MANY_CIRCUITS, _FAILING_SECONDS = 5, 2.0
+# Circuits of these kinds are for requests; those of onion services fail with the service.
+_OF_REQUESTS = ("GENERAL", "CONFLUX")
+_ENDED_WELL = ("FINISHED", "REQUESTED", "NONE", "")
+_MAX_BROKEN = 1_000
+_LOG_SECONDS = 1.0
 _FOLDER_PREFIX = "shoal-tor-"
 # Left behind only if both this process and the shell were killed; a folder this young may not have its lock yet.
 _STALE_SECONDS = 60.0
@@ -82,6 +89,10 @@ class Tor:
     def check(self) -> None:
         """A request failed on its way: find out soon whether tor is the reason."""
 
+    async def way_failed(self, generation: int, user: str) -> str | None:
+        """Find out now why a request failed, if tor of that generation or the circuit of that user name broke."""
+        raise NotImplementedError
+
     async def wait_until_usable(self, seconds: float) -> None:
         """Wait until there is no trouble, for so long at most."""
         with suppress(TimeoutError):
@@ -104,13 +115,12 @@ class Tor:
             self._usable.clear()
 
 
-def find_tor(environment: Mapping[str, str]) -> Path:
-    """The program: SHOAL_TOR, or `tor` in the PATH. Raises UsageError."""
-    given = environment.get(PROGRAM_VARIABLE)
-    found = shutil.which(given or "tor", path=environment.get("PATH", os.defpath) + _PATH)
+def find_tor(chosen: str = "") -> Path:
+    """The program: the chosen one (the setting `tor`), or `tor` in the PATH. Raises UsageError."""
+    found = shutil.which(chosen or "tor", path=os.environ.get("PATH", os.defpath) + _PATH)
     if found is None:
-        what = f"{PROGRAM_VARIABLE} names {given}, which is no program" if given else "There is no tor on this machine"
-        raise UsageError(f"{what}.", remedy=f"{INSTALL_REMEDY}.")
+        what = f"The setting tor is {chosen}, which is no program" if chosen else "There is no tor on this machine"
+        raise UsageError(f"{what}.", remedy=INSTALL_REMEDY)
     return Path(found)
 
 
@@ -121,29 +131,36 @@ class ManagedTor(Tor):
         self,
         log: Log,
         *,
+        program: str,
         torrc: Path | None,
         circuit_seconds: float,
-        environment: Mapping[str, str],
     ) -> None:
-        """`torrc`: further options of tor. `circuit_seconds`: how long a circuit is meant to be used."""
+        """`program`: tor, if not that of the PATH. `torrc`: its further options. `circuit_seconds`: how long a circuit
+        is meant to be used.
+        """
         super().__init__(log, trouble="tor is starting")
         self._torrc = torrc
         self._circuit_seconds = circuit_seconds
-        self._environment = environment
+        self._chosen = program
         self._program = Path("tor")
         self._folder: Path | None = None
         self._lock = -1
         self._shell: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._control: TorControl | None = None
-        self._said: deque[str] = deque(maxlen=5)
+        self._last_words = ""
         self._bootstrap = (0, "")
         self._problem = ""
         self._has_circuit = False
+        self._no_circuit_why = ""
+        self._failed_circuits = 0
+        self._failing_since = 0.0
+        self._broken: dict[str, str] = {}
+        self._logged_at = -math.inf
 
     async def start(self) -> None:
         if self._torrc is not None and not self._torrc.is_file():
             raise UsageError(f"There is no file {self._torrc}, which torrc names.", remedy="Correct the path.")
-        self._program = find_tor(self._environment)
+        self._program = find_tor(self._chosen)
         await asyncio.to_thread(_remove_stale_folders)
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         self._lock = _lock_folder(self._folder)
@@ -154,6 +171,17 @@ class ManagedTor(Tor):
             await self.close()
             raise
         self._task = asyncio.create_task(self._run(), name="shoal-tor")
+
+    async def way_failed(self, generation: int, user: str) -> str | None:
+        control = self._control
+        if generation == self.generation and control is not None:
+            with suppress(EOFError, TimeoutError, ValueError):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    # What it says about circuits comes before this answer.
+                    await control.ask("GETINFO version")
+                    reason = self._broken.get(user)
+                    return None if reason is None else f"the circuit broke ({reason})"
+        return "tor has ended"
 
     async def close(self) -> None:
         await super().close()
@@ -199,7 +227,7 @@ class ManagedTor(Tor):
     @property
     def _variables(self) -> dict[str, str]:
         """No secrets of ours for tor, nor for transports that it starts."""
-        return {name: self._environment[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in self._environment}
+        return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
 
     async def _verify(self) -> None:
         """Raises UsageError for options that tor refuses."""
@@ -228,18 +256,20 @@ class ManagedTor(Tor):
             except (OSError, EOFError, TimeoutError, ValueError) as error:
                 why = f"it did not start ({str(error) or type(error).__name__})"
             self.address, self._has_circuit, self._bootstrap, self._problem = None, False, (0, ""), ""
-            backoff = MIN_BACKOFF if time.monotonic() - began > STABLE_SECONDS else min(backoff * 2, MAX_BACKOFF)
+            if time.monotonic() - began > STABLE_SECONDS:
+                backoff = MIN_BACKOFF
             self._set_trouble(f"tor ended and is started again ({why})")
-            self._log.warning("tor ended", why=why, said=list(self._said), again_in=backoff)
+            self._log.warning("tor ended", why=why, again_in=backoff)
             await self._end(keep=True)
             await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, MAX_BACKOFF)
 
     async def _run_once(self) -> str:
         """Start tor, and follow it to its end; why it ended."""
         assert self._folder is not None
         port_file = self._folder / "control-port"
         port_file.unlink(missing_ok=True)
-        self._said.clear()
+        self._last_words = ""
         # Never cancelled half-way: the shell would be killed before it could end tor.
         self._shell = asyncio.create_task(self._start_shell())
         shell = await asyncio.shield(self._shell)
@@ -250,7 +280,7 @@ class ManagedTor(Tor):
                 while not port_file.exists() and not reading.done():
                     await asyncio.wait((reading,), timeout=0.02)
                 if reading.done():
-                    return self._said[-1] if self._said else "it said nothing"
+                    return self._last_words or "it said nothing"
                 await self._take_control(port_file.read_text(), (self._folder / "cookie").read_bytes())
             assert self._control is not None
             while not reading.done():
@@ -259,7 +289,10 @@ class ManagedTor(Tor):
                     break
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._control.ask("GETINFO version")
-            return "its process ended"
+                    if self._bootstrap[0] == 100 and not self._has_circuit:
+                        with suppress(ValueError):  # it knows no way at all
+                            await self._control.ask("EXTENDCIRCUIT 0")
+            return self._last_words or "its process ended"
         except TimeoutError:
             return f"it did not answer for {ANSWER_SECONDS:g} s"
         finally:
@@ -284,9 +317,11 @@ class ManagedTor(Tor):
         control = self._control = await TorControl.connect(host, int(port), self._on_event)
         await control.ask(f"AUTHENTICATE {cookie.hex()}")
         await control.ask("TAKEOWNERSHIP")
-        await control.ask("SETEVENTS STATUS_CLIENT")
+        await control.ask("SETEVENTS STATUS_CLIENT CIRC")
         (listener,) = await control.ask("GETINFO net/listeners/socks")
         socks_host, _, socks_port = listener.partition('="')[2].partition('"')[0].rpartition(":")
+        if not socks_port:
+            raise ValueError("it opens no SOCKS port; does torrc have DisableNetwork?")
         (phase,) = await control.ask("GETINFO status/bootstrap-phase")
         (established,) = await control.ask("GETINFO status/circuit-established")
         self.generation += 1
@@ -295,33 +330,62 @@ class ManagedTor(Tor):
         self._on_event("STATUS_CLIENT " + phase.partition("=")[2])
 
     def _on_event(self, event: str) -> None:
-        words = event.split(" ", 3)
-        action = words[2] if len(words) > 2 else ""
-        fields = {name: quoted or plain for name, quoted, plain in _FIELD.findall(event)}
-        if action == "BOOTSTRAP":
-            before, self._bootstrap = self._bootstrap, (int(fields.get("PROGRESS", 0)), fields.get("SUMMARY", ""))
-            if self._bootstrap != before:
-                self._log.info("tor is bootstrapping", percent=self._bootstrap[0], phase=self._bootstrap[1])
+        kind, _, rest = event.partition(" ")
+        fields = {name: quoted or plain for name, quoted, plain in _FIELD.findall(rest)}
+        action = rest.split(" ", 2)[1] if " " in rest else ""
+        if kind == "CIRC":
+            self._on_circuit(action, fields)
+        elif action == "BOOTSTRAP":
+            self._on_bootstrap(int(fields.get("PROGRESS", 0)), fields.get("SUMMARY", ""))
             self._problem = fields.get("WARNING", "")
         elif action in ("CIRCUIT_ESTABLISHED", "CIRCUIT_NOT_ESTABLISHED"):
             self._has_circuit = action == "CIRCUIT_ESTABLISHED"
-            self._log.info("tor has circuits" if self._has_circuit else "tor has no circuit", why=fields.get("REASON"))
+            self._no_circuit_why = fields.get("REASON", "")
         percent, phase = self._bootstrap
         if percent < 100:
             problem = f"; {self._problem}" if self._problem else ""
             self._set_trouble(f"tor is bootstrapping: {percent} % ({phase.lower()}){problem}")
         elif not self._has_circuit:
-            self._set_trouble("tor has no circuit")
+            why = f" ({self._no_circuit_why.replace('_', ' ').lower()})" if self._no_circuit_why else ""
+            self._set_trouble(f"tor has no circuit{why}")
         else:
             self._set_trouble(None)
+
+    def _on_bootstrap(self, percent: int, phase: str) -> None:
+        now = time.monotonic()
+        if (percent, phase) != self._bootstrap and (percent == 100 or now - self._logged_at >= _LOG_SECONDS):
+            self._logged_at = now
+            self._log.info("tor is bootstrapping", percent=percent, phase=phase)
+        self._bootstrap = percent, phase
+
+    def _on_circuit(self, action: str, fields: Mapping[str, str]) -> None:
+        """Tor itself does not say that it has lost its circuits: that none can be built any more does."""
+        user, reason = fields.get("SOCKS_USERNAME"), fields.get("REASON", "")
+        if user and action in ("CLOSED", "FAILED") and reason not in _ENDED_WELL:
+            self._broken[user] = reason.replace("_", " ").lower()
+            if len(self._broken) > _MAX_BROKEN:
+                del self._broken[next(iter(self._broken))]
+        if "ONEHOP_TUNNEL" in fields.get("BUILD_FLAGS", "") or not fields.get("PURPOSE", "").startswith(_OF_REQUESTS):
+            return
+        if action == "BUILT":
+            self._failed_circuits = 0
+            self._has_circuit = True
+        elif action == "FAILED":
+            now = time.monotonic()
+            self._failed_circuits += 1
+            if self._failed_circuits == 1:
+                self._failing_since = now
+            if self._failed_circuits >= _MANY_CIRCUITS and now - self._failing_since >= _FAILING_SECONDS:
+                self._has_circuit, self._no_circuit_why = False, reason
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         with suppress(ValueError):  # a line without end
             while line := await stream.readline():
                 found = _LOG_LINE.search(line.decode(errors="replace"))
                 if found is not None and found[1] in ("warn", "err"):
-                    self._said.append(found[2].strip())
                     self._log.debug("tor says", line=found[2].strip())
+                    if found[1] == "err":
+                        self._last_words = found[2].strip()
 
     async def _end(self, *, keep: bool) -> None:
         """End tor. `keep`: its folder stays for the next one."""
@@ -417,6 +481,11 @@ class ExternalTor(Tor):
 
     def check(self) -> None:
         self._suspected.set()
+
+    async def way_failed(self, generation: int, user: str) -> str | None:
+        await self._check_now()
+        self._suspected.set()
+        return None if self.trouble is None else self.trouble.why
 
     async def _run(self) -> None:
         pause = MIN_CHECK_SECONDS

@@ -25,7 +25,7 @@ from shoal.fetch.chromium import Chromium, ChromiumHome, check_playwright, total
 from shoal.fetch.forwarder import ProxyForwarder
 from shoal.fetch.live_page import CLOSE_SECONDS, LivePage, Profile, RunningBrowser
 from shoal.fetch.page import BrowserOptions
-from shoal.fetch.proxy import Evidence, Route
+from shoal.fetch.proxy import Evidence, RequestRoute
 from shoal.fetch.session import jars_of
 from shoal.fetch.tab import Tab, TabContext
 
@@ -181,9 +181,7 @@ class BrowserFetcher:
         return (await self._current()).chromium.browser.version
 
     async def storage_state(self, profile: str) -> Any:
-        """Cookies and storage of an identity (its key) or of a jar, as Playwright's `storage_state`; None: there are
-        none.
-        """
+        """Cookies and storage of a profile (`profile_of`), as Playwright's `storage_state`; None: there are none."""
         for browser in reversed(self._browsers):
             found = browser.profiles.get(profile)
             if found is not None:
@@ -193,7 +191,7 @@ class BrowserFetcher:
         return self._states.get(profile)
 
     async def set_storage_state(self, profile: str, state: Any) -> None:
-        """Give an identity or a jar these cookies and this storage in place of its own, in tabs opened from now on."""
+        """Give a profile these cookies and this storage in place of its own, in tabs opened from now on."""
         self._remember(profile, state)
         for browser in self._browsers:
             found = browser.profiles.get(profile)
@@ -252,14 +250,14 @@ class BrowserFetcher:
             found.in_use += 1
             return found
 
-    def _route(self, identity: Identity | None) -> Route | None:
+    def _route(self, identity: Identity | None) -> RequestRoute | None:
         """Which way an identity goes; None: the browser connects by itself."""
         proxy = None if identity is None else identity.proxy
         if proxy is None and not self._deny_private and self._environment is None:
             return None
-        return Route("" if identity is None else identity.key, proxy)
+        return RequestRoute("" if identity is None else identity.key, proxy)
 
-    async def _forwarder(self, route: Route | None) -> ProxyForwarder | None:
+    async def _forwarder(self, route: RequestRoute | None) -> ProxyForwarder | None:
         if route is None:
             return None
         forwarder = ProxyForwarder(
@@ -276,12 +274,13 @@ class BrowserFetcher:
         if not profile.in_use:
             await profile.close()
 
-    @staticmethod
-    def _profile_key(context: TabContext) -> str | None:
+    def _profile_key(self, context: TabContext) -> str | None:
         """Which cookies and storage a tab has; None for none."""
-        if context.jar is None:
-            return None
-        return context.jar if context.identity is None else f"{context.identity.key} {context.jar}"
+        return None if context.jar is None else self.profile_of(context.jar, context.identity)
+
+    def profile_of(self, jar: str, identity: Identity | None) -> str:
+        """The profile of tabs with this jar and identity, for `storage_state`."""
+        return jar if identity is None else f"{identity.key} {jar}"
 
     async def _release(self, live: LivePage, cookies: asyncio.Task[None]) -> None:
         browser = live.profile.browser

@@ -74,7 +74,7 @@ def environment_proxies(environment: Mapping[str, str]) -> EnvironmentProxies | 
 def parse_proxy_url(text: str, source: str) -> ProxyAddress:
     """A proxy from its URL, or from `host:port`. Raises UsageError, which names the source and not the text."""
     problem = f"{source} is not the address of a proxy"
-    remedy = "Write it as http://host:port, https://host:port or socks5://user:password@host:port, or remove it."
+    remedy = "Unset it, or write http://host:port, https://host:port or socks5://host:port."
     if "://" not in text:
         text = f"http://{text}"
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Page as PlaywrightPage
 
     from shoal.fetch.forwarder import ProxyForwarder
-    from shoal.fetch.proxy import Route
+    from shoal.fetch.proxy import RequestRoute
     from shoal.fetch.redirects import CookieJars
 
 # A tab that only Shoal has used is used again so often.
@@ -146,7 +146,7 @@ class Profile:
         self,
         browser: RunningBrowser,
         key: str | None,
-        route: Route | None,
+        route: RequestRoute | None,
         forwarder: ProxyForwarder | None,
         context: BrowserContext,
     ) -> None:
@@ -167,7 +167,7 @@ class Profile:
         cls,
         browser: RunningBrowser,
         key: str | None,
-        route: Route | None,
+        route: RequestRoute | None,
         forwarder: ProxyForwarder | None,
         state: Any,
     ) -> Profile:

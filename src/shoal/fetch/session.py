@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from shoal.model.redaction import hide_everywhere
 
 if TYPE_CHECKING:
+    from shoal.fetch.page import Identity
     from shoal.fetch.redirects import CookieJars
 
 _FORMAT = 1
@@ -37,6 +38,8 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """What makes an identity known to a site. `origins`: the storage of a browser by origin. `at`: when it began, in
     seconds since 1970. Its values are secrets.
+
+    `secrets`: the names of those that its login sent; `account`: a fingerprint of what it logged in with.
     """
 
     shoal_session: int = _FORMAT
@@ -44,6 +47,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     cookies: tuple[Cookie, ...] = ()
     headers: dict[str, str] = {}
     origins: list[dict[str, Any]] = []
+    secrets: tuple[str, ...] = ()
+    account: str = ""
 
     def __repr__(self) -> str:
         return f"SessionState({len(self.cookies)} cookies)"
@@ -76,6 +81,35 @@ class KeepsCookies(Protocol):
 
     @property
     def jars(self) -> CookieJars | None: ...
+
+
+class KeepsStorage(Protocol):
+    """A browser whose profiles can be read and filled: cookies and storage, in the form of Playwright."""
+
+    def profile_of(self, jar: str, identity: Identity | None) -> str:
+        """The name of the profile that the tabs of a jar and an identity have."""
+
+    async def storage_state(self, profile: str) -> Any:
+        """None for a profile that there is not."""
+
+    async def set_storage_state(self, profile: str, state: Any) -> None: ...
+
+
+class BrowserProfile(NamedTuple):
+    """A profile of a browser. `jars`: the cookie jars that it shares its cookies with."""
+
+    browser: KeepsStorage
+    name: str
+    jars: CookieJars | None
+
+    async def origins(self) -> list[dict[str, Any]]:
+        """Its storage, by origin."""
+        state = await self.browser.storage_state(self.name)
+        return [] if state is None else list(state.get("origins", ()))
+
+    async def load(self, state: SessionState) -> None:
+        cookies = [msgspec.to_builtins(cookie) for cookie in state.cookies]
+        await self.browser.set_storage_state(self.name, {"cookies": cookies, "origins": state.origins})
 
 
 def jars_of(fetcher: object) -> CookieJars | None:

@@ -2,7 +2,7 @@
 
 A call that was granted counts until it is certain that the site has counted it. `BudgetState.basis` says how many calls
 there were at which time; what was granted and may reach the site later than that is subtracted. PostgreSQL has the same
-rules in functions/72_budgets.sql.
+rules in functions/74_budgets.sql.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ MAX_GRANT_SECONDS = 600.0
 # A call may reach the site so long after its grant has ended, but no more than this part of the window.
 LATE_SECONDS = 5.0
 LATE_SHARE = 0.25
-# Two times within so many seconds may be the end of the same window: sites tell whole seconds.
-SAME_RESET_SECONDS = 2.0
 # A grant that could be used for less than this is not worth it.
 MIN_GRANT_SECONDS = 0.02
 # Grants that were settled within this part of the window are kept as one.
@@ -65,33 +63,32 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
         return self.capacity, max(self.reset_from, now - self.seconds)
 
     def corrected(self, said: BudgetCorrection, now: float) -> BudgetState:
+        """What is known after a site has said something. Its answers may come in another order than it wrote them."""
         state = msgspec.structs.replace(
             self,
             rests_until=max(self.rests_until, said.rests_until or -math.inf),
             site_limit=self.site_limit if said.limit is None else said.limit,
         )
+        # The window had not ended when the request was sent, and a window is no longer than the policy says.
         reset_at = said.sent_at + self.seconds if said.reset_at is None else said.reset_at
+        reset_from = next((at for at in (said.reset_from, said.reset_at) if at is not None), said.sent_at)
+        reset_from = max(said.sent_at, min(reset_at, reset_from))
         if said.remaining is None or reset_at <= now:
             return state
-        # The request was sent before the window's end.
-        reset_from = max(said.sent_at, min(reset_at, reset_at if said.reset_from is None else said.reset_from))
-        calls, since = self.basis(now)
-        if said.sent_at > since:
-            return msgspec.structs.replace(
-                state, remaining=said.remaining, sent_at=said.sent_at, reset_from=reset_from, reset_at=reset_at
-            )
-        if (calls is None or said.remaining < calls) and reset_at > self.reset_at - min(
-            SAME_RESET_SECONDS, self.seconds / 2
-        ):
-            # Fewer are left than we knew, so the site has answered this request later than the one we knew it from.
-            return msgspec.structs.replace(
-                state,
-                remaining=said.remaining,
-                sent_at=since,
-                reset_from=max(since, reset_from),
-                reset_at=max(self.reset_at, reset_at) if self.is_told(now) else reset_at,
-            )
-        return state
+        remaining, (calls, since) = said.remaining, self.basis(now)
+        if self.is_told(now):
+            if reset_at < self.reset_from:
+                return state  # of an earlier window
+            if reset_from <= self.reset_at:
+                # Of the same window: the lowest number is the latest, and was written after all these requests were
+                # sent.
+                remaining = min(remaining, self.remaining or 0)
+                reset_from, reset_at = max(reset_from, self.reset_from), min(reset_at, self.reset_at)
+        elif said.sent_at <= since and calls is not None:
+            remaining = min(remaining, calls)
+        return msgspec.structs.replace(
+            state, remaining=remaining, sent_at=max(since, said.sent_at), reset_from=reset_from, reset_at=reset_at
+        )
 
     def grant_seconds(self, now: float, wanted: float) -> float:
         """How long a grant may be used: not beyond the end of the window, as long as that is not just now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -115,6 +115,14 @@ def why_item(facts: ItemContext) -> list[WaitReason]:
             )
         )
     reasons.extend(_worker_reasons(facts.run, item.stage, item.partition, facts.workers, facts.now))
+    if item.state is not ItemState.DELAYED:
+        able = [
+            worker
+            for worker in _eligible_workers(facts.run, item.stage, facts.workers)
+            if _takes(worker, item.partition)
+        ]
+        if (wait := _egress_wait(item.stage, able, facts.now)) is not None:
+            reasons.append(_egress_reason(wait, "It waits"))
     if item.state is ItemState.READY:
         reasons.append(
             WaitReason(
@@ -156,7 +164,10 @@ def why_run(facts: RunContext) -> list[WaitReason]:
         code = "no_worker" if len(unserved) == len(open_stages) else "no_worker_for_stage"
         since = _last_served(run, unserved, facts.workers, facts.now)
         reasons.append(WaitReason(code=code, text=_no_worker(run, unserved), since=since))
+    without_exit = _egress_waits(facts)
+    reasons.extend(_egress_reasons(without_exit, facts.partitions))
     reasons.extend(_holder_reasons(run, facts.holders, facts.workers))
+    counts = sum_counts(part.counts for part in facts.partitions if part.stage not in without_exit)
     if counts.ready:
         waiting = (
             "ready" if "no_worker" in {reason.code for reason in reasons} else "ready and waiting for a free worker"
@@ -165,8 +176,10 @@ def why_run(facts: RunContext) -> list[WaitReason]:
     if counts.waiting:
         text = f"{_items(counts.waiting)} waiting for their lanes."
         reasons.append(WaitReason(code="waiting", text=text, items=counts.waiting))
+    # Lanes are full because their items have no exit.
+    expected = ("lane_limit", "lane_delay", "lane_order") if without_exit and not counts.waiting else ()
     for lane in facts.lanes:
-        reasons.extend(_lane_reasons(lane, None, facts.now))
+        reasons.extend(reason for reason in _lane_reasons(lane, None, facts.now) if reason.code not in expected)
     reasons.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
     reasons.extend(_scaling_reason(scaling) for scaling in facts.scalings)
     return reasons
@@ -175,6 +188,7 @@ def why_run(facts: RunContext) -> list[WaitReason]:
 _REASONS = {
     "retry": "waiting for their next try",
     "throttled": "the site asked to wait",
+    "egress": "no exit could be used",
     "not_before": "not before a set time",
     "lane": "waiting for the delay of their lane",
     "blocked": "rate limited by their site",
@@ -290,6 +304,8 @@ def _delayed_reason(item: ItemView, reason: str | None, lane: LaneView | None, n
         case "throttled":
             another = (item.error or "").startswith("redirects to ")
             text = f"It {item.error}." if another else f"The site asked to wait: {item.error}."
+        case "egress":
+            text = f"It waits: {(item.error or 'no exit could be used').removesuffix('.')}."
         case "not_before":
             text = "It was enqueued not to start before a set time."
         case "blocked":
@@ -361,6 +377,65 @@ def _ago(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
 
 
+class EgressGate(msgspec.Struct, frozen=True):
+    """All workers that could take items of a stage wait for exits; `pool` is empty when they wait for a login."""
+
+    pool: str
+    why: str
+    since: dt.datetime
+    until: dt.datetime | None
+
+
+def _egress_wait(stage: str, able: Sequence[WorkerView], now: dt.datetime) -> EgressGate | None:
+    """What all these workers wait for, by the report of the one that expects the end first; None when one can go on."""
+    gates = []
+    for worker in able:
+        wait = next((wait for wait in worker.report.egress if wait.stage == stage), None) if worker.report else None
+        if wait is None:
+            return None
+        reported_at = now - dt.timedelta(seconds=worker.report_seconds or 0.0)
+        until = None if wait.until is None else reported_at + dt.timedelta(seconds=wait.until)
+        gates.append(EgressGate(wait.pool, wait.why, reported_at - dt.timedelta(seconds=wait.since), until))
+    if not gates:
+        return None
+    first = min(gates, key=lambda gate: (gate.until is None, gate.until or now))
+    return msgspec.structs.replace(first, since=max(gate.since for gate in gates))
+
+
+def _egress_waits(facts: RunContext) -> dict[str, EgressGate]:
+    """The stages with items that could be claimed, if the workers had exits."""
+    found = {}
+    for stage in {part.stage for part in facts.partitions if part.counts.ready or part.counts.waiting}:
+        wait = _egress_wait(stage, _eligible_workers(facts.run, stage, facts.workers), facts.now)
+        if wait is not None:
+            found[stage] = wait
+    return found
+
+
+def _egress_reasons(waits: Mapping[str, EgressGate], partitions: Sequence[PartitionProgress]) -> list[WaitReason]:
+    """One reason for each pool and sentence, the one with most items first."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for stage in sorted(waits):
+        groups.setdefault((waits[stage].pool, waits[stage].why), []).append(stage)
+    reasons = []
+    for stages in groups.values():
+        counts = sum_counts(part.counts for part in partitions if part.stage in stages)
+        items = counts.ready + counts.waiting
+        whose = f"of the stage {stages[0]}" if len(stages) == 1 else f"of the stages {', '.join(stages)}"
+        who = f"1 item {whose} waits" if items == 1 else f"{items} items {whose} wait"
+        reasons.append(_egress_reason(waits[stages[0]], who, items))
+    return sorted(reasons, key=lambda reason: -(reason.items or 0))
+
+
+def _egress_reason(gate: EgressGate, who: str, items: int | None = None) -> WaitReason:
+    text = f"{who} for egress {gate.pool}: {gate.why}." if gate.pool else f"{who}: {gate.why}."
+    return WaitReason(code="egress", text=text, since=gate.since, until=gate.until, items=items, pool=gate.pool or None)
+
+
+def _takes(worker: WorkerView, partition: str) -> bool:
+    return worker.scope.steal or not worker.scope.partitions or partition in worker.scope.partitions
+
+
 def _worker_reasons(
     run: Run, stage: str, partition: str, workers: Sequence[WorkerView], now: dt.datetime
 ) -> list[WaitReason]:
@@ -368,9 +443,7 @@ def _worker_reasons(
     if not able:
         since = _last_served(run, [stage], workers, now)
         return [WaitReason(code="no_worker", text=_no_worker(run, [stage]), since=since)]
-    if not any(
-        worker.scope.steal or not worker.scope.partitions or partition in worker.scope.partitions for worker in able
-    ):
+    if not any(_takes(worker, partition) for worker in able):
         return [
             WaitReason(
                 code="no_worker_for_partition",

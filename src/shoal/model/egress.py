@@ -265,8 +265,8 @@ class BudgetGrant(msgspec.Struct, frozen=True, kw_only=True):
 class GrantUse(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a grant. `made`: no more calls of it were made, or ever will be; the others return to the budget.
 
-    `answered`: for each call that was made, when its answer was there, by the ledger's clock and rather too late. None:
-    some calls have no answer yet.
+    `answered`: for each call that was made, when its answer was there, by the ledger's clock and rather too late; 0 for
+    the call whose answer is reported with it. None: some calls have no answer yet.
     """
 
     grant: int

@@ -39,7 +39,10 @@ class OutcomeClass(StrEnum):
 
 
 class DecisionKind(StrEnum):
-    """What the ledger does with the item. THROTTLED blocks its lane; PUT_OFF does not, because another host asked."""
+    """What the ledger does with the item. THROTTLED blocks its lane; PUT_OFF does not, because another host asked.
+
+    EGRESS is like PUT_OFF: no exit could be used.
+    """
 
     DONE = "done"
     DEAD = "dead"
@@ -47,6 +50,7 @@ class DecisionKind(StrEnum):
     RETRY = "retry"
     THROTTLED = "throttled"
     PUT_OFF = "put_off"
+    EGRESS = "egress"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

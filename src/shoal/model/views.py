@@ -236,13 +236,17 @@ class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason why something is not running: a code for programs, a sentence for people."""
+    """One reason why something is not running: a code for programs, a sentence for people.
+
+    `pool`: the egress that it waits for.
+    """
 
     code: str
     text: str
     since: dt.datetime | None = None
     until: dt.datetime | None = None
     items: int | None = None
+    pool: str | None = None
 
 
 class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
 from shoal.model.worker import WorkerView
-from shoal.observe.formatting import pluralize
+from shoal.observe.formatting import format_time, pluralize
 
 ENDED = (RunState.FINISHED, RunState.CANCELLED)
 # Gates that concern the whole run.
@@ -39,6 +39,7 @@ _LANE_GATES = {
 _DELAYS = {
     "delayed_retry": "retries",
     "delayed_throttled": "rate limit of the site",
+    "delayed_egress": "egress",
     "delayed_not_before": "a set time",
     "delayed_blocked": "rate limit of the site",
     "delayed_order": "earlier items of their groups",
@@ -47,6 +48,7 @@ _DELAYS = {
 # Delayed items that keep their place in a lane are counted with the items waiting for that lane.
 _IN_LANES = ("delayed_blocked", "delayed_order", "delayed_lane")
 _LANES = "lanes"
+_EGRESS = "egress"
 _DEAD = "held_by_dead"
 VERSION_SKEW_REMEDY = (
     "Unless an upgrade is in progress, stop the old workers (`shoal workers stop`); each finishes its items first."
@@ -121,19 +123,27 @@ def find_bottleneck(counts: Counts, gates: Sequence[WaitReason]) -> Bottleneck:
     if "no_worker" in by_code and counts.leased <= _held_by_dead(by_code):
         text = " ".join(by_code[code].text for code in ("no_worker", _DEAD) if code in by_code)
         return Bottleneck("a live worker", text=text, blocks_run=True)
-    return _largest_group(counts, by_code)
+    return _largest_group(counts, by_code, [gate for gate in gates if gate.code == _EGRESS])
 
 
 def _held_by_dead(by_code: dict[str, WaitReason]) -> int:
     return (by_code[_DEAD].items or 0) if _DEAD in by_code else 0
 
 
-def _largest_group(counts: Counts, by_code: dict[str, WaitReason]) -> Bottleneck:
+def _largest_group(counts: Counts, by_code: dict[str, WaitReason], no_exit: Sequence[WaitReason]) -> Bottleneck:
     dead = min(counts.leased, _held_by_dead(by_code))
-    groups = {"leased": counts.leased - dead, _DEAD: dead, "ready": counts.ready, _LANES: counts.waiting}
+    # Items that no worker can take, because it has no exit, are ready or wait for their lanes.
+    held = min(sum(gate.items or 0 for gate in no_exit), counts.ready + counts.waiting)
+    groups = {
+        "leased": counts.leased - dead,
+        _DEAD: dead,
+        _EGRESS: held,
+        "ready": max(0, counts.ready - held),
+        _LANES: counts.waiting - max(0, held - counts.ready),
+    }
     for code in _DELAYS:
         if code in by_code:
-            group = _LANES if code in _IN_LANES else code
+            group = _LANES if code in _IN_LANES else _EGRESS if code == "delayed_egress" else code
             groups[group] = groups.get(group, 0) + (by_code[code].items or 0)
     largest = max(groups, key=lambda group: groups[group])
     # Delayed items are counted up to a limit, and the counts may be slightly older.
@@ -148,8 +158,24 @@ def _largest_group(counts: Counts, by_code: dict[str, WaitReason]) -> Bottleneck
             return Bottleneck("free workers", share, gate.text if gate else "")
         case "lanes":
             return _lane_bottleneck(by_code, share)
+        case "egress":
+            return _egress_bottleneck(by_code, share)
         case code:
             return Bottleneck(_DELAYS[code], share, by_code[code].text)
+
+
+def _egress_bottleneck(by_code: dict[str, WaitReason], share: float) -> Bottleneck:
+    """The pool with most items, with the time when it may go on."""
+    gate = by_code.get(_EGRESS, by_code.get("delayed_egress"))
+    if gate is None:
+        return Bottleneck(_EGRESS, share)
+    text = gate.text
+    if gate.until is not None:
+        text += f" It may go on at {format_time(gate.until)}."
+    elif gate.since is not None:
+        text += f" It has waited since {format_time(gate.since)}."
+    cause = _EGRESS if gate.code != _EGRESS else f"{_EGRESS} {gate.pool}" if gate.pool else "a login"
+    return Bottleneck(cause, share, text)
 
 
 def _lane_bottleneck(by_code: dict[str, WaitReason], share: float) -> Bottleneck:

@@ -56,7 +56,7 @@ from shoal.service.work import (
     send_end_alerts,
     stop_signals,
 )
-from shoal.wiring import build_fetcher, ledger_context, worker_options
+from shoal.wiring import build_fetcher, check_environment, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.state import StopReason, WorkSummary
 from shoal.worker.worker import Worker
@@ -164,6 +164,7 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
         settings, sinks=own_sinks if reply is None else {**own_sinks, reply.name: reply}
     )
     await check_addresses(settings)
+    check_environment()
     started_at, summary = time.monotonic(), None
     async with AsyncExitStack() as held:
         await _open_at_first(source, settings.patience, host)

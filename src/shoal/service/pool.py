@@ -141,6 +141,7 @@ def run_check(name: str, host: Host) -> Iterator[Callable[[str], None]]:
 async def preview_pool(scraper: Scraper, settings: Settings, request: PoolRequest, host: Host) -> PoolPlan:
     """The checks and the plan; the ledger is not changed."""
     await _check_alerts(settings, host)
+    _check_sessions(scraper, host)
     run: Run | None = None
     with run_check("ledger", host) as passed:
         try:
@@ -176,6 +177,7 @@ async def prepare_pool(
     `CheckFinished` event; the first that fails raises its error.
     """
     await _check_alerts(settings, host)
+    _check_sessions(scraper, host)
     async with AsyncExitStack() as held:
         with run_check("ledger", host) as passed:
             ledger = await held.enter_async_context(ledger_context(settings, on_waiting=host.notice))
@@ -243,6 +245,16 @@ async def _check_alerts(settings: Settings, host: Host) -> None:
         with run_check("alerts", host) as passed:
             await check_addresses(settings)
             passed(f"go to {settings.notify}")
+
+
+def _check_sessions(scraper: Scraper, host: Host) -> None:
+    """Raises UsageError when the sessions that workers share have no key."""
+    if any(login.shared for login in scraper.logins):
+        from shoal.worker.session_store import session_cipher
+
+        with run_check("sessions", host) as passed:
+            session_cipher(scraper.find_secret)
+            passed("shared by all workers, encrypted in the ledger")
 
 
 async def _choose_run(ledger: Ledger, scraper: Scraper, request: PoolRequest) -> RunPlan:
@@ -340,8 +352,8 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def open_pool_logs(scraper: Scraper, settings: Settings, request: PoolRequest) -> Logs:
-    file = request.logs / f"{scraper.name}_pool.log"
+def open_pool_logs(scraper: Scraper, settings: Settings, request: PoolRequest, kind: str = "pool") -> Logs:
+    file = request.logs / f"{scraper.name}_{kind}.log"
     return open_logs(
         format=settings.log_format, level=settings.log_level, file=file, stream=None, secrets=settings.secrets()
     )

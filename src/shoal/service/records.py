@@ -186,7 +186,14 @@ def item_detail_record(detail: ItemDetail) -> Record:
 
 def reason_records(reasons: Iterable[WaitReason]) -> list[Record]:
     return [
-        {"code": reason.code, "text": reason.text, "since": reason.since, "until": reason.until, "items": reason.items}
+        {
+            "code": reason.code,
+            "text": reason.text,
+            "since": reason.since,
+            "until": reason.until,
+            "items": reason.items,
+            "pool": reason.pool,
+        }
         for reason in reasons
     ]
 

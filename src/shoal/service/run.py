@@ -63,7 +63,7 @@ from shoal.service.work import (
     send_end_alerts,
     stop_signals,
 )
-from shoal.wiring import build_fetcher, ledger_context, worker_options
+from shoal.wiring import build_fetcher, check_environment, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.state import WorkSummary
 from shoal.worker.worker import Worker
@@ -144,6 +144,7 @@ async def run_scraper(scraper: Scraper, settings: Settings, request: RunRequest,
     from, LedgerError when the ledger is away for longer than its patience.
     """
     await check_addresses(settings)
+    check_environment()
     async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
         async with begin_lock(ledger, settings, scraper.name):
             try:

@@ -21,7 +21,7 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
 from shoal.fetch.page import Fetcher, Page, Request
-from shoal.fetch.session import jars_of
+from shoal.fetch.session import BrowserProfile, jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
@@ -35,9 +35,10 @@ from shoal.worker.registration import Registration
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
+    from shoal.egress.tokens import Token
     from shoal.fetch.redirects import CookieJars
     from shoal.fetch.tab import Tab
-    from shoal.worker.logins import Logins, Session
+    from shoal.worker.logins import Logins, LoginSession
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
@@ -181,7 +182,7 @@ class Attempt:
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None
-        self.session: Session | None = None
+        self.session: LoginSession | None = None
         self.tab: Tab | None = None
         self.captured: Mapping[str, str] = {}
         self._http: Http | None = None
@@ -223,6 +224,14 @@ class Attempt:
         """Those of the client that sends its requests."""
         return jars_of(self._resources.fetcher_of(self._stage))
 
+    def browser_profile(self, jar: str, login: Login) -> BrowserProfile | None:
+        """Where the browser has what belongs to a jar; None when neither its stage nor its login has a browser."""
+        clients = self._resources.clients
+        if clients is None or not (login.uses_browser or self._stage.client == "browser"):
+            return None
+        browser = clients.browser()
+        return BrowserProfile(browser, browser.profile_of(jar, self.identity), jars_of(self._resources.fetcher))
+
     @contextmanager
     def paused_timeout(self, step: str) -> Iterator[None]:
         """Let its time stand still during a step that is not its own."""
@@ -237,23 +246,31 @@ class Attempt:
             self.step = before
             self._deadline.reschedule(None if left is None else now() + left)
 
-    async def call_login(self, login: Login, jar: str) -> Any:
-        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`."""
+    async def call_login(self, login: Login, jar: str, secrets: set[str]) -> Any:
+        """What a login returns. Its requests go out as this attempt's do, with the cookies of `jar`.
+
+        `secrets` gets the names of those that it sent.
+        """
         from shoal.worker.logins import LoginValues
 
         resources, scraper, function = self._resources, self._resources.scraper, login.function
+
+        def reveal(name: str) -> str:
+            secrets.add(name)
+            return scraper.reveal_secret(name)
+
         http = Http(
             self._fetcher,
             gate=self._gate,
             jar=jar,
             headers=scraper.headers,
-            reveal=scraper.reveal_secret,
+            reveal=reveal,
             deadline=self._deadline,
             private=True,
         )
         values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
-        tabs = _LoginTabs(self, jar)
-        providers = AttemptProviders(tabs, scraper, resources.providers, resources.threads, resources.log)
+        clients = _LoginClients(self, jar)
+        providers = AttemptProviders(clients, scraper, resources.providers, resources.threads, resources.log)
         try:
             arguments = await providers.arguments(login.signature, values)
             if login.signature.kind is FunctionKind.PLAIN:
@@ -378,6 +395,22 @@ class Attempt:
             return
         async with self._open_tab(self._jar()) as tab:
             yield tab
+
+    @asynccontextmanager
+    async def open_token(self) -> AsyncIterator[Token]:
+        """Tokens of the stage's pool, for requests that Shoal does not send."""
+        from shoal.egress.tokens import TokenIdentity
+
+        if not isinstance(self.identity, TokenIdentity):
+            raise Permanent(
+                f"the stage {self._stage.name} asks for a Token, but its egress is no pool of tokens: "
+                'give it egress="NAME" of one'
+            )
+        token = self.identity.token()
+        try:
+            yield token
+        finally:
+            token.close()
 
     def _use_identity(self, identity: ExitIdentity) -> None:
         """Send every request of this attempt as the identity."""
@@ -537,8 +570,8 @@ class Attempt:
         return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
 
 
-class _LoginTabs:
-    """Opens the tab of a login, with the cookies that its session will have."""
+class _LoginClients:
+    """Opens what a login asks for: a tab has the cookies that its session will have."""
 
     def __init__(self, attempt: Attempt, jar: str) -> None:
         self._attempt = attempt
@@ -546,6 +579,9 @@ class _LoginTabs:
 
     def live_tab(self) -> AbstractAsyncContextManager[Tab]:
         return self._attempt._open_tab(self._jar)
+
+    def open_token(self) -> AbstractAsyncContextManager[Token]:
+        return self._attempt.open_token()
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:

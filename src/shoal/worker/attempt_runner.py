@@ -134,6 +134,13 @@ class AttemptRunner:
 
     async def _run_once(self, attempt: Attempt) -> Output | BaseException:
         """What the attempt yielded, or the error that ended it. Raises what is not about the item."""
+        try:
+            return await self._result_of(attempt)
+        finally:
+            if attempt.identity is not None:
+                attempt.identity.release()
+
+    async def _result_of(self, attempt: Attempt) -> Output | BaseException:
         lease = attempt.claimed.lease
         self._current[lease] = attempt
         result: Output | BaseException
@@ -148,6 +155,8 @@ class AttemptRunner:
         finally:
             self._current.pop(lease, None)
         if attempt.identity is not None:
+            if isinstance(result, Transient):
+                result = await attempt.identity.judge(result)
             attempt.record_egress(result if isinstance(result, BaseException) else None)
         return result
 
@@ -298,6 +307,8 @@ class AttemptRunner:
             policy=policy.retry,
             rng=self._rng,
         )
+        if isinstance(ended, EgressUnavailable):
+            decision = msgspec.structs.replace(decision, kind=DecisionKind.EGRESS)
         detail = {**(_failure_detail(page, self._scraper.secrets) or {}), **ended.detail} or None
         return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=time.monotonic() - began, detail=detail)
 

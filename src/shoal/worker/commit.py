@@ -160,5 +160,5 @@ class Committer:
                 summary.skipped += 1
             case DecisionKind.RETRY:
                 summary.retried += 1
-            case DecisionKind.THROTTLED | DecisionKind.PUT_OFF:
+            case DecisionKind.THROTTLED | DecisionKind.PUT_OFF | DecisionKind.EGRESS:
                 summary.throttled += 1

@@ -202,7 +202,7 @@ class IdentityFetcher:
         jar: str | None = None,
         identity: Identity | None = None,
     ) -> AbstractAsyncContextManager[ResponseStream]:
-        return _RecordedStream(self, self._fetcher.stream(request, gate=gate, jar=jar, identity=self._identity))
+        return _RecordedStream(self, lambda: self._fetcher.stream(request, gate=gate, jar=jar, identity=self._identity))
 
     def over(self, fetcher: Fetcher) -> IdentityFetcher:
         """The same for another fetcher: what it learns about the exit is reported with the rest."""
@@ -232,20 +232,36 @@ class IdentityFetcher:
 
 
 class _RecordedStream:
-    """A stream whose failures of the way are reported."""
+    """A stream whose failures of the way are reported, and which is opened again when only its identity was refused."""
 
-    def __init__(self, fetcher: IdentityFetcher, stream: AbstractAsyncContextManager[ResponseStream]) -> None:
+    def __init__(
+        self, fetcher: IdentityFetcher, open_stream: Callable[[], AbstractAsyncContextManager[ResponseStream]]
+    ) -> None:
         self._fetcher = fetcher
-        self._stream = stream
+        self._open = open_stream
 
     async def __aenter__(self) -> ResponseStream:
-        try:
-            response = await self._stream.__aenter__()
-        except ExitFailed as failed:
-            self._fetcher._identity.record_failure(failed.message)
-            raise
-        self._fetcher._add_hosts(response.url)
-        return response
+        identity = self._fetcher._identity
+        while True:
+            self._stream = self._open()
+            try:
+                response = await self._stream.__aenter__()
+            except ExitFailed as failed:
+                identity.record_failure(failed.message)
+                raise
+            self._fetcher._add_hosts(response.url)
+            if not await self._was_refused(response):
+                return response
+            await self._stream.__aexit__(None, None, None)
 
     async def __aexit__(self, *failure: object) -> bool | None:
         return await self._stream.__aexit__(*failure)  # type: ignore[arg-type]
+
+    async def _was_refused(self, response: ResponseStream) -> bool:
+        """Its body is not read: that of a refusal may never end."""
+        page = Page(response.url, status=response.status, headers=response.headers, body=b"")
+        try:
+            return self._fetcher._identity.should_repeat(page)
+        except BaseException:
+            await self._stream.__aexit__(None, None, None)
+            raise

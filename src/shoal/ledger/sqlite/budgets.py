@@ -61,7 +61,7 @@ def _settle(tx: Transaction, budget: int, state: BudgetState, used: Sequence[Gra
             tx.run("shrink_grant", budget, use.grant, use.made)
             continue
         # Calls that were answered before are in the numbers that the site told.
-        counting = sum(at > since for at in use.answered) + max(0, use.made - len(use.answered))
+        counting = sum(at >= since for at in use.answered) + max(0, use.made - len(use.answered))
         ended = min(now, max(use.answered, default=now))
         if not tx.run("settle_grant", budget, use.grant, counting, ended):
             continue

@@ -10,8 +10,10 @@ import time
 import pytest
 
 from shoal.errors import InvalidSetting, NotFound, UnknownStage, UsageError
+from shoal.model.egress import EgressWait
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
+from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass
 from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.model.worker import Scope, WorkerReport, WorkerState
@@ -450,6 +452,69 @@ class ReadsConformance:
         assert f"{worker} cannot store anything: There is no space left for x.db." in gates[0].text
         await harness.ledger.workers.heartbeat(worker, WorkerReport())
         assert await self.codes(harness, run) == ["ready"]
+
+    async def test_why_says_what_egress_waits_for(self, harness: LedgerHarness) -> None:
+        run = await harness.run("list", "page", lane=LanePolicy(limit=1))
+        await harness.put(run, "a", "b", lane="host")
+        await harness.put(run, "c", stage="page")
+        (a, b), c = [await harness.item(run, key) for key in ("a", "b")], await harness.item(run, "c", "page")
+        one, two = await harness.worker(lease_seconds=100), await harness.worker(lease_seconds=3600)
+        spent = "all 3 tokens of github are spent"
+        reads, heartbeat = harness.ledger.reads, harness.ledger.workers.heartbeat
+        await heartbeat(
+            one, WorkerReport(egress=(EgressWait(stage="list", pool="github", why=spent, since=60, until=500),))
+        )
+        # The other worker may have an exit.
+        assert [gate.code for gate in await reads.why_item(run.id, a.id)] == ["queue_rank"]
+        assert "egress" not in await self.codes(harness, run)
+        await heartbeat(
+            two, WorkerReport(egress=(EgressWait(stage="list", pool="github", why=spent, since=10, until=90),))
+        )
+        gate, rank = await reads.why_item(run.id, a.id)
+        assert (gate.code, gate.pool, rank.code) == ("egress", "github", "queue_rank")
+        assert gate.text == f"It waits for egress github: {spent}."
+        assert gate.since is not None
+        assert gate.until is not None
+        # The first that may go on, since both have been waiting.
+        assert (gate.until - gate.since).total_seconds() == pytest.approx(100, abs=5)
+        assert [gate.code for gate in await reads.why_item(run.id, b.id)] == ["lane_limit", "lane_rank", "egress"]
+        assert [gate.code for gate in await reads.why_item(run.id, c.id)] == ["queue_rank"]
+        gates = {gate.code: gate for gate in await reads.why_run(run.id)}
+        assert gates["egress"].text == f"2 items of the stage list wait for egress github: {spent}."
+        assert gates["egress"].items == 2
+        assert gates["ready"].items == 1
+        assert set(gates) == {"egress", "ready"}, "the lane is full because its item has no exit"
+        # A dead worker does not count: the one that is left has an exit again, or waits for something else.
+        await heartbeat(two, WorkerReport())
+        assert "egress" not in await self.codes(harness, run)
+        login = EgressWait(stage="page", pool="", why="the login at shop.example fails")
+        await heartbeat(two, WorkerReport(egress=(login,)))
+        assert "egress" not in await self.codes(harness, run)
+        await harness.advance_clock(101)
+        (gate, _) = await reads.why_item(run.id, c.id)
+        assert (gate.text, gate.pool, gate.until) == ("It waits: the login at shop.example fails.", None, None)
+        await harness.ledger.workers.stop(two)
+        assert "egress" not in await self.codes(harness, run)
+
+    async def test_an_item_whose_attempt_had_no_exit_says_so(self, harness: LedgerHarness) -> None:
+        run = await harness.run(lane=LanePolicy(limit=1))
+        await harness.put(run, "a", "b", lane="host")
+        worker = await harness.worker(lease_seconds=3600)
+        (a,) = await harness.claim(worker)
+        error = "none of the 5 proxies of homes can be used: 5 blocked by host"
+        decision = AttemptDecision(DecisionKind.EGRESS, OutcomeClass.THROTTLED, 60.0, error)
+        await harness.commit(worker, FinishedAttempt(lease=a.lease, decision=decision))
+        found = await harness.item(run, "a")
+        assert (found.state, found.tries) == ("delayed", 0)
+        (gate,) = await harness.ledger.reads.why_item(run.id, a.item)
+        assert (gate.code, gate.text) == ("delayed_egress", f"It waits: {error}.")
+        assert gate.until is not None
+        gates = {gate.code: gate for gate in await harness.ledger.reads.why_run(run.id)}
+        assert gates["delayed_egress"].text == "1 item is delayed (no exit could be used)."
+        assert "lane_blocked" not in gates, "the lane goes on with others"
+        assert await harness.claim_keys(worker) == ["b"]
+        assert (await harness.ledger.reads.recent(run.id)).throttled == 0
+        await harness.check()
 
     async def test_a_rate_limit_of_the_site_is_reported_as_one(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=2))

@@ -3,7 +3,7 @@
 -- made before) or `lost` (the lease is no longer valid). The call may be repeated.
 --
 -- kinds: done, dead, skipped, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
--- not blocked, because another host asked to wait). null: all are done without error or detail; this usual case has a
+-- not blocked, because another host asked to wait), egress (as put_off: no exit could be used). null: all are done without error or detail; this usual case has a
 -- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
 -- r_hashes: null, or the hash of each record that has a key (45_record_keys.sql).
 create or replace function shoal.commit(
@@ -91,7 +91,7 @@ begin
         classified as materialized (
             select h.*,
                    -- The first item of an ordered lane keeps its slot while it waits for a retry.
-                   coalesce(l.ordered, false) and h.kind in ('retry', 'throttled', 'put_off') as holds,
+                   coalesce(l.ordered, false) and h.kind in ('retry', 'throttled', 'put_off', 'egress') as holds,
                    l.next_at, l.delay_max
             from held h left join shoal.lane l on l.id = h.lane
         ),
@@ -105,7 +105,7 @@ begin
         tried as (
             insert into shoal.attempt (item, claimed_at, ended_at, run, epoch, worker, seconds, outcome, error, detail)
             select j.item, j.claimed_at, t, j.run, j.epoch, worker_no, j.seconds, j.outcome, j.error, j.detail
-            from classified j where j.kind in ('retry', 'throttled', 'put_off')
+            from classified j where j.kind in ('retry', 'throttled', 'put_off', 'egress')
         ),
         put_off as (
             insert into shoal.delayed
@@ -118,7 +118,7 @@ begin
                    j.tries + case when j.kind = 'retry' then 1 else 0 end, j.rescues, j.holds,
                    case j.kind when 'put_off' then 'throttled' else j.kind end
             from classified j
-            where j.kind in ('retry', 'put_off') or (j.kind = 'throttled' and (j.lane is null or j.holds))
+            where j.kind in ('retry', 'put_off', 'egress') or (j.kind = 'throttled' and (j.lane is null or j.holds))
         ),
         back_in_line as (
             insert into shoal.waiting (item, lane, since, run, queue, priority, epoch, tries, rescues)
@@ -155,7 +155,7 @@ begin
             select t, j.queue, worker_no, -count(*),
                    count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
                    count(*) filter (where j.kind = 'skipped'),
-                   count(*) filter (where j.kind in ('retry', 'put_off')
+                   count(*) filter (where j.kind in ('retry', 'put_off', 'egress')
                                       or (j.kind = 'throttled' and (j.lane is null or j.holds))),
                    count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
                    count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind in ('throttled', 'put_off')),

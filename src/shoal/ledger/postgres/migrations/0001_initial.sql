@@ -1,4 +1,4 @@
--- functions: d13f35e572efc846
+-- functions: 8917397c28126afb
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -137,7 +137,7 @@ create table shoal.delayed (
     tries    smallint not null,
     rescues  smallint not null,
     slotted  boolean not null,
-    reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
+    reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'egress', 'lane'))
 );
 create index delayed_due on shoal.delayed (due_at);
 -- For lists, and for changes of a whole run.

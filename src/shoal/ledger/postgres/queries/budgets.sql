@@ -1,4 +1,4 @@
--- Budgets: calls of functions/72_budgets.sql. list_budgets differs from SQLite in functions and times.
+-- Budgets: calls of functions/74_budgets.sql. list_budgets differs from SQLite in functions and times.
 
 -- name: exchange_budget
 select * from shoal.exchange_budget(
@@ -10,6 +10,6 @@ select b.*, t.now, coalesce(sum(g.calls), 0) as taken, max(g.ends_at) as last_en
        coalesce(sum(g.calls) filter (where not g.settled and g.expires_at > t.now), 0) as open_calls
 from (select extract(epoch from shoal.clock())::float8 as now) t
 cross join shoal.budget b
-left join shoal.budget_grant g on g.budget = b.id and g.ends_at > shoal.budget_since(b, t.now)
+left join shoal.budget_grant g on g.budget = b.id and g.ends_at >= shoal.budget_since(b, t.now)
 where b.pool = $1 and ($2::text is null or b.key = $2)
 group by b.id, t.now order by b.key, b.resource

@@ -36,7 +36,7 @@ old_locks as (
 old_grants as (
     delete from shoal.budget_grant x where x.id = any (array(
         select g.id from shoal.budget b join shoal.budget_grant g on g.budget = b.id
-        where g.ends_at <= shoal.budget_since(b, extract(epoch from shoal.clock())::float8) limit $1))
+        where g.ends_at < shoal.budget_since(b, extract(epoch from shoal.clock())::float8) limit $1))
     returning 1
 ),
 old_budgets as (

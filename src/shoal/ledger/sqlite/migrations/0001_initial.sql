@@ -144,7 +144,7 @@ create table delayed (
     tries    integer not null,
     rescues  integer not null,
     slotted  integer not null,
-    reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'lane'))
+    reason   text not null check (reason in ('not_before', 'retry', 'throttled', 'egress', 'lane'))
 ) strict;
 create index delayed_due on delayed (due_at);
 -- For lists, and for changes of a whole run.
@@ -620,11 +620,11 @@ where o.state = 'dead';
 -- Exits of pools: how they are, and at how many hosts they are blocked.
 create view egress_health as
 select e.pool, p.kind, e.label as exit, e.key,
-       case when e.until / 1e6 > strftime('%s', 'now') + 0 or e.until is null then e.state
-            when e.state = 'banned' then 'trial' else 'good' end as state,
+       case when e.until is null or e.until > n.now then e.state when e.state = 'banned' then 'trial' else 'good' end
+           as state,
        strftime('%Y-%m-%d %H:%M:%f', e.until / 1e6, 'unixepoch') as until, e.why, e.set_by, e.succeeded, e.failed,
        e.failures_in_row, e.error,
-       (select count(*) from exit_host h where h.exit = e.id and h.blocked_until / 1e6 > strftime('%s', 'now') + 0)
-           as blocked_at_hosts,
+       (select count(*) from exit_host h where h.exit = e.id and h.blocked_until > n.now) as blocked_at_hosts,
        strftime('%Y-%m-%d %H:%M:%f', e.used_at / 1e6, 'unixepoch') as last_used, e.unlisted_at is null as listed
-from exit e join exit_pool p on p.name = e.pool;
+from exit e join exit_pool p on p.name = e.pool
+cross join (select (julianday('now') - 2440587.5) * 86400e6 as now) n;

@@ -74,3 +74,52 @@ from (
 ) u
 where not exists (select 1 from run n where n.no = u.run and n.state = 'removed')
 limit 20
+
+-- name: audit_exits
+-- States of exits, the times of their changes, and what refers to them.
+select 'exit ' || e.pool || ' ' || e.label || ': ' || case
+           when p.name is null then 'its pool is missing'
+           when e.state = 'good' and (e.until is not null or e.why <> '' or e.set_by <> '') then 'it is good, and has the marks of a ban'
+           when e.state <> 'banned' and (e.trial_by is not null or e.trial_until is not null) then 'it is tried without a ban'
+           when (e.trial_by is null) <> (e.trial_until is null) then 'half of a trial is stored'
+           when e.failures_in_row > e.failed then 'it has more failures in a row than failures'
+           else 'its last change is later than that of its pool' end as detail
+from exit e left join exit_pool p on p.name = e.pool
+where p.name is null
+   or (e.state = 'good' and (e.until is not null or e.why <> '' or e.set_by <> ''))
+   or (e.state <> 'banned' and (e.trial_by is not null or e.trial_until is not null))
+   or (e.trial_by is null) <> (e.trial_until is null)
+   or e.failures_in_row > e.failed
+   or e.changed_at > p.changed_at
+limit 20
+
+-- name: audit_exit_pools
+-- The number of listed exits; members and lists belong together. The members of a dead worker stay until the next upkeep.
+select 'pool ' || p.name || ': says ' || p.listed || ' exits, has ' || count(e.id) as detail
+from exit_pool p left join exit e on e.pool = p.name and e.unlisted_at is null
+group by p.name having p.listed <> count(e.id)
+union all
+select 'pool ' || m.pool || ': the list of the worker ' || m.worker || ' is missing' from exit_member m
+where m.list <> '' and not exists (select 1 from exit_list x where x.pool = m.pool and x.name = m.list)
+union all
+select 'pool ' || x.pool || ': nobody has the list ' || x.name from exit_list x
+where not exists (select 1 from exit_member m where m.pool = x.pool and m.list = x.name)
+union all
+select 'pool ' || x.pool || ': the exit ' || k.value || ' is in a list, and not listed'
+from exit_list x cross join json_each(x.keys) k
+where not exists (select 1 from exit e where e.pool = x.pool and e.key = k.value and e.unlisted_at is null)
+limit 20
+
+-- name: audit_exit_hosts
+-- Hosts belong to exits of their pool, and each exit has a bounded number.
+select 'exit ' || h.exit || ' at ' || h.host || ': ' || case
+           when e.id is null then 'there is no such exit'
+           when h.blocks_in_row > h.blocked then 'it has more blocks in a row than blocks'
+           else 'its last change is later than that of its pool' end as detail
+from exit_host h
+left join exit e on e.id = h.exit and e.pool = h.pool
+left join exit_pool p on p.name = h.pool
+where e.id is null or h.blocks_in_row > h.blocked or h.changed_at > p.changed_at
+union all
+select 'exit ' || h.exit || ' has ' || count(*) || ' hosts' from exit_host h group by h.exit having count(*) > 200
+limit 20

@@ -1,4 +1,4 @@
--- Budgets. On PostgreSQL the exchange is a function (functions/72_budgets.sql). Times are seconds since 1970.
+-- Budgets. On PostgreSQL the exchange is a function (functions/74_budgets.sql). Times are seconds since 1970.
 
 -- name: make_budget
 insert into budget (pool, key, resource) values (?1, ?2, ?3) on conflict (pool, key, resource) do nothing
@@ -37,7 +37,7 @@ update budget_grant set granted_at = ?2 where id = ?1
 delete from budget_grant where id = ?1
 
 -- name: remove_ended_grants
-delete from budget_grant where budget = ?1 and (ends_at <= ?2 or calls = 0)
+delete from budget_grant where budget = ?1 and (ends_at < ?2 or calls = 0)
 
 -- name: find_grant
 select g.calls, g.expires_at from budget_grant g where g.id = ?1
@@ -57,13 +57,13 @@ from (select b.*, clock() / 1e6 as now,
              case when b.remaining is not null and b.reset_at > clock() / 1e6 then b.sent_at
                   else max(coalesce(b.reset_from, 0), clock() / 1e6 - b.seconds) end as since
       from budget b where b.pool = ?1 and (?2 is null or b.key = ?2)) b
-left join budget_grant g on g.budget = b.id and g.ends_at > b.since
+left join budget_grant g on g.budget = b.id and g.ends_at >= b.since
 group by b.id order by b.key, b.resource
 
 -- name: tidy_grants
 delete from budget_grant where id in (
     select g.id from budget b join budget_grant g on g.budget = b.id
-    where g.ends_at <= case when b.remaining is not null and b.reset_at > ?1 then b.sent_at
+    where g.ends_at < case when b.remaining is not null and b.reset_at > ?1 then b.sent_at
                             else max(coalesce(b.reset_from, 0), ?1 - b.seconds) end
     limit ?2)
 

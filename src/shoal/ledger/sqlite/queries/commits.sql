@@ -17,7 +17,7 @@ insert into temp.ended (item, lane, run, queue, priority, epoch, tries, rescues,
                         kind, outcome, delay, error, seconds, detail, holds, next_at, delay_max)
 select s.item, s.lane, s.run, s.queue, s.priority, s.epoch, s.tries, s.rescues, s.claimed_at, s.started_at,
        j.value ->> 2, j.value ->> 3, j.value ->> 4, j.value ->> 5, j.value ->> 6, j.value ->> 7,
-       coalesce(l.ordered, 0) and j.value ->> 2 in ('retry', 'throttled', 'put_off'), l.next_at, l.delay_max
+       coalesce(l.ordered, 0) and j.value ->> 2 in ('retry', 'throttled', 'put_off', 'egress'), l.next_at, l.delay_max
 from json_each(?1) j
 cross join lease s on s.item = j.value ->> 0 and s.epoch = j.value ->> 1
 left join lane l on l.id = s.lane
@@ -35,7 +35,7 @@ from temp.ended e where e.kind in ('done', 'dead', 'skipped')
 -- name: commit_attempts
 insert into attempt (item, epoch, claimed_at, ended_at, run, worker, seconds, outcome, error, detail)
 select e.item, e.epoch, e.claimed_at, ?1, e.run, ?2, e.seconds, e.outcome, e.error, e.detail
-from temp.ended e where e.kind in ('retry', 'throttled', 'put_off')
+from temp.ended e where e.kind in ('retry', 'throttled', 'put_off', 'egress')
 
 -- name: commit_delayed
 insert into delayed (item, lane, due_at, since, run, queue, priority, epoch, tries, rescues, slotted, reason)
@@ -45,7 +45,7 @@ select e.item, e.lane,
        ?1, e.run, e.queue, e.priority, e.epoch, e.tries + (e.kind = 'retry'), e.rescues, e.holds,
        case e.kind when 'put_off' then 'throttled' else e.kind end
 from temp.ended e
-where e.kind in ('retry', 'put_off') or (e.kind = 'throttled' and (e.lane is null or e.holds))
+where e.kind in ('retry', 'put_off', 'egress') or (e.kind = 'throttled' and (e.lane is null or e.holds))
 
 -- name: commit_waiting
 insert into waiting (lane, run, priority, item, since, queue, epoch, tries, rescues)
@@ -201,7 +201,7 @@ set leased = c.leased - n.n, done = c.done + n.done, dead = c.dead + n.dead, ski
 from (
     select e.queue, count(*) as n, sum(e.kind = 'done') as done, sum(e.kind = 'dead') as dead,
            sum(e.kind = 'skipped') as skipped,
-           sum(e.kind in ('retry', 'put_off') or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
+           sum(e.kind in ('retry', 'put_off', 'egress') or (e.kind = 'throttled' and (e.lane is null or e.holds))) as put_off
     from temp.ended e group by e.queue
 ) n
 where c.queue = n.queue

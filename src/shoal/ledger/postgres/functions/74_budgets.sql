@@ -15,8 +15,8 @@ language sql immutable as $$
     select case when shoal.budget_is_told(b, t) then b.remaining else coalesce(b.site_limit, b.calls) end
 $$;
 
--- What the site said in the response to a request that was sent at said_sent. Newer numbers replace older ones; lower
--- ones of the same window are newer, whenever their request was sent.
+-- What is known after a site has said something in the response to a request that was sent at said_sent. Its answers
+-- may come in another order than it wrote them: within a window the lowest number is the latest.
 create or replace function shoal.corrected_budget(
     b shoal.budget, t double precision, said_sent double precision, said_remaining int, said_limit int,
     said_reset_from double precision, said_reset_at double precision, said_rests_until double precision)
@@ -25,28 +25,30 @@ language plpgsql immutable as $$
 declare
     since double precision := shoal.budget_since(b, t);
     total int := shoal.budget_total(b, t);
-    is_told boolean := shoal.budget_is_told(b, t);
     reset_at double precision := coalesce(said_reset_at, said_sent + b.seconds);
-    reset_from double precision := greatest(said_sent, least(reset_at, said_reset_from));
-    known_reset_at double precision := b.reset_at;
+    reset_from double precision := greatest(said_sent, least(reset_at, coalesce(said_reset_from, said_reset_at, said_sent)));
 begin
     b.rests_until := greatest(b.rests_until, said_rests_until);
     b.site_limit := coalesce(said_limit, b.site_limit);
     if said_remaining is null or reset_at <= t then
         return b;
     end if;
-    if said_sent > since then
-        b.remaining := said_remaining;
-        b.sent_at := said_sent;
-        b.reset_from := reset_from;
-        b.reset_at := reset_at;
-    elsif (total is null or said_remaining < total)
-          and (known_reset_at is null or reset_at > known_reset_at - least(2, b.seconds / 2)) then
-        b.remaining := said_remaining;
-        b.sent_at := since;
-        b.reset_from := greatest(since, reset_from);
-        b.reset_at := case when is_told then greatest(known_reset_at, reset_at) else reset_at end;
+    if shoal.budget_is_told(b, t) then
+        if reset_at < b.reset_from then
+            return b;
+        end if;
+        if reset_from <= b.reset_at then
+            said_remaining := least(said_remaining, b.remaining);
+            reset_from := greatest(reset_from, b.reset_from);
+            reset_at := least(reset_at, b.reset_at);
+        end if;
+    elsif said_sent <= since then
+        said_remaining := least(said_remaining, total);
     end if;
+    b.remaining := said_remaining;
+    b.sent_at := greatest(since, said_sent);
+    b.reset_from := reset_from;
+    b.reset_at := reset_at;
     return b;
 end $$;
 
@@ -103,7 +105,7 @@ begin
             continue;
         end if;
         -- Calls that were answered before are in the numbers that the site told.
-        select count(*) filter (where u.answered > since) + unanswered[n], least(at, coalesce(max(u.answered), at))
+        select count(*) filter (where u.answered >= since) + unanswered[n], least(at, coalesce(max(u.answered), at))
         into counting, ended
         from unnest(answered_grants, answered_at) as u(id, answered) where u.id = used[n];
         update shoal.budget_grant g set calls = least(g.calls, counting), ends_at = ended, settled = true
@@ -125,7 +127,7 @@ begin
             delete from shoal.budget_grant g where g.id = used[n];
         end if;
     end loop;
-    delete from shoal.budget_grant g where g.budget = b.id and (g.ends_at <= since or g.calls = 0);
+    delete from shoal.budget_grant g where g.budget = b.id and (g.ends_at < since or g.calls = 0);
     if wanted is null then
         return;
     end if;
