@@ -306,7 +306,8 @@ async def test_a_socks_proxy_with_a_password(browser: BrowserFetcher, site: Site
     """The site sees the proxy's address, names are resolved there, and no command line has the password."""
     site.answers["/"] = script("fetch('/api')", f"<img src=http://shop.test:{site.port}/i.png>")
     identity = FixedIdentity("socks", microsocks.address)
-    await browser.fetch(Request(url=f"http://shop.test:{site.port}/"), jar="s", identity=identity)
+    async with browser.open_tab(jar="s", identity=identity, options=BrowserOptions(wait_for="networkidle")) as tab:
+        await tab.fetch(Request(url=f"http://shop.test:{site.port}/"))
     assert {seen.peer for seen in site.log} == {microsocks.source}
     assert {"/", "/i.png", "/api"} <= set(site.targets)
     lines = [line for line in children(os.getpid()).values() if "chrom" in line or "run-driver" in line]
@@ -380,6 +381,8 @@ async def test_the_browser_is_replaced_and_its_cookies_move(site: Site) -> None:
             assert await tab.evaluate("1 + 1") == 2
         assert site.log[-1].headers["cookie"] == "k=1"
         os.kill(browser._browsers[-1].chromium.process, signal.SIGKILL)
+        with suppress(Transient):  # a tab may be used before anybody knows that its browser has gone
+            await browser.fetch(Request(url=site.url("/")), jar="a")
         await browser.fetch(Request(url=site.url("/")), jar="a")
         assert site.log[-1].headers["cookie"] == "k=1"
         async with asyncio.timeout(20):
@@ -391,6 +394,20 @@ async def test_the_browser_is_replaced_and_its_cookies_move(site: Site) -> None:
         assert not current.is_usable
     finally:
         await close_browser(browser)
+
+
+async def test_a_tab_that_is_used_again_sends_nothing_for_the_page_before(browser: BrowserFetcher, site: Site) -> None:
+    """Its page is left a little later, or by the next item; meanwhile its scripts still run."""
+    site.answers["/old"] = script("setTimeout(() => { fetch('/late'); location = '/elsewhere' }, 100)")
+    site.answers["/new"] = script("fetch('/api')", "<p>new")
+    site.answers["/api"] = json("[1]")
+    for pause in (0.0, 0.15, 1.0):
+        await fetch(browser, site.url("/old"), "again")
+        await asyncio.sleep(pause)
+        page = await fetch(browser, site.url("/new"), "again", wait_for="networkidle")
+        assert page.css("p::text").get() == "new"
+        assert [call.url for call in page.calls] == [site.url("/api")]
+    assert set(site.targets) == {"/old", "/new", "/api"}
 
 
 async def test_memory_stays_flat(browser: BrowserFetcher, site: Site) -> None:

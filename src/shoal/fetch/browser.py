@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from shoal.errors import AttemptEnded, Transient
+from shoal.errors import AttemptEnded, EgressUnavailable, Skipped, Throttled, Transient
 from shoal.fetch.chromium import Chromium, ChromiumHome, check_playwright, total_bytes
 from shoal.fetch.forwarder import ProxyForwarder
 from shoal.fetch.live_page import CLOSE_SECONDS, LivePage, Profile, RunningBrowser
@@ -48,6 +48,8 @@ _MONITOR_SECONDS = 2.0
 _STATE_SECONDS = 5.0
 # Above this many times its bound, the largest page is ended: it would take the machine's memory.
 _HARD_FACTOR = 2
+# There is nothing to see about these.
+_NOT_CAPTURED = (Skipped, Throttled, EgressUnavailable)
 
 
 class BrowserFetcher:
@@ -139,7 +141,8 @@ class BrowserFetcher:
         try:
             yield tab
         except BaseException as error:
-            is_failure = isinstance(error, Exception) or (deadline is not None and deadline.expired())
+            is_failure = isinstance(error, Exception) and not isinstance(error, _NOT_CAPTURED)
+            is_failure = is_failure or (deadline is not None and deadline.expired())
             if chosen.capture and is_failure:
                 await tab.capture()
             if live.crash is not None and isinstance(error, Exception) and not isinstance(error, AttemptEnded):
@@ -295,10 +298,11 @@ class BrowserFetcher:
         browser = live.profile.browser
         try:
             await asyncio.wait({cookies})
+            # Whoever waits opens another tab meanwhile.
+            self._free_tabs.release()
             await live.release()
             await self._after_use(live.profile)
         finally:
-            self._free_tabs.release()
             self._leave(browser)
 
     async def _after_use(self, profile: Profile) -> None:

@@ -87,7 +87,7 @@ class Navigation:
 class PageRequests:
     """Decides about the requests of one tab while an attempt uses it.
 
-    `send` talks to the browser. `own_host`: the host of the item, which the attempt already has a place at. `block`:
+    `send` talks to the browser. `block`:
     types of requests that are refused. `on_call` is told about the first request of a script. `error`: what refused a
     request that the page needs.
     """

@@ -249,7 +249,6 @@ class LivePage:
         self._popups = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._requests: PageRequests | None = None
-        self._world = 0
         self.tab: Tab | None = None
         self.crash: Transient | Any = None
         # Set when the page has started a download that nobody asked for.
@@ -334,6 +333,7 @@ class LivePage:
             await requests.close()
         may_be_used_again = (
             tab is not None
+            and tab.is_rendered
             and not (tab.is_touched or self.is_crashed or self._popups or self.downloaded.is_set())
             and self._uses < MAX_USES
             and self._browser.is_usable
@@ -341,18 +341,14 @@ class LivePage:
             and not self.profile.is_stale
         )
         if may_be_used_again and tab is not None:
+            tab.stop_calls()
             with suppress(Exception):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._clear(tab)
+                    # Its scripts end here; they could lead the next attempt's page away.
+                    await self.page.goto("about:blank", wait_until="commit")
                     self.profile.idle.append(self)
                     return
         await self.close()
-
-    async def _clear(self, tab: Tab) -> None:
-        """Stop the page's scripts, and forget what it has stored for this tab alone."""
-        tab.stop_calls()
-        await self.evaluate("try { sessionStorage.clear() } catch {}")
-        await self.page.goto("about:blank")
 
     async def close(self) -> None:
         for frame in (*self._frames, self._main_frame):

@@ -104,8 +104,9 @@ class Tab(PlaywrightPage):
         self._reads_calls = False
         self._link_source: LinkSource | None = None  # the item of the attempt, for `page.follow_links`
         self._waiting_download: asyncio.Future[Any] | None = None
-        # Whether the author has used the page itself: then it is not used for another attempt.
+        # A page that answered, and that only Shoal has used, can be used for another attempt.
         self.is_touched = False
+        self.is_rendered = False
         self.captured: dict[str, str] = {}
 
     if not TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Tab(PlaywrightPage):
         context = self._context
         limit = context.max_body if max_body is None else max_body
         navigation = self._requests.begin(request, context.gate if gate is None else gate)
-        self._calls, self._call_bytes = [], 0
+        self._calls, self._call_bytes, self.is_rendered = [], 0, False
         started = perf_counter()
         try:
             response = await self._open(navigation)
@@ -203,6 +204,7 @@ class Tab(PlaywrightPage):
                 navigation=navigation,
             )
             self._raise_error()
+            self.is_rendered = True
         finally:
             self._requests.end()
         is_plain = request.method.upper() == "GET" and request.body is None
@@ -214,10 +216,10 @@ class Tab(PlaywrightPage):
     async def capture(self) -> dict[str, str]:
         """A screenshot and the HTML of the page, kept in the place of the setting `files`: where they are."""
         downloads = self._context.downloads
-        if downloads is None or self._live.is_crashed:
-            return {}
         page, kept = self._live.page, {}
-        url = page.url if page.url.startswith("http") else "http://about.blank/"
+        url = page.url
+        if downloads is None or self._live.is_crashed or not url.startswith("http"):
+            return {}
         mark = "&" if "?" in url else "?"
         with suppress(Exception):
             async with asyncio.timeout(_CAPTURE_SECONDS):
