@@ -37,7 +37,7 @@ from tests.support.ledgers import postgres_harness, prepare_template, sqlite_har
 from tests.support.project import Project
 from tests.support.raw_site import Site as RawSite
 from tests.support.raw_site import reply
-from tests.support.site import Site
+from tests.support.site import Site, Visit
 from tests.support.socks_server import SocksServer
 from tests.support.tor_network import EXITS, ONION_SERVICE, TorNetwork
 
@@ -508,16 +508,15 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
         run = project.start("run", "shop.py", "--urls-file", project.urls(urls))
         for number in range(1, ROUNDS + 1):
             pages = ITEMS * (2 * number - 1) // (2 * ROUNDS + 1)
-            site.wait_until(lambda visits, pages=pages: _pages(visits) >= pages, timeout=120)
+            site.wait_until(_has_pages(pages), timeout=120)
             [pid] = tor_pids(tmp_path)
             os.kill(pid, signal.SIGKILL)
             run.wait_until_it_says("tor ended and is started again")
             pages = ITEMS * 2 * number // (2 * ROUNDS + 1)
-            site.wait_until(lambda visits, pages=pages: _pages(visits) >= pages, timeout=120)
+            site.wait_until(_has_pages(pages), timeout=120)
             tor_network.cut_circuits()
             try:
-                said = number
-                while run.stderr.count("tor has no circuit") < said:
+                while run.stderr.count("tor has no circuit") < number:
                     assert not run.is_over, run.stderr
                     time.sleep(0.02)
             finally:
@@ -540,8 +539,8 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
     assert list(tmp_path.glob("shoal-tor-*")) == []
 
 
-def _pages(visits: list[Any]) -> int:
-    return sum(visit.path.startswith("/slow/") for visit in visits)
+def _has_pages(count: int) -> Callable[[list[Visit]], bool]:
+    return lambda visits: sum(visit.path.startswith("/slow/") for visit in visits) >= count
 
 
 def test_the_counters_see_what_goes_out_directly(tor_network: TorNetwork) -> None:

@@ -70,9 +70,10 @@ class CircuitIdentity(UsedExit):
 
     async def judge(self, error: Transient) -> Transient:
         self._circuit.is_retired = True
-        if not isinstance(error, ExitFailed) and await self._pool.tor.has_failed(self._circuit.generation):
-            return ExitFailed(f"tor ended or does not answer: {error.message}")
-        return error
+        if isinstance(error, ExitFailed):
+            return error
+        why = await self._pool.tor.way_failed(self._circuit.generation, self._circuit.proxy.username)
+        return error if why is None else ExitFailed(f"{why}: {error.message}")
 
     def record_success(self, host: str) -> None:
         super().record_success(host)

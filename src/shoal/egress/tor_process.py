@@ -39,6 +39,8 @@ _CONNECT_SECONDS = 10.0
 _MANY_CIRCUITS, _FAILING_SECONDS = 5, 2.0
 # Circuits of these kinds are for requests; those of onion services fail with the service.
 _OF_REQUESTS = ("GENERAL", "CONFLUX")
+_ENDED_WELL = ("FINISHED", "REQUESTED", "NONE", "")
+_MAX_BROKEN = 1_000
 _LOG_SECONDS = 1.0
 _FOLDER_PREFIX = "shoal-tor-"
 # Left behind only if both this process and the shell were killed; a folder this young may not have its lock yet.
@@ -87,8 +89,8 @@ class Tor:
     def check(self) -> None:
         """A request failed on its way: find out soon whether tor is the reason."""
 
-    async def has_failed(self, generation: int) -> bool:
-        """Find out now whether the tor of a generation has ended or does not answer."""
+    async def way_failed(self, generation: int, user: str) -> str | None:
+        """Find out now why a request failed, if tor of that generation or the circuit of that user name broke."""
         raise NotImplementedError
 
     async def wait_until_usable(self, seconds: float) -> None:
@@ -152,6 +154,7 @@ class ManagedTor(Tor):
         self._no_circuit_why = ""
         self._failed_circuits = 0
         self._failing_since = 0.0
+        self._broken: dict[str, str] = {}
         self._logged_at = -math.inf
 
     async def start(self) -> None:
@@ -169,14 +172,16 @@ class ManagedTor(Tor):
             raise
         self._task = asyncio.create_task(self._run(), name="shoal-tor")
 
-    async def has_failed(self, generation: int) -> bool:
+    async def way_failed(self, generation: int, user: str) -> str | None:
         control = self._control
         if generation == self.generation and control is not None:
             with suppress(EOFError, TimeoutError, ValueError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
+                    # What it says about circuits comes before this answer.
                     await control.ask("GETINFO version")
-                    return False
-        return True
+                    reason = self._broken.get(user)
+                    return None if reason is None else f"the circuit broke ({reason})"
+        return "tor has ended"
 
     async def close(self) -> None:
         await super().close()
@@ -355,6 +360,11 @@ class ManagedTor(Tor):
 
     def _on_circuit(self, action: str, fields: Mapping[str, str]) -> None:
         """Tor itself does not say that it has lost its circuits: that none can be built any more does."""
+        user, reason = fields.get("SOCKS_USERNAME"), fields.get("REASON", "")
+        if user and action in ("CLOSED", "FAILED") and reason not in _ENDED_WELL:
+            self._broken[user] = reason.replace("_", " ").lower()
+            if len(self._broken) > _MAX_BROKEN:
+                del self._broken[next(iter(self._broken))]
         if "ONEHOP_TUNNEL" in fields.get("BUILD_FLAGS", "") or not fields.get("PURPOSE", "").startswith(_OF_REQUESTS):
             return
         if action == "BUILT":
@@ -366,7 +376,7 @@ class ManagedTor(Tor):
             if self._failed_circuits == 1:
                 self._failing_since = now
             if self._failed_circuits >= _MANY_CIRCUITS and now - self._failing_since >= _FAILING_SECONDS:
-                self._has_circuit, self._no_circuit_why = False, fields.get("REASON", "")
+                self._has_circuit, self._no_circuit_why = False, reason
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         with suppress(ValueError):  # a line without end
@@ -472,10 +482,10 @@ class ExternalTor(Tor):
     def check(self) -> None:
         self._suspected.set()
 
-    async def has_failed(self, generation: int) -> bool:
+    async def way_failed(self, generation: int, user: str) -> str | None:
         await self._check_now()
         self._suspected.set()
-        return self.trouble is not None
+        return None if self.trouble is None else self.trouble.why
 
     async def _run(self) -> None:
         pause = MIN_CHECK_SECONDS
