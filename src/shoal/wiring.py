@@ -294,7 +294,7 @@ def build_pool(settings: Settings, name: str, stage: str, *, log: Log, alone: bo
         return TokenPool(config, log=log, alone=alone)
     from shoal.egress.tor import TorPool
 
-    return TorPool(config, log=log, alone=alone)
+    return TorPool(config, log=log, program=settings.tor, alone=alone)
 
 
 def build_downloads(settings: Settings, *, offline: bool = False) -> Downloads | None:

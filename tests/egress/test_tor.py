@@ -37,7 +37,7 @@ from tests.support.ledgers import postgres_harness, prepare_template, sqlite_har
 from tests.support.project import Project
 from tests.support.raw_site import Site as RawSite
 from tests.support.raw_site import reply
-from tests.support.site import Site
+from tests.support.site import Site, Visit
 from tests.support.socks_server import SocksServer
 from tests.support.tor_network import EXITS, ONION_SERVICE, TorNetwork
 
@@ -330,7 +330,7 @@ async def test_workers_have_places_of_their_own_and_an_operator_can_rest_them(
 @pytest.fixture
 def torrc(tmp_path: Path) -> Path:
     try:
-        find_tor(os.environ)
+        find_tor()
     except UsageError as error:
         missing(str(error))
     file = tmp_path / "more.torrc"
@@ -393,13 +393,13 @@ async def test_a_managed_tor_is_private_started_again_and_gone_at_the_end(
 
 
 _OWNER = """
-import asyncio, os, sys
+import asyncio, sys
 from pathlib import Path
 from shoal.egress.tor_process import ManagedTor
 from shoal.observe.logs import open_logs
 async def main():
     log = open_logs(format="console", level="error", file=None, stream=None).log
-    tor = ManagedTor(log, torrc=Path(sys.argv[1]), circuit_seconds=600, environment=os.environ)
+    tor = ManagedTor(log, program="", torrc=Path(sys.argv[1]), circuit_seconds=600)
     await tor.start()
     while tor.address is None:
         await asyncio.sleep(0.01)
@@ -432,7 +432,7 @@ async def test_no_tor_outlives_a_killed_worker(torrc: Path, private_tmp: Path, *
         return
     assert folder.exists()
     os.utime(folder, (0, 0))
-    tor = ManagedTor(LOG, torrc=torrc, circuit_seconds=600, environment=os.environ)
+    tor = ManagedTor(LOG, program="", torrc=torrc, circuit_seconds=600)
     await tor.start()
     assert not folder.exists()
     await tor.close()
@@ -440,11 +440,11 @@ async def test_no_tor_outlives_a_killed_worker(torrc: Path, private_tmp: Path, *
 
 @pytest.mark.process
 async def test_what_can_never_work_is_one_sentence(tmp_path: Path, torrc: Path, private_tmp: Path) -> None:
-    def managed(torrc: Path | None, **environment: str) -> ManagedTor:
-        return ManagedTor(LOG, torrc=torrc, circuit_seconds=600, environment={**os.environ, **environment})
+    def managed(torrc: Path, program: str = "") -> ManagedTor:
+        return ManagedTor(LOG, program=program, torrc=torrc, circuit_seconds=600)
 
-    with pytest.raises(UsageError, match="SHOAL_TOR names no-such-tor") as raised:
-        await managed(torrc, SHOAL_TOR="no-such-tor").start()
+    with pytest.raises(UsageError, match="The setting tor is no-such-tor") as raised:
+        await managed(torrc, "no-such-tor").start()
     assert "apt install tor" in raised.value.remedy
     assert "socks" in raised.value.remedy
     with pytest.raises(UsageError, match="There is no file"):
@@ -508,16 +508,15 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
         run = project.start("run", "shop.py", "--urls-file", project.urls(urls))
         for number in range(1, ROUNDS + 1):
             pages = ITEMS * (2 * number - 1) // (2 * ROUNDS + 1)
-            site.wait_until(lambda visits, pages=pages: _pages(visits) >= pages, timeout=120)
+            site.wait_until(_has_pages(pages), timeout=120)
             [pid] = tor_pids(tmp_path)
             os.kill(pid, signal.SIGKILL)
             run.wait_until_it_says("tor ended and is started again")
             pages = ITEMS * 2 * number // (2 * ROUNDS + 1)
-            site.wait_until(lambda visits, pages=pages: _pages(visits) >= pages, timeout=120)
+            site.wait_until(_has_pages(pages), timeout=120)
             tor_network.cut_circuits()
             try:
-                said = number
-                while run.stderr.count("tor has no circuit") < said:
+                while run.stderr.count("tor has no circuit") < number:
                     assert not run.is_over, run.stderr
                     time.sleep(0.02)
             finally:
@@ -540,8 +539,8 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
     assert list(tmp_path.glob("shoal-tor-*")) == []
 
 
-def _pages(visits: list[Any]) -> int:
-    return sum(visit.path.startswith("/slow/") for visit in visits)
+def _has_pages(count: int) -> Callable[[list[Visit]], bool]:
+    return lambda visits: sum(visit.path.startswith("/slow/") for visit in visits) >= count
 
 
 def test_the_counters_see_what_goes_out_directly(tor_network: TorNetwork) -> None:

@@ -19,7 +19,7 @@ from shoal.fetch import proxy as proxy_module
 from shoal.fetch.environment import environment_proxies
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.page import Request
-from shoal.fetch.proxy import Evidence, RequestRoute
+from shoal.fetch.proxy import Evidence, RequestRoute, RequestRoutes
 from shoal.fetch.robots import Robots
 from shoal.model.egress import ProxyAddress, ProxyScheme
 from tests.support.certificates import Certificate
@@ -547,6 +547,20 @@ async def test_idle_connections_are_bounded_however_many_identities_there_are(
     assert len(site.peers) == 30
     await fetcher.fetch(Request(url=site.url("/")), identity=Witness(proxy.address("socks5"), "29"))
     assert len(site.peers) == 30, "the newest connection was not kept"
+
+
+def test_routes_are_one_object_per_identity_and_few_are_remembered() -> None:
+    routes, proxy = RequestRoutes(limit=3), ProxyAddress("http", "proxy", 1, "fish", PASSWORD)
+    first = routes.get("1", proxy)
+    assert routes.get("1", ProxyAddress("http", "proxy", 1, "fish", PASSWORD)) is first
+    others = [
+        routes.get("1", None),
+        routes.get("2", proxy),
+        routes.get("1", ProxyAddress("http", "proxy", 1, "fish", "new")),
+    ]
+    assert len({first, *others}) == 4
+    assert routes.get("1", proxy) is not first, "it was the least recently used"
+    assert PASSWORD not in repr(first)
 
 
 async def test_ipv6_literals_and_onion_names_reach_the_proxy_as_they_are(

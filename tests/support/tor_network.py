@@ -165,9 +165,10 @@ class TorNetwork:
         self._run("nft", "flush", "chain", "inet", "shoal", "circuits")
 
     def onion_service(self, port: int) -> str:
-        """The name of a new onion service whose port 80 leads to this port of the site."""
-        reply = self._ask(f"ADD_ONION NEW:ED25519-V3 Flags=DiscardPK,Detach Port=80,{SITE}:{port}")
-        return re.findall(r"ServiceID=(\w+)", reply)[0] + ".onion"
+        """The name of a new onion service whose port 80 leads to this port of the site; clients can find it."""
+        add = f"ADD_ONION NEW:ED25519-V3 Flags=DiscardPK,Detach Port=80,{SITE}:{port}"
+        reply = self._ask("SETEVENTS HS_DESC", add, until="HS_DESC UPLOADED")
+        return str(re.findall(r"ServiceID=(\w+)", reply)[0]) + ".onion"
 
     def _make_network(self) -> None:
         self._run("ip", "link", "set", "lo", "up")
@@ -225,7 +226,8 @@ class TorNetwork:
             check=True,
             env={"PATH": _PATH},
         )
-        return re.findall(r"^fingerprint (\w+)", (folder / "authority_certificate").read_text(), re.MULTILINE)[0]
+        [found] = re.findall(r"^fingerprint (\w+)", (folder / "authority_certificate").read_text(), re.MULTILINE)
+        return str(found)
 
     def _fingerprint(self, number: int) -> str:
         """Make the keys of a relay; its fingerprint. The options must name an authority, and any one will do."""
@@ -250,14 +252,15 @@ class TorNetwork:
         except OSError:
             return False
 
-    def _ask(self, command: str) -> str:
+    def _ask(self, *commands: str, until: str = "closing connection") -> str:
         """Ask the tor with the onion services; a socket file is reached from outside, too."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(30)
+            client.settimeout(120)
             client.connect(str(self._control))
-            client.sendall(f"AUTHENTICATE\r\n{command}\r\nQUIT\r\n".encode())
+            end = ["QUIT"] if until == "closing connection" else []
+            client.sendall("".join(f"{command}\r\n" for command in ["AUTHENTICATE", *commands, *end]).encode())
             received = b""
-            while part := client.recv(65_536):
+            while until.encode() not in received and (part := client.recv(65_536)):
                 received += part
         return received.decode()
 

@@ -167,6 +167,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
     chromium: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a program")] = ""
+    tor: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a program")] = ""
     browser_tabs: Annotated[int, Meta(ge=1, le=200)] = 8
     browser_targets: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
     browser_memory: Annotated[int, Meta(ge=128, le=1 << 20, extra=MEGABYTES)] = 2_048

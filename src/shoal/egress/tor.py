@@ -7,7 +7,6 @@ knows the places of circuits, not circuits: the first worker has circuit 1 to 8,
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import time
@@ -71,9 +70,10 @@ class CircuitIdentity(UsedExit):
 
     async def judge(self, error: Transient) -> Transient:
         self._circuit.is_retired = True
-        if not isinstance(error, ExitFailed) and await self._pool.tor.has_failed(self._circuit.generation):
-            return ExitFailed(f"tor ended or does not answer: {error.message}")
-        return error
+        if isinstance(error, ExitFailed):
+            return error
+        why = await self._pool.tor.way_failed(self._circuit.generation, self._circuit.proxy.username)
+        return error if why is None else ExitFailed(f"{why}: {error.message}")
 
     def record_success(self, host: str) -> None:
         super().record_success(host)
@@ -147,6 +147,7 @@ class TorPool(BasePool):
         config: EgressConfig,
         *,
         log: Log,
+        program: str = "",
         alone: bool = False,
         now: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -155,7 +156,7 @@ class TorPool(BasePool):
         # A place for circuits is never banned: after a failure it has another circuit.
         super().__init__(msgspec.structs.replace(config, ban_after=_NO_BAN), log=log, alone=alone, now=now, rng=rng)
         self.now = now
-        self.tor = _build_tor(config, self._log)
+        self.tor = _build_tor(config, program, self._log)
         self._generation = 0
         self._circuits: list[Circuit | None] = [None] * config.circuits
         self._places: dict[str, int] = {}
@@ -249,9 +250,9 @@ class TorPool(BasePool):
         self._places = {key: number for number, key in enumerate(keys)}
 
 
-def _build_tor(config: EgressConfig, log: Log) -> Tor:
+def _build_tor(config: EgressConfig, program: str, log: Log) -> Tor:
     if config.socks is not None:
         host, _, port = config.socks.rpartition(":")
         return ExternalTor(host.strip("[]"), int(port), log)
     torrc = None if config.torrc is None else Path(config.torrc).expanduser()
-    return ManagedTor(log, torrc=torrc, circuit_seconds=config.rotate_every, environment=os.environ)
+    return ManagedTor(log, program=program, torrc=torrc, circuit_seconds=config.rotate_every)

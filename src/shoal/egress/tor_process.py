@@ -25,8 +25,7 @@ import msgspec
 from shoal.errors import UsageError
 from shoal.model.log import Log
 
-PROGRAM_VARIABLE = "SHOAL_TOR"
-INSTALL_REMEDY = "Install it (apt install tor), name the program by SHOAL_TOR, or use another's tor by socks ="
+INSTALL_REMEDY = "Install it (apt install tor), name its program by SHOAL_TOR, or use somebody else's with `socks`."
 MIN_BACKOFF, MAX_BACKOFF = 1.0, 60.0
 # After so long a tor that ends is started again at once.
 STABLE_SECONDS = 60.0
@@ -40,6 +39,8 @@ _CONNECT_SECONDS = 10.0
 _MANY_CIRCUITS, _FAILING_SECONDS = 5, 2.0
 # Circuits of these kinds are for requests; those of onion services fail with the service.
 _OF_REQUESTS = ("GENERAL", "CONFLUX")
+_ENDED_WELL = ("FINISHED", "REQUESTED", "NONE", "")
+_MAX_BROKEN = 1_000
 _LOG_SECONDS = 1.0
 _FOLDER_PREFIX = "shoal-tor-"
 # Left behind only if both this process and the shell were killed; a folder this young may not have its lock yet.
@@ -88,8 +89,8 @@ class Tor:
     def check(self) -> None:
         """A request failed on its way: find out soon whether tor is the reason."""
 
-    async def has_failed(self, generation: int) -> bool:
-        """Find out now whether the tor of a generation has ended or does not answer."""
+    async def way_failed(self, generation: int, user: str) -> str | None:
+        """Find out now why a request failed, if tor of that generation or the circuit of that user name broke."""
         raise NotImplementedError
 
     async def wait_until_usable(self, seconds: float) -> None:
@@ -114,13 +115,12 @@ class Tor:
             self._usable.clear()
 
 
-def find_tor(environment: Mapping[str, str]) -> Path:
-    """The program: SHOAL_TOR, or `tor` in the PATH. Raises UsageError."""
-    given = environment.get(PROGRAM_VARIABLE)
-    found = shutil.which(given or "tor", path=environment.get("PATH", os.defpath) + _PATH)
+def find_tor(chosen: str = "") -> Path:
+    """The program: the chosen one (the setting `tor`), or `tor` in the PATH. Raises UsageError."""
+    found = shutil.which(chosen or "tor", path=os.environ.get("PATH", os.defpath) + _PATH)
     if found is None:
-        what = f"{PROGRAM_VARIABLE} names {given}, which is no program" if given else "There is no tor on this machine"
-        raise UsageError(f"{what}.", remedy=f"{INSTALL_REMEDY}.")
+        what = f"The setting tor is {chosen}, which is no program" if chosen else "There is no tor on this machine"
+        raise UsageError(f"{what}.", remedy=INSTALL_REMEDY)
     return Path(found)
 
 
@@ -131,15 +131,17 @@ class ManagedTor(Tor):
         self,
         log: Log,
         *,
+        program: str,
         torrc: Path | None,
         circuit_seconds: float,
-        environment: Mapping[str, str],
     ) -> None:
-        """`torrc`: further options of tor. `circuit_seconds`: how long a circuit is meant to be used."""
+        """`program`: tor, if not that of the PATH. `torrc`: its further options. `circuit_seconds`: how long a circuit
+        is meant to be used.
+        """
         super().__init__(log, trouble="tor is starting")
         self._torrc = torrc
         self._circuit_seconds = circuit_seconds
-        self._environment = environment
+        self._chosen = program
         self._program = Path("tor")
         self._folder: Path | None = None
         self._lock = -1
@@ -152,12 +154,13 @@ class ManagedTor(Tor):
         self._no_circuit_why = ""
         self._failed_circuits = 0
         self._failing_since = 0.0
+        self._broken: dict[str, str] = {}
         self._logged_at = -math.inf
 
     async def start(self) -> None:
         if self._torrc is not None and not self._torrc.is_file():
             raise UsageError(f"There is no file {self._torrc}, which torrc names.", remedy="Correct the path.")
-        self._program = find_tor(self._environment)
+        self._program = find_tor(self._chosen)
         await asyncio.to_thread(_remove_stale_folders)
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         self._lock = _lock_folder(self._folder)
@@ -169,14 +172,16 @@ class ManagedTor(Tor):
             raise
         self._task = asyncio.create_task(self._run(), name="shoal-tor")
 
-    async def has_failed(self, generation: int) -> bool:
+    async def way_failed(self, generation: int, user: str) -> str | None:
         control = self._control
         if generation == self.generation and control is not None:
             with suppress(EOFError, TimeoutError, ValueError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
+                    # What it says about circuits comes before this answer.
                     await control.ask("GETINFO version")
-                    return False
-        return True
+                    reason = self._broken.get(user)
+                    return None if reason is None else f"the circuit broke ({reason})"
+        return "tor has ended"
 
     async def close(self) -> None:
         await super().close()
@@ -222,7 +227,7 @@ class ManagedTor(Tor):
     @property
     def _variables(self) -> dict[str, str]:
         """No secrets of ours for tor, nor for transports that it starts."""
-        return {name: self._environment[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in self._environment}
+        return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
 
     async def _verify(self) -> None:
         """Raises UsageError for options that tor refuses."""
@@ -355,6 +360,11 @@ class ManagedTor(Tor):
 
     def _on_circuit(self, action: str, fields: Mapping[str, str]) -> None:
         """Tor itself does not say that it has lost its circuits: that none can be built any more does."""
+        user, reason = fields.get("SOCKS_USERNAME"), fields.get("REASON", "")
+        if user and action in ("CLOSED", "FAILED") and reason not in _ENDED_WELL:
+            self._broken[user] = reason.replace("_", " ").lower()
+            if len(self._broken) > _MAX_BROKEN:
+                del self._broken[next(iter(self._broken))]
         if "ONEHOP_TUNNEL" in fields.get("BUILD_FLAGS", "") or not fields.get("PURPOSE", "").startswith(_OF_REQUESTS):
             return
         if action == "BUILT":
@@ -366,7 +376,7 @@ class ManagedTor(Tor):
             if self._failed_circuits == 1:
                 self._failing_since = now
             if self._failed_circuits >= _MANY_CIRCUITS and now - self._failing_since >= _FAILING_SECONDS:
-                self._has_circuit, self._no_circuit_why = False, fields.get("REASON", "")
+                self._has_circuit, self._no_circuit_why = False, reason
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         with suppress(ValueError):  # a line without end
@@ -472,10 +482,10 @@ class ExternalTor(Tor):
     def check(self) -> None:
         self._suspected.set()
 
-    async def has_failed(self, generation: int) -> bool:
+    async def way_failed(self, generation: int, user: str) -> str | None:
         await self._check_now()
         self._suspected.set()
-        return self.trouble is not None
+        return None if self.trouble is None else self.trouble.why
 
     async def _run(self) -> None:
         pause = MIN_CHECK_SECONDS

@@ -134,6 +134,13 @@ class AttemptRunner:
 
     async def _run_once(self, attempt: Attempt) -> Output | BaseException:
         """What the attempt yielded, or the error that ended it. Raises what is not about the item."""
+        try:
+            return await self._result_of(attempt)
+        finally:
+            if attempt.identity is not None:
+                attempt.identity.release()
+
+    async def _result_of(self, attempt: Attempt) -> Output | BaseException:
         lease = attempt.claimed.lease
         self._current[lease] = attempt
         result: Output | BaseException
