@@ -20,7 +20,7 @@ from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download, Downloads
 from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.page import BrowserOptions, Fetcher, Page, Request
 from shoal.fetch.session import BrowserProfile, jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
@@ -332,7 +332,7 @@ class Attempt:
         if stage.login is not None and resources.logins is not None:
             self.session = await resources.logins.session(self, stage.login)
         if stage.client == "browser" and resources.clients is not None:
-            async with self._open_tab(self._jar()) as self.tab:
+            async with self._open_tab(self._jar(), stage.browser) as self.tab:
                 await self._fetch_and_call(output)
         else:
             await self._fetch_and_call(output)
@@ -363,7 +363,7 @@ class Attempt:
                 await self._follow(self.page, stage.follow, output)
 
     @asynccontextmanager
-    async def _open_tab(self, jar: str | None) -> AsyncIterator[Tab]:
+    async def _open_tab(self, jar: str | None, options: BrowserOptions) -> AsyncIterator[Tab]:
         """A tab of the browser, which goes out as the attempt does, and what is kept of it when it fails."""
         clients = self._resources.clients
         if clients is None:
@@ -373,7 +373,7 @@ class Attempt:
             gate=self._gate,
             jar=jar,
             identity=self.identity,
-            options=self._stage.browser,
+            options=options,
             deadline=self._deadline,
             http=self._fetcher,
         )
@@ -393,7 +393,7 @@ class Attempt:
         if self.tab is not None:
             yield self.tab
             return
-        async with self._open_tab(self._jar()) as tab:
+        async with self._open_tab(self._jar(), self._stage.browser) as tab:
             yield tab
 
     @asynccontextmanager
@@ -578,7 +578,8 @@ class _LoginClients:
         self._jar = jar
 
     def live_tab(self) -> AbstractAsyncContextManager[Tab]:
-        return self._attempt._open_tab(self._jar)
+        # Nothing is kept of a page that has credentials.
+        return self._attempt._open_tab(self._jar, BrowserOptions())
 
     def open_token(self) -> AbstractAsyncContextManager[Token]:
         return self._attempt.open_token()
