@@ -352,6 +352,8 @@ class BrowserFetcher:
     async def _current(self) -> RunningBrowser:
         async with self._starting:
             for browser in self._browsers:
+                if browser.targets >= self._targets:
+                    browser.retire(f"it has opened {browser.targets} targets")
                 if browser.is_usable:
                     return browser
             if self._is_closed:
