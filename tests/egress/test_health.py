@@ -50,7 +50,7 @@ def state(key: str, state: ExitState, until: float | None = None) -> ExitHealth:
     return ExitHealth(key=key, state=state, until=until, why="told")
 
 
-def test_failures_in_a_row_ban_an_exit_everywhere_at_once(health: LocalHealth) -> None:
+def test_failures_in_a_row_ban_an_exit_everywhere_at_once(health: LocalHealth) -> None:  # S3.18
     fail(health, 2)
     health.succeed("a", SHOP, 0.0)
     fail(health, 2)

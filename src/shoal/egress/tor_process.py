@@ -37,6 +37,8 @@ MIN_CHECK_SECONDS, MAX_CHECK_SECONDS = 0.5, 10.0
 _CONNECT_SECONDS = 10.0
 # So many circuits in a row, over so long, that could not be built: tor has none.
 _MANY_CIRCUITS, _FAILING_SECONDS = 5, 2.0
+# So many in a row explain the failure of a request.
+_SOME_CIRCUITS = 2
 # Circuits of these kinds are for requests; those of onion services fail with the service.
 _OF_REQUESTS = ("GENERAL", "CONFLUX")
 _ENDED_WELL = ("FINISHED", "REQUESTED", "NONE", "")
@@ -179,9 +181,16 @@ class ManagedTor(Tor):
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     # What it says about circuits comes before this answer.
                     await control.ask("GETINFO version")
-                    reason = self._broken.get(user)
-                    return None if reason is None else f"the circuit broke ({reason})"
+                    return self._circuit_problem(user)
         return "tor has ended"
+
+    def _circuit_problem(self, user: str) -> str | None:
+        if self.trouble is not None:
+            return self.trouble.why
+        if self._failed_circuits >= _SOME_CIRCUITS:
+            return "tor cannot build circuits"
+        reason = self._broken.get(user)
+        return None if reason is None else f"the circuit broke ({reason})"
 
     async def close(self) -> None:
         await super().close()

@@ -206,7 +206,8 @@ class Tab(PlaywrightPage):
         finally:
             self._requests.end()
         is_plain = request.method.upper() == "GET" and request.body is None
-        if context.store is not None and is_plain and page.status == 200 and classify_page(page) is None:
+        is_kept = context.store is not None and is_plain and not request.private
+        if is_kept and context.store is not None and page.status == 200 and classify_page(page) is None:
             await context.store.put(page, request.variant)
         return page
 

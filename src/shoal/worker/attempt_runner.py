@@ -40,8 +40,9 @@ from shoal.model.lane import is_loopback_lane
 from shoal.model.outcome import DONE, DecisionKind, FinishedAttempt, OutcomeClass, decide_attempt
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
-from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
+from shoal.worker.attempt import Attempt, is_cancellation, lane_run_id
 from shoal.worker.attempt_hooks import HookFailed
+from shoal.worker.attempt_resources import AttemptResources
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
