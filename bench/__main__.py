@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    browser,
     clients,
     drivers,
     egress,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "removal": removal.run,
     "scrape": scrape.run,
     "clients": clients.run,
+    "browser": browser.run,
     "egress": egress.run,
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,

@@ -36,8 +36,8 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def site() -> AsyncIterator[Site]:
-    site = Site()
-    await site.start(OTHER, "127.0.0.3")
+    site = Site(OTHER, "127.0.0.3")
+    await site.start()
     yield site
     await site.stop()
 
@@ -172,8 +172,7 @@ async def test_requests_keep_method_body_and_headers_and_tokens_stay_with_naviga
 
 
 async def test_identities_share_nothing(browser: BrowserFetcher, site: Site) -> None:
-    site.answers["/set"] = script("localStorage.x = 'one'", "<p>")
-    site.answers["/set"] = site.answers["/set"].replace(b"\r\n\r\n", b"\r\nSet-Cookie: who=one\r\n\r\n", 1)
+    site.answers["/set"] = reply("<script>localStorage.x = 'one'</script>", Set_Cookie="who=one")
     site.answers["/show"] = script(
         "document.querySelector('p').textContent = document.cookie + localStorage.x", "<p></p>"
     )

@@ -62,8 +62,8 @@ def test_no_process_and_no_folder_stays_behind_after_kill_9(tmp_path: Path, vict
         worker.wait()
         worker.stdout.close()
     give_up = time.monotonic() + 30
-    while (left := [process for process in below if is_running(process)]) or list(tmp_path.iterdir()):
-        assert time.monotonic() < give_up, (left, list(tmp_path.iterdir()))
+    while (left := [process for process in below if is_running(process)]) or any(tmp_path.iterdir()):
+        assert time.monotonic() < give_up, (left, *tmp_path.iterdir())
         time.sleep(0.05)
 
 

@@ -30,10 +30,12 @@ Answer = bytes | Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
 class Site:
     """Answers by path: with the bytes given, or by calling a function that writes them.
 
-    After a function or an answer that says `Connection: close`, the connection is closed.
+    It listens on a port of 127.0.0.1, and on the same one of other loopback addresses. After a function or an answer
+    that says `Connection: close`, the connection is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *other_hosts: str) -> None:
+        self._other_hosts = other_hosts
         self.answers: dict[str, Answer] = {}
         self.log: list[Seen] = []
         self.open_connections = 0
@@ -43,10 +45,9 @@ class Site:
         self._others: list[asyncio.Server] = []
         self._serving: set[asyncio.Task[None]] = set()
 
-    async def start(self, *other_hosts: str) -> None:
-        """Answer on a port of 127.0.0.1, and on the same one of other loopback addresses."""
+    async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._others = [await asyncio.start_server(self._serve, host, self.port) for host in other_hosts]
+        self._others = [await asyncio.start_server(self._serve, host, self.port) for host in self._other_hosts]
 
     async def stop(self) -> None:
         assert self._server is not None

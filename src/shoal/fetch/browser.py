@@ -42,6 +42,8 @@ DEFAULT_MEMORY_MB = 2_048
 # Profiles that no tab uses stay open up to this number; the cookies and storage of more are kept in memory.
 MAX_IDLE_PROFILES = 16
 MAX_STATES = 1_000
+# The next browser is started when so many targets of the old one are left.
+START_AHEAD = 10
 _MONITOR_SECONDS = 2.0
 _STATE_SECONDS = 5.0
 # Above this many times its bound, the largest page is ended: it would take the machine's memory.
@@ -93,6 +95,7 @@ class BrowserFetcher:
         self._states: OrderedDict[str, Any] = OrderedDict()
         self._evidence = Evidence()
         self._background: set[asyncio.Task[Any]] = set()
+        self._next: asyncio.Task[RunningBrowser] | None = None
         self._monitor: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -204,6 +207,9 @@ class BrowserFetcher:
             self._monitor.cancel()
         if self._background:
             await asyncio.wait(self._background, timeout=CLOSE_SECONDS)
+        if self._next is not None:
+            with suppress(Exception):
+                self._browsers.append(await self._next)
         for browser in list(self._browsers):
             await browser.close()
         if self._home is not None:
@@ -218,6 +224,9 @@ class BrowserFetcher:
             browser = await self._current()
             browser.open_tabs += 1
             browser.targets += 1
+            if browser.targets == self._targets - START_AHEAD and self._next is None and self._home is not None:
+                # Nobody has to wait for the next one.
+                self._next = asyncio.ensure_future(self._start(self._home))
             try:
                 profile = await self._profile(browser, context)
                 return await profile.open(context, jars_of(self._http))
@@ -360,15 +369,20 @@ class BrowserFetcher:
                 raise Transient("the browser is closed")
             if self._home is None:
                 self._home = await asyncio.to_thread(ChromiumHome)
-            chromium = await Chromium.start(self._home, executable=self._chromium, sandbox=self._sandbox)
-            browser = RunningBrowser(chromium, self._user_agent, on_retired=self._log_retired)
-            await browser.intercept()
+            task, self._next = self._next or asyncio.ensure_future(self._start(self._home)), None
+            browser = await task
             self._browsers.append(browser)
             if self._monitor is None:
                 self._monitor = asyncio.ensure_future(self._watch_memory())
-            if self._log is not None:
-                self._log.debug("browser started", version=chromium.browser.version, process=chromium.process)
             return browser
+
+    async def _start(self, home: ChromiumHome) -> RunningBrowser:
+        chromium = await Chromium.start(home, executable=self._chromium, sandbox=self._sandbox)
+        browser = RunningBrowser(chromium, self._user_agent, on_retired=self._log_retired)
+        await browser.intercept()
+        if self._log is not None:
+            self._log.debug("browser started", version=chromium.browser.version, process=chromium.process)
+        return browser
 
     async def _watch_memory(self) -> None:
         """Replace a browser above its memory bound, and end a page that takes too much on its own."""
