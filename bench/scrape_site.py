@@ -153,9 +153,10 @@ class FastSite:
         for file in (self._certificate.path, self._certificate.key):
             shutil.copy(file, self._folder)
             self._account.give(self._folder / file.name)
+        folder, files = self._folder, self._certificate
         return (
-            f"listen 127.0.0.1:{self._tls_port} ssl http2; ssl_certificate {self._folder / self._certificate.path.name};"
-            f" ssl_certificate_key {self._folder / self._certificate.key.name};"
+            f"listen 127.0.0.1:{self._tls_port} ssl http2; ssl_certificate {folder / files.path.name}; "
+            f"ssl_certificate_key {folder / files.key.name};"
         )
 
     def _log(self) -> list[str]:

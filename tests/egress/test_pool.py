@@ -87,7 +87,8 @@ class MemoryExits:
     async def start_trial(self, worker: str, pool: str, key: str, seconds: float) -> bool:
         self._call()
         state, until = self.states.get(key, (ExitState.GOOD, None))
-        if state is ExitState.GOOD or until is None or until > self._clock():
+        is_own = state is ExitState.TRIAL and (worker, key) in self.trials
+        if state is ExitState.GOOD or until is None or (until > self._clock() and not is_own):
             return False
         self.trials.append((worker, key))
         self.states[key] = (ExitState.TRIAL, self._clock() + seconds)
@@ -248,6 +249,19 @@ async def test_one_worker_tries_an_exit_after_its_ban_with_one_request(fleet: Fl
     await fleet.sync(one, "w1")
     await fleet.sync(two, "w2")
     assert two.choose(SHOP).trial is False
+
+
+async def test_a_trial_whose_attempt_ended_without_a_result_is_repeated(fleet: Fleet) -> None:
+    fleet.write(1)
+    pool = await fleet.pool()
+    fail_all(pool)
+    await fleet.sync(pool)
+    for _ in range(3):
+        fleet.clock.now += 61
+        assert pool.wait() is not None
+        await fleet.sync(pool)
+        pool.choose(SHOP).release()
+    assert len(fleet.ledger.exits.trials) == 3
 
 
 async def test_no_trial_is_asked_for_while_nobody_wants_an_exit(fleet: Fleet) -> None:

@@ -94,29 +94,29 @@ def test_no_header_raises(headers: dict[str, str]) -> None:
 def test_a_budget_of_its_own_for_a_kind_of_call() -> None:
     search, hourly = BudgetPolicy(30, 60.0), BudgetPolicy(5_000, 3_600.0)
     resources = Resources(hourly, {"search": search, "/v2/exports": BudgetPolicy(1, 60.0)})
-    assert resources.of("https://api.example/search/users?q=x") == "search"
-    assert resources.of("https://api.example/api/v3/search/code") == "search"
-    assert resources.of("https://api.example/v2/exports/5") == "/v2/exports"
-    assert resources.of("https://api.example/v2/exports-of-others") == "core"
-    assert resources.of("https://api.example/repos/a/search") == "core"
+    assert resources.of("https://api.example/search/users?q=x", "api.example") == "search"
+    assert resources.of("https://api.example/api/v3/search/code", "api.example") == "search"
+    assert resources.of("https://api.example/v2/exports/5", "api.example") == "/v2/exports"
+    assert resources.of("https://api.example/v2/exports-of-others", "api.example") == "core"
+    assert resources.of("https://api.example/repos/a/search", "api.example") == "core"
     assert (resources.policy("search"), resources.policy("core"), resources.policy("else")) == (search, hourly, None)
 
 
 def test_github_has_budgets_for_search_without_being_told() -> None:
     resources = Resources(None, {})
-    assert resources.of("https://api.github.com/users/torvalds") == "core"
-    assert resources.of("https://api.github.com/search/users") == "search"
-    assert resources.of("https://api.github.com/search/code") == "code_search"
+    assert resources.of("https://api.github.com/users/torvalds", "api.github.com") == "core"
+    assert resources.of("https://api.github.com/search/users", "api.github.com") == "search"
+    assert resources.of("https://api.github.com/search/code", "api.github.com") == "code_search"
     assert resources.policy("search") == BudgetPolicy(30, 60.0)
 
 
 def test_what_the_site_calls_a_kind_of_call_is_learned() -> None:
     resources = Resources(None, {"/paid": BudgetPolicy(5, 60.0)})
-    assert resources.learn("https://api.example/search/code?q=a", "code_search")
-    assert resources.of("https://api.example/search/code?q=b") == "code_search"
-    assert resources.of("https://api.example/search/users") == "core"
-    assert not resources.learn("https://api.example/paid/1", "core"), "what is configured stays"
+    assert resources.learn("https://api.example/search/code?q=a", "api.example", "code_search")
+    assert resources.of("https://api.example/search/code?q=b", "api.example") == "code_search"
+    assert resources.of("https://api.example/search/users", "api.example") == "core"
+    assert not resources.learn("https://api.example/paid/1", "api.example", "core"), "what is configured stays"
     for number in range(200):
-        resources.learn(f"https://api.example/x/{number}", f"kind{number}")
-    assert resources.of("https://api.example/x/5") == "kind5"
-    assert resources.of("https://api.example/x/199") == "core", "a site cannot make budgets without end"
+        resources.learn(f"https://api.example/x/{number}", "api.example", f"kind{number}")
+    assert resources.of("https://api.example/x/5", "api.example") == "kind5"
+    assert resources.of("https://api.example/x/199", "api.example") == "core", "a site cannot make budgets without end"

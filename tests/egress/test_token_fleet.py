@@ -6,11 +6,8 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,46 +17,14 @@ from tests.support import LONG
 from tests.support.ledgers import prepare_template
 from tests.support.postgres import PostgresDatabases, unique_name
 from tests.support.token_api import TokenApi
+from tests.support.token_workers import TOKENS, start_workers
 
-REPOSITORY = Path(__file__).parents[2]
-TOKENS = {f"API_TOKEN_{number}": f"secret-of-token-{number}" for number in range(3)}
-LIMIT, WINDOW = (60, 5) if LONG else (30, 3)
+LIMIT, WINDOW = (60, 5) if LONG else (20, 2)
 WINDOWS = 12 if LONG else 2
 KILLS = 8 if LONG else 3
 DEADLINE = 240.0
 # What the workers must have spent of the whole budget.
 SHARE = 0.95
-
-
-@contextmanager
-def workers(ledger: str, api: TokenApi, counts: tuple[int, ...], budget: str) -> Iterator[list[int]]:
-    """The process ids of workers that call the API until the end of the block."""
-    arguments = [ledger, api.url, budget]
-    environment = {**os.environ, **TOKENS}
-    groups = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.token_workers", *arguments, str(count), str(DEADLINE)],
-            cwd=REPOSITORY,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for count in counts
-    ]
-    pids: list[int] = []
-    try:
-        for group in groups:
-            assert group.stdout is not None
-            pids += [int(pid) for pid in group.stdout.readline().split()]
-        assert len(pids) == sum(counts)
-        yield pids
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
-        for group in groups:
-            assert group.wait(30) == 0
-            assert group.stdout is not None
-            group.stdout.close()
 
 
 def full_windows(api: TokenApi, first: int) -> dict[int, float]:
@@ -76,8 +41,8 @@ def watch(api: TokenApi, pids: list[int], *, kills: int, windows: int) -> None:
     """Kill some workers, and wait until the others have spent the whole budget for some windows on end."""
     rng = random.Random(5)
     deadline = time.monotonic() + DEADLINE
-    # The first windows are those in which nobody knows yet when windows begin.
-    first = int(time.time() // WINDOW) + 2
+    # In the window that runs now nobody knows yet when windows begin.
+    first = int(time.time() // WINDOW) + 1
     kill_at = [time.monotonic() + WINDOW * (0.8 + 0.5 * number) for number in range(kills)]
     while time.monotonic() < deadline:
         if kill_at and time.monotonic() > kill_at[0]:
@@ -104,7 +69,10 @@ def database(postgres_server: PostgresDatabases) -> Iterator[str]:
 
 
 def test_twelve_workers_spend_all_of_three_budgets_and_nothing_more(database: str) -> None:  # S0.24
-    with TokenApi({"core": (LIMIT, WINDOW)}) as api, workers(database, api, (6, 6), f"{LIMIT}/{WINDOW}s") as pids:
+    with (
+        TokenApi({"core": (LIMIT, WINDOW)}) as api,
+        start_workers(database, api.url, (6, 6), f"{LIMIT}/{WINDOW}s") as pids,
+    ):
         watch(api, pids, kills=KILLS, windows=WINDOWS)
     assert {call.token for call in api.calls} == {*TOKENS.values()}
     assert api.over == []
@@ -117,6 +85,9 @@ def test_workers_on_one_file_spend_all_of_it_and_nothing_more(sqlite_path: Path)
         await ledger.close()
 
     asyncio.run(migrate())
-    with TokenApi({"core": (LIMIT, WINDOW)}) as api, workers(str(sqlite_path), api, (4,), f"{LIMIT}/{WINDOW}s") as pids:
+    with (
+        TokenApi({"core": (LIMIT, WINDOW)}) as api,
+        start_workers(str(sqlite_path), api.url, (4,), f"{LIMIT}/{WINDOW}s") as pids,
+    ):
         watch(api, pids, kills=1, windows=1)
     assert api.over == []

@@ -93,7 +93,7 @@ async def test_requests_are_spread_over_the_tokens(sqlite_path: Path) -> None:  
         async with client(sqlite_path, budget=BudgetPolicy(5_000, 3_600.0)) as made:
             for number in range(30):
                 assert (await made.get(f"{api.url}/users/{number}")).status == 200
-    assert min(by_token(api)[token] for token in TOKENS.values()) >= 8
+    assert min(by_token(api)[token] for token in TOKENS.values()) >= 5
 
 
 async def test_one_attempt_may_use_several_tokens(sqlite_path: Path) -> None:
@@ -206,7 +206,7 @@ async def test_a_request_whose_token_is_spent_is_sent_again_with_another(sqlite_
 async def test_a_secondary_limit_rests_the_token_for_all_workers(sqlite_path: Path, tells_pause: bool) -> None:
     with TokenApi(MANY, per_second=0, tells_pause=tells_pause) as api:
         async with client(sqlite_path, tokens=2) as made:
-            with pytest.raises(EgressUnavailable, match="asked to pause|refuses every token") as caught:
+            with pytest.raises(EgressUnavailable, match=r"asked to pause|refuses every token|busy") as caught:
                 await made.get(f"{api.url}/users/1")
             wait = made.pools[0].wait()
             assert (wait is not None) is not tells_pause, "a second is not worth a word"
@@ -286,7 +286,7 @@ async def test_late_answers_do_not_lead_to_calls_too_many(sqlite_path: Path) -> 
 async def test_without_words_of_the_site_the_configured_budget_holds(sqlite_path: Path) -> None:
     with TokenApi(MANY, says=False) as api:
         async with client(sqlite_path, tokens=1, budget=BudgetPolicy(7, 3_600.0)) as made:
-            results = []
+            results: list[int | str] = []
             for number in range(9):
                 try:
                     results.append((await made.get(f"{api.url}/users/{number}")).status)

@@ -66,7 +66,12 @@ async def hasty(made: type[HttpFetcher]) -> AsyncIterator[HttpFetcher]:
     ("fault", "values", "by_http", "by_socks"),
     [
         ("silent", {}, "did not answer CONNECT in time", "did not answer the SOCKS request in time"),
-        ("reset", {}, "instead of answering CONNECT", "(instead of answering the SOCKS|cannot be reached)"),
+        (
+            "reset",
+            {},
+            "(instead of answering CONNECT|cannot be reached)",
+            "(instead of answering the SOCKS|cannot be reached)",
+        ),
         ("close", {}, "instead of answering CONNECT", "instead of answering the SOCKS request"),
         ("garbage", {}, "instead of answering CONNECT", "does not speak SOCKS5"),
         ("status", {"status": 404}, "answered CONNECT with 404", None),

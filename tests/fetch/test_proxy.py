@@ -19,7 +19,7 @@ from shoal.fetch import proxy as proxy_module
 from shoal.fetch.environment import environment_proxies
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.page import Request
-from shoal.fetch.proxy import Evidence, Route
+from shoal.fetch.proxy import Evidence, RequestRoute, RequestRoutes
 from shoal.fetch.robots import Robots
 from shoal.model.egress import ProxyAddress, ProxyScheme
 from tests.support.certificates import Certificate
@@ -452,9 +452,9 @@ async def test_a_silent_http_proxy_that_never_delivered_anything_is_at_fault(
 def test_doubtful_failures_are_judged_by_what_others_deliver() -> None:
     evidence = Evidence()
     failed = Transient("shop: the body is not complete")
-    first, second = (Route(key, ProxyAddress("http", "proxy", 1)) for key in ("first", "second"))
+    first, second = (RequestRoute(key, ProxyAddress("http", "proxy", 1)) for key in ("first", "second"))
 
-    def judged(route: Route, host: str = "shop", *, owes_answer: bool = False) -> type[BaseException]:
+    def judged(route: RequestRoute, host: str = "shop", *, owes_answer: bool = False) -> type[BaseException]:
         return type(evidence.judge(failed, route, host, perf_counter(), owes_answer=owes_answer))
 
     assert judged(first) is judged(first) is Transient, "nobody delivers: the site may be dead"
@@ -475,7 +475,7 @@ def test_doubtful_failures_are_judged_by_what_others_deliver() -> None:
 def test_evidence_needs_little_memory_however_many_proxies_and_sites_there_are() -> None:
     evidence = Evidence()
     for number in range(25_000):
-        route = Route(str(number), ProxyAddress("http", "proxy", 1))
+        route = RequestRoute(str(number), ProxyAddress("http", "proxy", 1))
         evidence.judge(Transient("x"), route, str(number), 0.0, owes_answer=False)
         evidence.record_delivery(route, str(number))
     assert max(len(kept) for kept in vars(evidence).values()) == 10_000
@@ -547,6 +547,20 @@ async def test_idle_connections_are_bounded_however_many_identities_there_are(
     assert len(site.peers) == 30
     await fetcher.fetch(Request(url=site.url("/")), identity=Witness(proxy.address("socks5"), "29"))
     assert len(site.peers) == 30, "the newest connection was not kept"
+
+
+def test_routes_are_one_object_per_identity_and_few_are_remembered() -> None:
+    routes, proxy = RequestRoutes(limit=3), ProxyAddress("http", "proxy", 1, "fish", PASSWORD)
+    first = routes.get("1", proxy)
+    assert routes.get("1", ProxyAddress("http", "proxy", 1, "fish", PASSWORD)) is first
+    others = [
+        routes.get("1", None),
+        routes.get("2", proxy),
+        routes.get("1", ProxyAddress("http", "proxy", 1, "fish", "new")),
+    ]
+    assert len({first, *others}) == 4
+    assert routes.get("1", proxy) is not first, "it was the least recently used"
+    assert PASSWORD not in repr(first)
 
 
 async def test_ipv6_literals_and_onion_names_reach_the_proxy_as_they_are(

@@ -117,11 +117,10 @@ class Expected:
             assert (found.why, found.by) == (("", "") if good else (record.why, record.by))
             assert (found.succeeded, found.failed) == (record.succeeded, record.failed)
             assert (found.failures_in_row, found.error) == (record.failures_in_row, record.error)
-            if state is ExitState.TRIAL:
-                until = max(0.0, ((record.trial_until or 0) - self.now) / MICRO)
-            else:
-                until = None if good or record.until is None else (record.until - self.now) / MICRO
-            assert found.until == (None if until is None else pytest.approx(until, abs=UNIT / 2))
+            ends = (
+                max(self.now, record.trial_until or 0) if state is ExitState.TRIAL else None if good else record.until
+            )
+            assert found.until == (None if ends is None else pytest.approx((ends - self.now) / MICRO, abs=UNIT / 2))
             known, ends_at = self.known.get(key, (ExitState.GOOD, None))
             if known in (ExitState.BANNED, ExitState.RESTING) and ends_at is not None and ends_at <= clock + UNIT / 2:
                 known = ExitState.TRIAL if known is ExitState.BANNED else ExitState.GOOD
@@ -140,8 +139,8 @@ class Expected:
 async def follow(harness: LedgerHarness, pool: str, steps: list[tuple[object, ...]]) -> None:
     ledger = harness.ledger
     workers = [await harness.worker(lease_seconds=86_400) for _ in range(2)]
-    for worker in workers:
-        await ledger.exits.register(worker, pool, "proxies", [ExitSpec(key, f"proxy {key}") for key in KEYS])
+    for member in workers:
+        await ledger.exits.register(member, pool, "proxies", [ExitSpec(key, f"proxy {key}") for key in KEYS])
     expected = Expected(workers)
     for step in steps:
         match step:
@@ -272,6 +271,47 @@ async def test_lost_and_late_reports_are_hidden_from_callers(postgres_url: str) 
     wire.rate = 0.0
     assert (await ledger.exits.get("homes", "aaaa")).succeeded == 60
     await ledger.close()
+
+
+DAMAGE = (
+    ("audit_exits", "update {}exit set why = 'x' where key = 'aaaa'", "it is good, and has the marks of a ban"),
+    ("audit_exits", "update {}exit set trial_by = 1 where key = 'aaaa'", "it is tried without a ban"),
+    ("audit_exits", "update {}exit set failures_in_row = 9 where key = 'aaaa'", "more failures in a row than failures"),
+    ("audit_exits", "update {}exit set pool = 'zoo' where key = 'aaaa'", "its pool is missing"),
+    ("audit_exit_pools", "update {}exit_pool set listed = 7", "says 7 exits, has 2"),
+    ("audit_exit_pools", "update {}exit_member set list = 'x'", "the list of the worker"),
+    ("audit_exit_pools", "delete from {}exit_member", "nobody has the list"),
+    (
+        "audit_exit_pools",
+        "update {}exit set key = 'cccc' where key = 'aaaa'",
+        "the exit aaaa is in a list, and not listed",
+    ),
+    ("audit_exit_hosts", "update {}exit_host set exit = 0", "there is no such exit"),
+    ("audit_exit_hosts", "update {}exit_host set blocks_in_row = 9", "more blocks in a row than blocks"),
+)
+
+
+@pytest.mark.parametrize(("rule", "damage", "found"), DAMAGE, ids=[damage[2] for damage in DAMAGE])
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+async def test_an_audit_finds_damaged_exits(harness: LedgerHarness, rule: str, damage: str, found: str) -> None:
+    await damage_exits(harness, rule, damage.format(""), found)
+
+
+async def test_an_audit_finds_damaged_exits_on_postgres(postgres_url: str) -> None:
+    async with postgres_harness(postgres_url) as harness:
+        await damage_exits(harness, DAMAGE[0][0], DAMAGE[0][1].format("shoal."), DAMAGE[0][2])
+
+
+async def damage_exits(harness: LedgerHarness, rule: str, damage: str, found: str) -> None:
+    worker = await harness.worker()
+    await harness.ledger.exits.register(worker, "homes", "proxies", [ExitSpec(key, f"proxy {key}") for key in KEYS])
+    blocked = (HostReport(host="shop.example", blocked=1, blocks_in_row=1),)
+    await harness.ledger.exits.report(worker, "homes", [ExitReport(key="aaaa", hosts=blocked)], RULES)
+    assert await harness.ledger.upkeep.audit() == []
+    assert isinstance(harness.ledger, SqliteLedger | PostgresLedger)
+    await harness.ledger.db.fetch(damage)
+    findings = await harness.ledger.upkeep.audit()
+    assert any(finding.rule == rule and found in finding.detail for finding in findings), findings
 
 
 async def test_a_list_that_is_known_is_registered_without_a_write(harness: LedgerHarness) -> None:

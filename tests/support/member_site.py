@@ -146,7 +146,7 @@ class MemberSite:
         if request.headers.get("X-Exit") in self.blocks:
             return web.Response(status=403)
         if self.login_status != 200:
-            return web.Response(status=self.login_status, headers={"Retry-After": "1"})
+            return web.Response(status=self.login_status, headers={"Retry-After": "0.2"})
         if request.method == "GET":
             self._forms.add(form := f"form-{len(self._forms)}")
             return _html(

@@ -17,6 +17,7 @@ class Seen:
     body: bytes
     connection: int
     at: float
+    peer: str = ""
 
     @property
     def path(self) -> str:
@@ -39,14 +40,18 @@ class Site:
         self.arrived = asyncio.Condition()
         self._connections = 0
         self._server: asyncio.Server | None = None
+        self._others: list[asyncio.Server] = []
         self._serving: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
+    async def start(self, *other_hosts: str) -> None:
+        """Answer on a port of 127.0.0.1, and on the same one of other loopback addresses."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._others = [await asyncio.start_server(self._serve, host, self.port) for host in other_hosts]
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        for server in (self._server, *self._others):
+            server.close()
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -76,7 +81,8 @@ class Site:
         self._serving.add(task)
         connection = self._connections
         try:
-            while (seen := await _read_request(reader, connection)) is not None:
+            peer = str(writer.get_extra_info("peername")[0])
+            while (seen := await _read_request(reader, connection, peer)) is not None:
                 async with self.arrived:
                     self.log.append(seen)
                     self.arrived.notify_all()
@@ -99,7 +105,7 @@ class Site:
                 self.arrived.notify_all()
 
 
-async def _read_request(reader: asyncio.StreamReader, connection: int) -> Seen | None:
+async def _read_request(reader: asyncio.StreamReader, connection: int, peer: str) -> Seen | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -109,7 +115,7 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Seen |
     method, target, _ = first.split(" ")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Seen(method, target, headers, body, connection, at)
+    return Seen(method, target, headers, body, connection, at, peer)
 
 
 def reply(

@@ -1,6 +1,8 @@
 """The real parts are what the other tests take them for."""
 
 import asyncio
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +36,19 @@ async def execute(url: str, statements: str) -> None:
         await connection.execute(statements)
     finally:
         await connection.close()
+
+
+def test_every_system_part_is_installed() -> None:
+    """`make parts` has one list; what is missing here is skipped elsewhere."""
+    found = re.search(r"^PARTS = ((?:.*\\\n)*.*)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    programs = [part.partition(":")[0] for part in found[1].replace("\\\n", "").split()]
+    assert {"pgbouncer", "microsocks", "tinyproxy", "squid", "tor", "nginx", "nft"} < set(programs)
+    try:
+        for program in programs:
+            assert os.access(binaries.proxy_program(program), os.X_OK)
+    except MissingPartError as error:
+        missing(str(error))
 
 
 async def test_each_test_gets_an_empty_database_of_its_own(postgres_url: str) -> None:

@@ -1,23 +1,17 @@
 """The proxies of the tests are what other tests take them for."""
 
-import os
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
-from pathlib import Path
 
 import pytest
 
 from shoal.model.egress import ProxyAddress
 from tests.support import MissingPartError, missing
-from tests.support.binaries import proxy_program
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.proxies import MicroSocks, MicroSocksGroup, RealProxy, Squid, TinyProxy
 from tests.support.site import Site
-
-MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +101,3 @@ def test_the_faulty_proxy_works_until_it_is_told_to_fail(site: Site) -> None:
         proxy.fault = None
         proxy.open()
         assert b"<h1>shop</h1>" in get(proxy.address(), url)
-
-
-def test_every_system_part_is_installed() -> None:
-    """`make parts` has one list; what is missing here is skipped elsewhere."""
-    found = re.search(r"^PARTS = ((?:.*\\\n)*.*)", MAKEFILE.read_text(), re.MULTILINE)
-    assert found is not None
-    programs = [part.partition(":")[0] for part in found[1].replace("\\\n", "").split()]
-    assert {"pgbouncer", "microsocks", "tinyproxy", "squid", "tor", "nginx", "nft"} < set(programs)
-    try:
-        for program in programs:
-            assert os.access(proxy_program(program), os.X_OK)
-    except MissingPartError as error:
-        missing(str(error))

@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -27,8 +30,40 @@ from shoal.ledger.sqlite.ledger import open_sqlite
 from shoal.model.url_key import host_or_none
 from shoal.model.worker import WorkerSpec
 
+TOKENS = {f"API_TOKEN_{number}": f"secret-of-token-{number}" for number in range(3)}
+MAX_SECONDS = 300.0
 AT_ONCE = 3
 SYNC_SECONDS = 0.5
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def start_workers(ledger: str, api_url: str, groups: tuple[int, ...], budget: str) -> Iterator[list[int]]:
+    """Groups of so many workers with three tokens. The process ids; those that live are stopped at the end."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, ledger, api_url, budget, str(count), str(MAX_SECONDS)],
+            cwd=_REPOSITORY,
+            env={**os.environ, **TOKENS},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for count in groups
+    ]
+    pids: list[int] = []
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            pids += [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == sum(groups)
+        yield pids
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        for process in processes:
+            assert process.wait(30) == 0
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def main(ledger_url: str, api_url: str, budget: str, workers: str, seconds: str) -> None:

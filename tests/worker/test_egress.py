@@ -62,6 +62,9 @@ class ScriptedIdentity:
     def should_repeat(self, page: FetchedPage) -> bool:
         return False
 
+    def release(self) -> None:
+        self._pool.events.append((self.exit.key, "released", ""))
+
     def record_success(self, host: str) -> None:
         self._pool.events.append((self.exit.key, "success", host))
 
@@ -295,7 +298,7 @@ async def test_the_site_s_own_failures_count_against_nobody(setup: Setup, site: 
     site.answer = lambda _exit, path: 404 if path == "/1" else 500
     scraper.start(*(scraper.stages["product"].item(site.url(f"/{n}")) for n in (1, 2)))
     assert (await setup.run(scraper)).dead == 2
-    assert {kind for _, kind, _ in setup.pool.events} == {"response", "success"}
+    assert {kind for _, kind, _ in setup.pool.events} == {"response", "success", "released"}
     assert len(site.exits("/1")) == 1
 
 

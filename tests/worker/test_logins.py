@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,8 @@ from shoal.model.worker import Scope
 from shoal.testing import RecordedLog
 from shoal.wiring import build_attempts, build_fetcher, build_worker, ledger_context
 from shoal.worker import logins as logins_module
-from shoal.worker.session_store import SessionCipher, SessionFiles, file_name
+from shoal.worker import session_store
+from shoal.worker.session_store import SessionCipher, SessionFiles, SharedSessions, file_name
 from shoal.worker.state import WorkerOptions, WorkSummary
 from tests.support import missing
 from tests.support.member_site import PASSWORD, MemberSite
@@ -360,7 +360,7 @@ async def test_a_wrong_password_kills_nothing_and_is_not_sent_often(
     assert 2 <= len(sent) <= 6
 
 
-@pytest.mark.parametrize("status", [503, 500, 403, 429])
+@pytest.mark.parametrize("status", [503, 403, 429])
 async def test_a_login_that_the_site_cannot_serve_is_repeated(
     members: Members, site: MemberSite, quick_backoff: None, status: int
 ) -> None:
@@ -395,12 +395,13 @@ async def test_a_login_that_takes_too_long_is_ended(members: Members, site: Memb
 async def test_the_time_of_a_login_is_not_the_item_s(members: Members, site: MemberSite) -> None:
     @members.scraper.login
     async def enter(http: Http, account: Account) -> None:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.0)
         await members.log_in(http, account)
 
-    members.with_stage(retries=0, timeout=0.5)
+    members.with_stage(retries=5, backoff_cap=0.1, timeout=0.7)  # retries are for a busy machine
     await members.fill(8)
     assert (await members.work()).done == 8
+    assert len(site.logins) == 1
 
 
 async def test_code_that_is_wrong_stops_the_worker_and_kills_nothing(members: Members, site: MemberSite) -> None:
@@ -451,9 +452,9 @@ async def test_a_login_keeps_the_pace_of_the_host(members: Members, site: Member
     summary = await members.work()
     assert (summary.done, summary.retried, len(site.logins)) == (5, 0, 2)
     starts = [visit.at for visit in site.log]
-    gaps = [after - before for before, after in pairwise(starts)]
     assert len(starts) >= 10  # two logins of two requests, five items, and what found the session ended
-    assert min(gaps) > 0.1
+    # Without the time of the logins it would be a third less; the site may have seen the first one late.
+    assert starts[-1] - starts[0] > (len(starts) - 1) * 0.15 - 0.3
 
 
 async def test_a_login_obeys_robots_txt(members: Members, site: MemberSite, quick_backoff: None) -> None:
@@ -646,12 +647,12 @@ async def test_cookies_that_changed_since_the_login_are_kept_when_the_worker_lea
 
 
 async def test_workers_that_run_at_once_have_sessions_of_their_own(members: Members, site: MemberSite) -> None:
-    site.delay = 0.02
+    site.delay = 0.05
     members.with_login()
     members.with_stage()
-    await members.fill(40)
+    await members.fill(60)
     done = await asyncio.gather(*(members.work(concurrency=2, batch_size=2) for _ in range(3)))
-    assert sum(summary.done for summary in done) == 40
+    assert sum(summary.done for summary in done) == 60
     assert len(site.logins) == len(kept_sessions(members)) == 3
     assert [file.parent.name for file in kept_sessions(members)] == ["1", "2", "3"]
     assert {visit.session for visit in site.log if visit.path.startswith("/item/")} == set(site.logins)
@@ -757,6 +758,25 @@ async def test_a_worker_that_leaves_holds_nobody_back(members: Members, site: Me
         await members.until_logged("login failed; items wait")
     site.password = PASSWORD
     assert (await members.work()).done == 4
+
+
+async def test_a_worker_that_died_in_its_login_holds_nobody_back_for_long(
+    members: Members, site: MemberSite, key: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_store, "LOCK_SECONDS", 0.6)
+    dead = SharedSessions(members.ledger, "members", SessionCipher(KEY))
+    assert await dead.acquire("enter direct")
+
+    @members.scraper.login(sessions="shared")
+    async def enter(http: Http, account: Account) -> None:
+        await asyncio.sleep(1.0)  # its own lock is renewed meanwhile
+        assert not await dead.acquire("enter direct")
+        await members.log_in(http, account)
+
+    members.with_stage(retries=0)
+    await members.fill(4)
+    assert (await members.work()).done == 4
+    assert await dead.acquire("enter direct")
 
 
 async def test_another_key_is_told_and_changes_nothing(

@@ -24,6 +24,8 @@ _LATENCY_WEIGHT = 0.2
 _FAILURE_SECONDS = 30.0
 # Another worker tries the exit, or the ledger's clock says that its ban is not over: asked again after so long.
 _TRIAL_REFUSED = 5.0
+# A trial that told nothing, such as one that failed because of the site, is repeated after so long.
+_TRIAL_AGAIN = 30.0
 _MAX_ERROR = 300
 
 
@@ -92,7 +94,7 @@ class _Pending:
         self.errors: dict[str, str] = {}
 
 
-class Health:
+class LocalHealth:
     """The exits of a pool by key, with their states, the hosts that block them, and what is not reported yet.
 
     `returns` grows when an exit may have become usable, `changes` with every change of a state. `is_urgent`: others
@@ -152,7 +154,7 @@ class Health:
             if record.state is ExitState.RESTING:
                 self._set_good(record)
             elif record.state in (ExitState.BANNED, ExitState.TRIAL):
-                record.own_trial = record.handed_out = False
+                record.handed_out = True  # an own trial that was not used is over, too
                 self.trials.pop(key, None)
                 self._due[key] = record
                 self.changes += 1
@@ -251,6 +253,13 @@ class Health:
             self.changes += 1
             return True
         return False
+
+    def give_up(self, key: str, now: float, *, trial: bool) -> None:
+        """An attempt that got the exit has ended without a result. A trial is repeated soon: nobody else may try it."""
+        record = self._answered(key)
+        if record is not None and trial and record.state is ExitState.TRIAL and record.own_trial:
+            record.until = now + min(self._rules.ban_for, _TRIAL_AGAIN)
+            self._add_timer(record.until, key, "")
 
     # The ledger.
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
-from shoal.egress.health import Health, LocalExit
+from shoal.egress.health import LocalExit, LocalHealth
 from shoal.egress.sharing import part_of
 from shoal.errors import EgressUnavailable, LedgerError, Transient
 from shoal.fetch.page import Identity, Page
@@ -68,6 +68,9 @@ class ExitIdentity(Identity, Protocol):
     def record_failure(self, why: str) -> None:
         """The way failed before the site was reached. Counts everywhere."""
 
+    def release(self) -> None:
+        """The attempt has ended, whatever the end; a trial that told nothing is repeated soon. Called once."""
+
     def should_repeat(self, page: Page) -> bool:
         """Whether this answer is only about what the request went out as, such as a spent token, and another one can
         be used at once: the request is then sent again. Bounded by the identity.
@@ -118,9 +121,9 @@ class ExitPool(Protocol):
 class UsedExit:
     """An exit in use by one attempt, which adds nothing to its requests. It measures how fast sites answer."""
 
-    __slots__ = ("_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
+    __slots__ = ("_has_result", "_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
 
-    def __init__(self, exit_: Exit, *, trial: bool, health: Health, now: Callable[[], float]) -> None:
+    def __init__(self, exit_: Exit, *, trial: bool, health: LocalHealth, now: Callable[[], float]) -> None:
         self.exit = exit_
         self.key = exit_.key
         self.proxy: ProxyAddress | None = exit_.proxy
@@ -128,6 +131,7 @@ class UsedExit:
         self._health = health
         self._now = now
         self._sent_at: float | None = None
+        self._has_result = False
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         self._sent_at = self._now()
@@ -139,13 +143,20 @@ class UsedExit:
             self._sent_at = None
 
     def record_success(self, host: str) -> None:
+        self._has_result = True
         self._health.succeed(self.exit.key, host, self._now(), trial=self.trial)
 
     def record_block(self, host: str, why: str) -> None:
+        self._has_result = True
         self._health.block(self.exit.key, host, why, self._now(), trial=self.trial)
 
     def record_failure(self, why: str) -> None:
+        self._has_result = True
         self._health.fail(self.exit.key, why, self._now(), trial=self.trial)
+
+    def release(self) -> None:
+        if not self._has_result:
+            self._health.give_up(self.exit.key, self._now(), trial=self.trial)
 
     def should_repeat(self, page: Page) -> bool:
         return False
@@ -187,7 +198,7 @@ class BasePool:
         self._now = now
         self._rng = rng or random.Random()
         self._alone = alone
-        self.health = Health(config.health)
+        self.health = LocalHealth(config.health)
         self._part: Part | None = None
         self._worker = ""
         self._members: tuple[str, ...] = ()
@@ -303,6 +314,10 @@ class BasePool:
             self._synced_at = now
             self.health.advance(self._now())
             await self._start_trials(ledger, worker)
+
+    def give_up_trial(self, key: str) -> None:
+        """The attempt that tried the exit has ended without a result."""
+        self.health.give_up(key, self._now(), trial=True)
 
     # The parts of a sync.
 

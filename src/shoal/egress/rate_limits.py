@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from shoal.fetch.classify import read_date, read_decimal, retry_after
@@ -41,11 +42,11 @@ _MAX_LEARNED = 1_000
 
 def site_budget(headers: Mapping[str, str], now: datetime | None = None) -> SiteBudget | None:
     """What the headers of a response say; None for nothing. `now`: the time at the site if it has no Date header."""
-    lower = {name.lower(): value for name, value in headers.items() if "rate" in name.lower()}
-    waits = _header(headers, "Retry-After")
-    if not lower and waits is None:
+    lower = {name.lower(): value for name, value in headers.items()}
+    waits = lower.get("retry-after")
+    if waits is None and not any("ratelimit" in name or "rate-limit" in name for name in lower):
         return None
-    date = read_date(_header(headers, "Date"))
+    date = _read_header_date(lower.get("date"))
     site_now = date or now or datetime.now(UTC)
     apart = _ROUNDING if date is not None else _CLOCKS_APART
     values = _structured(lower) or _separate(lower)
@@ -65,11 +66,10 @@ def site_budget(headers: Mapping[str, str], now: datetime | None = None) -> Site
     return None if said == SiteBudget() else said
 
 
-def _header(headers: Mapping[str, str], name: str) -> str | None:
-    value = headers.get(name)
-    if value is None:
-        value = next((text for key, text in headers.items() if key.lower() == name.lower()), None)
-    return value
+@lru_cache(64)
+def _read_header_date(text: str | None) -> datetime | None:
+    """Many answers are of the same second."""
+    return read_date(text)
 
 
 def _separate(lower: Mapping[str, str]) -> dict[str, str]:
@@ -145,13 +145,15 @@ class Resources:
         self._told: dict[tuple[str, str, str], str] = {}
         self._known: dict[str, BudgetPolicy | None] = {}
 
-    def of(self, url: str) -> str:
-        parts = urlsplit(url)
-        path = parts.path or "/"
+    def of(self, url: str, host: str | None) -> str:
+        """`host`: that of the URL."""
+        host = host or ""
+        if not self._budgets and not self._told and host not in _KNOWN:
+            return DEFAULT_RESOURCE
+        path = urlsplit(url).path or "/"
         for prefix in self._paths:
             if _is_under(path, prefix):
                 return prefix
-        host = parts.hostname or ""
         first, second = _segments(path)
         told = self._told.get((host, first, second))
         if told is not None:
@@ -162,17 +164,17 @@ class Resources:
                 return name
         return first if first in self._names else DEFAULT_RESOURCE
 
-    def learn(self, url: str, resource: str) -> bool:
+    def learn(self, url: str, host: str | None, resource: str) -> bool:
         """The site said which budget a URL belongs to. False when it is not believed."""
-        if self.of(url) == resource:
+        if self.of(url, host) == resource:
             return True
-        parts = urlsplit(url)
-        if any(_is_under(parts.path or "/", prefix) for prefix in self._paths):
+        path = urlsplit(url).path or "/"
+        if any(_is_under(path, prefix) for prefix in self._paths):
             return False
         if (resource not in self._known and len(self._known) >= MAX_RESOURCES) or len(self._told) >= _MAX_LEARNED:
             return False
         self._known.setdefault(resource, None)
-        self._told[(parts.hostname or "", *_segments(parts.path or "/"))] = resource
+        self._told[(host or "", *_segments(path))] = resource
         return True
 
     def policy(self, resource: str) -> BudgetPolicy | None:

@@ -66,7 +66,7 @@ def _since_boot() -> float:
 class TokenCall:
     """A call that an identity makes. `refused`: the site refused it because of its token."""
 
-    __slots__ = ("budget", "call", "record", "refused", "resource")
+    __slots__ = ("budget", "call", "host", "record", "refused", "resource", "url")
 
     def __init__(self, record: LocalExit, resource: str, budget: SharedBudget, call: Call) -> None:
         self.record = record
@@ -74,6 +74,8 @@ class TokenCall:
         self.budget = budget
         self.call = call
         self.refused = ""
+        self.url = ""
+        self.host: str | None = None
 
 
 class TokenIdentity:
@@ -95,11 +97,16 @@ class TokenIdentity:
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         task = asyncio.current_task()
-        self._calls.pop(task, None)
-        self._host = self._host or host_or_none(url) or ""
-        if not self._pool.may_have_token(url, self._host):
+        failed = self._calls.pop(task, None)
+        if failed is not None:
+            self._pool.give_up(failed)
+        host = host_or_none(url)
+        self._host = self._host or host or ""
+        if not self._pool.may_have_token(url, host, self._host):
             return {}
-        made = self._calls[task] = await self.take_call(self._pool.resource_of(url), self._bad.get(task, ()))
+        made = await self.take_call(self._pool.resource_of(url, host), self._bad.get(task, ()))
+        made.url, made.host = url, host
+        self._calls[task] = made
         return self._pool.header(made.record.exit)
 
     async def take_call(self, resource: str, avoid: Collection[str] = ()) -> TokenCall:
@@ -112,6 +119,10 @@ class TokenIdentity:
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         made = self._calls.get(asyncio.current_task())
+        if made is None:
+            # A browser's answers come in other tasks than its requests.
+            unanswered = (call for call in self._calls.values() if call.url == url and call.call.answered_at is None)
+            made = next(unanswered, None)
         if made is not None:
             self._pool.answer(made, url, status, site_budget(headers))
 
@@ -157,6 +168,10 @@ class TokenIdentity:
     async def judge(self, error: Transient) -> Transient:
         return error
 
+    def release(self) -> None:
+        if self.trial:
+            self._pool.give_up_trial(self._record.key)
+
     @property
     def recently_good(self) -> bool:
         return self._pool.was_good(self.exit.key)
@@ -192,7 +207,7 @@ class Token:
     def close(self) -> None:
         """The attempt has ended: all its calls were made."""
         for made in self._calls:
-            self._pool.answer(made, "", 0, None)
+            self._pool.give_up(made)
 
     def __repr__(self) -> str:
         return f"Token({self._identity.exit.name})"
@@ -300,35 +315,46 @@ class TokenPool(BasePool):
     def header(self, exit_: Exit) -> Mapping[str, str]:
         return {self._header_name: self._header_value.replace("{token}", exit_.token)}
 
-    def may_have_token(self, url: str, first_host: str) -> bool:
+    def may_have_token(self, url: str, host: str | None, first_host: str) -> bool:
         """Whether a token may be sent there: to the hosts of the pool, or else to the host of the first request."""
         if self._hosts:
             return any(host.allows(url) for host in self._hosts)
-        host = host_or_none(url)
         return host is not None and host == first_host and (url.startswith("https:") or is_loopback_lane(host))
 
-    def resource_of(self, url: str) -> str:
-        return self._resources.of(url)
+    def resource_of(self, url: str, host: str | None) -> str:
+        return self._resources.of(url, host)
 
     async def take_call(self, resource: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
         """A call of the first token that has one; waits a moment for it. Raises EgressUnavailable."""
-        deadline = self._now() + WAIT_SECONDS
+        now = self._now()
+        deadline = now + WAIT_SECONDS
         while True:
-            now = self._now()
             self.health.advance(now)
-            candidates = self._candidates(own, avoid, trial=trial)
-            budgets = [(record, self._budget(record.key, resource)) for record in candidates]
-            for record, budget in budgets:
-                call = budget.spend(now)
-                if call is not None:
-                    if budget.needs_more(now):
-                        self._ask(record.key, resource)
-                    return TokenCall(record, resource, budget, call)
-                if record is own and budget.needs_more(now):
-                    self._ask(record.key, resource)  # meanwhile another one will do
+            # That of the attempt, or meanwhile another one.
+            if (trial or own.state is ExitState.GOOD) and own.key not in avoid:
+                made = self._spend(own, resource, now)
+                if made is not None:
+                    return made
+            budgets = []
+            for record in self._candidates(own, avoid, trial=trial):
+                budget = self._budget(record.key, resource)
+                if record is not own and budget.calls_left(now):
+                    made = self._spend(record, resource, now)
+                    if made is not None:
+                        return made
+                budgets.append((record, budget))
             if not budgets:
                 raise self._unavailable("", now)
             await self._wait_for_call(budgets, resource, deadline)
+            now = self._now()
+
+    def _spend(self, record: LocalExit, resource: str, now: float) -> TokenCall | None:
+        """A call of this token if it has one now. More are asked for before they are used up."""
+        budget = self._budget(record.key, resource)
+        call = budget.spend(now)
+        if budget.needs_more(now):
+            self._ask(record.key, resource)
+        return None if call is None else TokenCall(record, resource, budget, call)
 
     async def _wait_for_call(
         self, budgets: Sequence[tuple[LocalExit, SharedBudget]], resource: str, deadline: float
@@ -353,7 +379,7 @@ class TokenPool(BasePool):
         now = self._now()
         key, budget, resource = made.record.key, made.budget, made.resource
         named = None if said is None or not url else said.resource
-        if named is not None and named != resource and self._resources.learn(url, named):
+        if named is not None and named != resource and self._resources.learn(url, made.host, named):
             resource = named
         if resource == made.resource:
             budget.answer(made.call, said, now)
@@ -362,9 +388,9 @@ class TokenPool(BasePool):
             budget = self._budget(key, resource)
             told = Call(None, made.call.sent_at)
             budget.answer(told, said, now)
-        if status not in (0, 401):
+        if status != 401:
             self._refused.pop(key, None)
-            self.health.succeed(key, host_or_none(url) or "", now, trial=made.record.state is ExitState.TRIAL)
+            self.health.succeed(key, made.host or "", now, trial=made.record.state is ExitState.TRIAL)
         if said is not None and said.remaining is not None and said.remaining < budget.calls_left(now):
             budget.end_shares()  # somebody else uses the token, too
             self._tell(key, resource)
@@ -382,7 +408,12 @@ class TokenPool(BasePool):
             elif status == 429:
                 made.refused = "asked to pause"
                 self._rest_token(key, now, PAUSE_SECONDS)
-        self._update_spent(key, now)
+        if key in self._spent or budget.is_resting(now):
+            self._update_spent(key, now)
+
+    def give_up(self, made: TokenCall) -> None:
+        """No answer to the call will come; the site may have counted it."""
+        made.budget.answer(made.call, None, self._now())
 
     def was_limited(self, made: TokenCall, page: Page) -> bool:
         """Whether the site refused the call because of its limits; a text may be all that says so."""

@@ -25,7 +25,7 @@ from shoal.fetch.chromium import Chromium, ChromiumHome, check_playwright, total
 from shoal.fetch.forwarder import ProxyForwarder
 from shoal.fetch.live_page import CLOSE_SECONDS, LivePage, Profile, RunningBrowser
 from shoal.fetch.page import BrowserOptions
-from shoal.fetch.proxy import Evidence, Route
+from shoal.fetch.proxy import Evidence, RequestRoute
 from shoal.fetch.session import jars_of
 from shoal.fetch.tab import Tab, TabContext
 
@@ -250,14 +250,14 @@ class BrowserFetcher:
             found.in_use += 1
             return found
 
-    def _route(self, identity: Identity | None) -> Route | None:
+    def _route(self, identity: Identity | None) -> RequestRoute | None:
         """Which way an identity goes; None: the browser connects by itself."""
         proxy = None if identity is None else identity.proxy
         if proxy is None and not self._deny_private and self._environment is None:
             return None
-        return Route("" if identity is None else identity.key, proxy)
+        return RequestRoute("" if identity is None else identity.key, proxy)
 
-    async def _forwarder(self, route: Route | None) -> ProxyForwarder | None:
+    async def _forwarder(self, route: RequestRoute | None) -> ProxyForwarder | None:
         if route is None:
             return None
         forwarder = ProxyForwarder(
@@ -352,6 +352,8 @@ class BrowserFetcher:
     async def _current(self) -> RunningBrowser:
         async with self._starting:
             for browser in self._browsers:
+                if browser.targets >= self._targets:
+                    browser.retire(f"it has opened {browser.targets} targets")
                 if browser.is_usable:
                     return browser
             if self._is_closed:

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,7 +102,7 @@ class ChromiumHome:
         self._lock = os.open(unnamed / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.folder = unnamed.rename(parent / unnamed.name[1:])
-        self._browsers: dict[int, str] = {}
+        self._browsers: dict[int, tuple[int, int, str]] = {}
         self._watch = subprocess.Popen(
             [sys.executable, "-I", "-S", chromium_watch.__file__, str(self.folder)],
             stdin=subprocess.PIPE,
@@ -116,12 +117,17 @@ class ChromiumHome:
 
     def add(self, process: int) -> None:
         """Have this browser ended with us."""
-        driver, profile = _driver_and_profile(process)
-        self._browsers[process] = f"{process} {driver} {profile}\n"
-        self._write()
+        found = _origin(process)
+        if found is not None:
+            self._browsers[process] = found
+            self._write()
 
     def remove(self, process: int) -> None:
-        self._browsers.pop(process, None)
+        """It has ended; what is left of it is killed."""
+        found = self._browsers.pop(process, None)
+        for each in () if found is None else chromium_watch.processes_of(*found):
+            with suppress(OSError):
+                os.kill(each, signal.SIGKILL)
         self._write()
 
     def close(self) -> None:
@@ -137,7 +143,8 @@ class ChromiumHome:
 
     def _write(self) -> None:
         temporary = self.folder / "browsers.new"
-        temporary.write_text("".join(self._browsers.values()))
+        lines = (f"{group} {driver} {profile}\n" for group, driver, profile in self._browsers.values())
+        temporary.write_text("".join(lines))
         temporary.replace(self.folder / "browsers")
 
 
@@ -200,9 +207,6 @@ class Chromium:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.browser.close()
         await _stop(self._driver)
-        for process in chromium_watch.processes_of(self.process, 0, str(self.files)):
-            with suppress(OSError):
-                os.kill(process, 9)
         self._home.remove(self.process)
         shutil.rmtree(self.files, ignore_errors=True)
 
@@ -243,16 +247,23 @@ def _launch_error(executable: str | None, text: str) -> UsageError:
     )
 
 
-def _driver_and_profile(process: int) -> tuple[int, str]:
-    """The parent of a browser, and its profile folder."""
-    try:
-        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0, "?"
+def _origin(process: int) -> tuple[int, int, str] | None:
+    """The process group of a browser, the driver that has started it, and its profile folder; None if it has gone."""
     option = b"--user-data-dir="
-    profile = next((word[len(option) :].decode() for word in words if word.startswith(option)), "?")
-    return parent, profile
+    try:
+        words = _command(process)
+        group = os.getpgid(process)
+        # There may be a script of the system between the driver and the browser.
+        driver = process
+        while driver > 1 and b"run-driver" not in _command(driver):
+            driver = int(Path(f"/proc/{driver}/stat").read_text().rpartition(") ")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return group, driver, next((word[len(option) :].decode() for word in words if word.startswith(option)), "?")
+
+
+def _command(process: int) -> list[bytes]:
+    return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
 
 
 def _remove_stale(folder: Path) -> None:

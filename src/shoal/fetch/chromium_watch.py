@@ -2,7 +2,7 @@
 
 It runs as a process of its own, without Shoal: `python -I -S chromium_watch.py FOLDER`. The worker holds the other end
 of its standard input, which the kernel closes with the worker, however that ends. Each line of FOLDER/browsers is a
-browser: its process, that of its driver, its profile folder.
+browser: its process group, the process of its driver, its profile folder.
 """
 
 import os
@@ -17,13 +17,13 @@ PROFILE_PREFIX = "playwright_"
 
 
 def read_browsers(folder: str) -> list[tuple[int, int, str]]:
-    """The browsers of a worker: process, driver, profile."""
+    """The browsers of a worker: process group, driver, profile."""
     found = []
     try:
         with open(os.path.join(folder, "browsers")) as file:
             for line in file:
-                process, driver, profile = line.rstrip("\n").split(" ", 2)
-                found.append((int(process), int(driver), profile))
+                group, driver, profile = line.rstrip("\n").split(" ", 2)
+                found.append((int(group), int(driver), profile))
     except (OSError, ValueError):
         pass
     return found
@@ -37,7 +37,7 @@ def remove_folders(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def processes_of(process: int, driver: int, profile: str) -> list[int]:
+def processes_of(group: int, driver: int, profile: str) -> list[int]:
     """The processes of a browser that still run: its own process group, and its driver."""
     found = []
     for name in os.listdir("/proc"):
@@ -45,7 +45,7 @@ def processes_of(process: int, driver: int, profile: str) -> list[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                state, _, group, session = file.read().rpartition(b") ")[2].split()[:4]
+                state, _, of_group, session = file.read().rpartition(b") ")[2].split()[:4]
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 command = file.read()
         except OSError:
@@ -53,7 +53,7 @@ def processes_of(process: int, driver: int, profile: str) -> list[int]:
         if state in (b"Z", b"X"):
             continue
         # A process id may have been given to another program since: the command line tells.
-        is_browser = int(group) == int(session) == process and (b"--type=" in command or profile.encode() in command)
+        is_browser = int(of_group) == int(session) == group and (b"--type=" in command or profile.encode() in command)
         if is_browser or (int(name) == driver and b"run-driver" in command):
             found.append(int(name))
     return found

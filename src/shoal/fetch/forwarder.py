@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from shoal.errors import AttemptEnded, Permanent, Transient
-from shoal.fetch.proxy import Evidence, Route, basic_credentials, connect_failure, connect_through
+from shoal.fetch.proxy import Evidence, RequestRoute, basic_credentials, connect_failure, connect_through
 from shoal.fetch.urls import is_public, may_be_public
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ProxyForwarder:
 
     def __init__(
         self,
-        route: Route,
+        route: RequestRoute,
         *,
         environment: EnvironmentProxies | None = None,
         deny_private: bool = False,
@@ -178,12 +178,12 @@ class ProxyForwarder:
             is_final = not status.startswith("1")
             await _write(browser, _head(first, [*kept, "Connection: close"] if is_final else kept))
 
-    def _way(self, url: str) -> Route:
+    def _way(self, url: str) -> RequestRoute:
         if self.route.proxy is not None or self._environment is None:
             return self.route
-        return Route(self.route.key, self._environment.proxy(URL(url)))
+        return RequestRoute(self.route.key, self._environment.proxy(URL(url)))
 
-    async def _connect(self, way: Route, host: str, port: int, *, tunnel: bool) -> _Connection | None:
+    async def _connect(self, way: RequestRoute, host: str, port: int, *, tunnel: bool) -> _Connection | None:
         """A connection to the site; None when there is none, which is remembered."""
         started = perf_counter()
         try:

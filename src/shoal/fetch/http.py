@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -26,7 +26,15 @@ from shoal.fetch import urls
 from shoal.fetch.body import ACCEPT_ENCODING, GZIP_MAGIC, read_body
 from shoal.fetch.memory import reservation
 from shoal.fetch.page import Page
-from shoal.fetch.proxy import Evidence, ProxyConnector, Route, UnreachableSite, basic_credentials, proxy_name
+from shoal.fetch.proxy import (
+    Evidence,
+    ProxyConnector,
+    RequestRoute,
+    RequestRoutes,
+    UnreachableSite,
+    basic_credentials,
+    proxy_name,
+)
 from shoal.fetch.redirects import REDIRECTS, CookieJars, RedirectChain
 from shoal.fetch.urls import PrivateAddress, public_socket
 from shoal.model.url_key import quoted
@@ -59,7 +67,7 @@ class SendContext:
 
     __slots__ = ("gate", "hop", "pollers", "reused", "route")
 
-    def __init__(self, gate: RequestGate | None, hop: int, pollers: _Pollers, route: Route | None) -> None:
+    def __init__(self, gate: RequestGate | None, hop: int, pollers: _Pollers, route: RequestRoute | None) -> None:
         self.gate = gate
         self.hop = hop
         self.pollers = pollers
@@ -115,7 +123,8 @@ class _RoutedRequest(_ObservedRequest):
 
     @property
     def connection_key(self) -> ConnectionKey:
-        return super().connection_key._replace(proxy_headers_hash=cast("int", self.route))
+        key = super().connection_key
+        return tuple.__new__(type(key), (*key[:6], self.route, key.server_hostname))  # in place of proxy_headers_hash
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         if self.route.sends_absolute_urls(tls=self.is_ssl()):
@@ -194,6 +203,7 @@ class HttpFetcher:
         self._routed_session: aiohttp.ClientSession | None = None
         self.jars = CookieJars()
         self._pollers: _Pollers = WeakKeyDictionary()
+        self._known_routes = RequestRoutes()
         self._evidence = Evidence()
 
     async def fetch(
@@ -214,7 +224,7 @@ class HttpFetcher:
             try:
                 if location is None:
                     body = await read_body(response, cap, truncate=request.truncate, memory=memory)
-                    if route is not None:
+                    if route is not None and route.proxy is not None:
                         self._evidence.record_delivery(route, _host_of(chain.url))
                     break
                 await _drain(response)
@@ -292,7 +302,7 @@ class HttpFetcher:
         jar: str | None,
         identity: Identity | None,
         buffer: int = _BUFFER,
-    ) -> tuple[float, aiohttp.ClientResponse, str | None, bool, Route | None]:
+    ) -> tuple[float, aiohttp.ClientResponse, str | None, bool, RequestRoute | None]:
         """When the request was sent, the response without its body, where it redirects to, if it set cookies, and the
         way it went; None: directly.
         """
@@ -305,7 +315,7 @@ class HttpFetcher:
         location = response.headers.get(hdrs.LOCATION) if response.status in REDIRECTS else None
         return started, response, location, new_cookies, route
 
-    def _route(self, chain: RedirectChain, identity: Identity | None) -> Route | None:
+    def _route(self, chain: RedirectChain, identity: Identity | None) -> RequestRoute | None:
         """The way of a request; None: directly, and as nobody. Raises Permanent for what `deny_private` refuses."""
         proxy = None if identity is None else identity.proxy
         if proxy is None and self._environment is not None:
@@ -314,7 +324,7 @@ class HttpFetcher:
             raise Permanent(f"{_host_of(chain.url)} has an address that is not public, which deny_private refuses")
         if proxy is None and identity is None:
             return None
-        return Route("" if identity is None else identity.key, proxy)
+        return self._known_routes.get("" if identity is None else identity.key, proxy)
 
     async def _request(
         self,
@@ -323,7 +333,7 @@ class HttpFetcher:
         cookies: str,
         buffer: int,
         identity: Identity | None,
-        route: Route | None,
+        route: RequestRoute | None,
     ) -> tuple[float, aiohttp.ClientResponse]:
         """The time at which the request was sent, and the response without its body.
 
@@ -362,7 +372,7 @@ class HttpFetcher:
         cookies: str,
         buffer: int,
         identity: Identity | None,
-        route: Route,
+        route: RequestRoute,
     ) -> aiohttp.ClientResponse:
         """The response of the site. Raises ExitFailed if the proxy answers instead, for want of credentials."""
         proxy = route.proxy
@@ -406,7 +416,7 @@ class HttpFetcher:
                 continue
 
     def _failure(
-        self, error: BaseException, url: str, route: Route | None, started: float, *, answered: bool = True
+        self, error: BaseException, url: str, route: RequestRoute | None, started: float, *, answered: bool = True
     ) -> AttemptEnded:
         """How an error of a request ends the attempt. `answered`: the response had begun."""
         ended = error if isinstance(error, AttemptEnded) else to_attempt_error(error, url)

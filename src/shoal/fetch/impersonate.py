@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
@@ -29,6 +30,7 @@ try:
     import brotli  # noqa: F401 - Chrome accepts both, and body.py decompresses them
     import zstandard  # noqa: F401
     from curl_cffi import AsyncCurl, Curl, CurlECode, CurlError, CurlHttpVersion, CurlInfo, CurlMOpt, CurlOpt, ffi, lib
+    from curl_cffi.curl import DEFAULT_CACERT
     from curl_cffi.requests.impersonate import DEFAULT_CHROME
 except ImportError as error:
     raise UsageError(f'client="chrome" cannot be used: {error}.', remedy="Run `pip install 'shoal[chrome]'`.") from None
@@ -36,7 +38,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from yarl import URL
 
-    from shoal.fetch.proxy import Route
+    from shoal.fetch.proxy import RequestRoute
     from shoal.fetch.redirects import RedirectChain
     from shoal.model.egress import ProxyAddress
 
@@ -53,7 +55,7 @@ _WITHOUT_TLS = {
     **{f"Sec-Fetch-{part}": f"Sec-Fetch-{part}:".encode() for part in ("Site", "Mode", "User", "Dest")},
 }
 _ORDER_WITHOUT_TLS = (
-    "Host,Connection,Upgrade-Insecure-Requests,User-Agent,Accept,Referer,Accept-Encoding,Accept-Language,Cookie"
+    b"Host,Connection,Upgrade-Insecure-Requests,User-Agent,Accept,Referer,Accept-Encoding,Accept-Language,Cookie"
 )
 _SEND, _ABORT = 0, 1  # what a pre-request callback may answer
 _PAUSE = 0x10000001  # what a write callback answers that takes no data now
@@ -74,10 +76,55 @@ _CAUSES = {
 _BROKEN_TLS = frozenset({CurlECode.SSL_CONNECT_ERROR, CurlECode.PEER_FAILED_VERIFICATION})
 
 
+@lru_cache(maxsize=256)
+def _long(value: int) -> Any:
+    return ffi.new("long *", value)
+
+
+def _set(curl: Curl, option: CurlOpt, value: Any) -> None:
+    """Set an option, in a fraction of the time that `Curl.setopt` takes."""
+    code = lib._curl_easy_setopt(curl._curl, option, _long(value) if isinstance(value, int) else value)
+    if code:
+        raise ValueError(f"libcurl refuses the option {option.name} ({code})")
+
+
+@ffi.callback("size_t(char *, size_t, size_t, void *)", error=0)  # type: ignore[untyped-decorator]
+def _on_header(data: Any, size: int, count: int, transfer: Any) -> int:
+    return cast("_Transfer", ffi.from_handle(transfer)).on_header(ffi.buffer(data, size * count)[:])
+
+
+@ffi.callback("size_t(char *, size_t, size_t, void *)", error=0)  # type: ignore[untyped-decorator]
+def _on_body(data: Any, size: int, count: int, transfer: Any) -> int:
+    return cast("_Transfer", ffi.from_handle(transfer)).on_body(ffi.buffer(data, size * count)[:])
+
+
 @ffi.callback("int(void *, char *, char *, int, int)", error=_ABORT)  # type: ignore[untyped-decorator]
 def _before_sending(transfer: Any, *_: Any) -> int:
     """libcurl calls it with an open connection, right before it writes the request."""
     return cast("_Transfer", ffi.from_handle(transfer)).on_send()
+
+
+_CALLBACKS = (
+    (CurlOpt.PREREQFUNCTION, _before_sending),
+    (CurlOpt.HEADERFUNCTION, _on_header),
+    (CurlOpt.WRITEFUNCTION, _on_body),
+)
+_CALLBACK_DATA = (CurlOpt.PREREQDATA, CurlOpt.HEADERDATA, CurlOpt.WRITEDATA)
+
+
+class _Handle(Curl):
+    """A handle of libcurl. `shape`: what its last request had besides the URL; None if that cannot be repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape: tuple[Any, ...] | None = None
+
+    def forget(self) -> None:
+        """Set every option to its default."""
+        self.shape = None
+        self.clean_handles_and_buffers()
+        self.reset()
+        self._skip_cacert = True  # curl_cffi would set it for each request
 
 
 class _OpenSite:
@@ -97,7 +144,8 @@ class _Connections(AsyncCurl):
         super().__init__()
         self.requests = 0
         self._sites: dict[str, _OpenSite] = {}
-        self.setopt(CurlMOpt.MAXCONNECTS, limit)  # type: ignore[no-untyped-call]
+        # Without it libcurl closes idle connections. `setopt` hands it the address of the number.
+        lib.curl_multi_setopt(self._curlm, CurlMOpt.MAXCONNECTS, ffi.cast("void *", limit))
 
     def site(self, origin: str) -> _OpenSite:
         if len(self._sites) >= _MAX_SITES:
@@ -121,7 +169,7 @@ class _Transfer:
         self,
         fetcher: ImpersonatingFetcher,
         connections: _Connections,
-        curl: Curl,
+        curl: _Handle,
         context: SendContext,
         *,
         buffer: int = 0,
@@ -138,7 +186,7 @@ class _Transfer:
         self._opens_only = opens_only
         self._fetcher = fetcher
         self._connections = connections
-        self.curl: Curl | None = curl
+        self.curl: _Handle | None = curl
         self.proxy = None if context.route is None else context.route.proxy
         self._context = context
         self._limit = 2 * buffer
@@ -161,10 +209,8 @@ class _Transfer:
         self._handle = ffi.new_handle(self)
         curl = self.curl
         assert curl is not None
-        lib._curl_easy_setopt(curl._curl, CurlOpt.PREREQFUNCTION, _before_sending)
-        lib._curl_easy_setopt(curl._curl, CurlOpt.PREREQDATA, self._handle)
-        curl.setopt(CurlOpt.HEADERFUNCTION, self.on_header)
-        curl.setopt(CurlOpt.WRITEFUNCTION, self.on_body)
+        for option in _CALLBACK_DATA:
+            _set(curl, option, self._handle)
         self._connections.add_handle(curl).add_done_callback(self._on_end)
         while not self._has_head:
             if self.curl is None:
@@ -378,11 +424,11 @@ class ImpersonatingFetcher(HttpFetcher):
         assert self._timeout.sock_read is not None
         self.idle_timeout = self._timeout.sock_read
         self._free = asyncio.Semaphore(connections)
-        self._handles: list[Curl] = []
-        self._routes: OrderedDict[Route | None, _Connections] = OrderedDict()
+        self._handles: list[_Handle] = []
+        self._routes: OrderedDict[RequestRoute | None, _Connections] = OrderedDict()
         self._http2_sites: set[str] = set()
         self._resolved: dict[tuple[str, int], tuple[float, str]] = {}
-        self._authorities = ssl.get_default_verify_paths().cafile or ""
+        self._authorities = (ssl.get_default_verify_paths().cafile or DEFAULT_CACERT).encode()
 
     async def close(self) -> None:
         for connections in self._routes.values():
@@ -390,10 +436,8 @@ class ImpersonatingFetcher(HttpFetcher):
         self._routes.clear()
         await super().close()
 
-    def take_back(self, curl: Curl) -> None:
+    def take_back(self, curl: _Handle) -> None:
         """A request has ended."""
-        curl.clean_handles_and_buffers()
-        curl.reset()
         self._handles.append(curl)
         self._free.release()
 
@@ -459,19 +503,50 @@ class ImpersonatingFetcher(HttpFetcher):
     ) -> None:
         try:
             assert transfer.curl is not None
-            _set_request(transfer.curl, chain, headers, cookies)
-            _set_way(transfer.curl, chain.target, transfer.proxy, self._timeout.sock_connect or 0.0)
-            if address is not None:
-                transfer.curl.setopt(CurlOpt.RESOLVE, [address])
+            self._prepare(transfer.curl, chain, transfer.proxy, headers, cookies, address)
             await transfer.start(chain)
         except BaseException:
             transfer.close()
             raise
 
-    def _take_handle(self) -> Curl:
-        return self._handles.pop() if self._handles else Curl(cacert=self._authorities)
+    def _prepare(
+        self,
+        curl: _Handle,
+        chain: RedirectChain,
+        proxy: ProxyAddress | None,
+        headers: Mapping[str, str],
+        cookies: str,
+        address: str | None,
+    ) -> None:
+        """Set what to send, and the way. Raises ValueError for a header that cannot be sent.
 
-    async def _take_connections(self, route: Route | None) -> _Connections:
+        Most requests differ from the one before in their URL only, and then only that is set.
+        """
+        url = chain.target
+        shape = None
+        if chain.body is None:
+            shape = (chain.method, url.scheme, proxy, address, cookies, tuple(headers.items()))
+        if shape is None or shape != curl.shape:
+            curl.forget()
+            _set_request(curl, chain, headers, cookies)
+            _set_way(curl, proxy, tunnel=url.scheme == "https", connect_timeout=self._timeout.sock_connect or 0.0)
+            if url.scheme == "https" or proxy is not None:
+                _set(curl, CurlOpt.CAINFO, self._authorities)
+                _set(curl, CurlOpt.PROXY_CAINFO, self._authorities)
+            if address is not None:
+                curl.setopt(CurlOpt.RESOLVE, [address])
+            curl.shape = shape
+        target = url.raw_path_qs
+        whole = f"{url.scheme}://{url.raw_authority}{target}".encode()
+        asks_proxy = proxy is not None and not proxy.is_socks and url.scheme == "http"
+        _set(curl, CurlOpt.URL, whole)
+        # libcurl would change the case of escapes.
+        _set(curl, CurlOpt.REQUEST_TARGET, whole if asks_proxy else target.encode())
+
+    def _take_handle(self) -> _Handle:
+        return self._handles.pop() if self._handles else _Handle()
+
+    async def _take_connections(self, route: RequestRoute | None) -> _Connections:
         """The connections of a route, with one request more."""
         if route not in self._routes and len(self._routes) >= MAX_IDLE:
             await self._close_oldest()
@@ -513,19 +588,19 @@ class ImpersonatingFetcher(HttpFetcher):
 def _set_request(curl: Curl, chain: RedirectChain, headers: Mapping[str, str], cookies: str) -> None:
     """Set what to send. Raises ValueError for a header that cannot be sent."""
     curl.impersonate(DEFAULT_CHROME)
-    url = chain.target
-    is_secure = url.scheme == "https"
-    curl.setopt(CurlOpt.HTTP_VERSION, CurlHttpVersion.V2TLS if is_secure else CurlHttpVersion.V1_1)
-    curl.setopt(CurlOpt.PIPEWAIT, 1)  # requests at the same time share one connection, if it is HTTP/2
-    curl.setopt(CurlOpt.URL, f"{url.scheme}://{url.raw_authority}{url.raw_path_qs}".encode())
-    curl.setopt(CurlOpt.PATH_AS_IS, 1)
+    for option, callback in _CALLBACKS:
+        _set(curl, option, callback)
+    is_secure = chain.target.scheme == "https"
+    _set(curl, CurlOpt.HTTP_VERSION, CurlHttpVersion.V2TLS if is_secure else CurlHttpVersion.V1_1)
+    _set(curl, CurlOpt.PIPEWAIT, 1)  # requests at the same time share one connection, if it is HTTP/2
+    _set(curl, CurlOpt.PATH_AS_IS, 1)
     if chain.body is not None:
         curl.setopt(CurlOpt.POSTFIELDS, chain.body)
-        curl.setopt(CurlOpt.POSTFIELDSIZE, len(chain.body))
+        _set(curl, CurlOpt.POSTFIELDSIZE, len(chain.body))
     if chain.method == "HEAD":
-        curl.setopt(CurlOpt.NOBODY, 1)
+        _set(curl, CurlOpt.NOBODY, 1)
     elif chain.method != "GET" or chain.body is not None:
-        curl.setopt(CurlOpt.CUSTOMREQUEST, chain.method)
+        _set(curl, CurlOpt.CUSTOMREQUEST, chain.method.encode())
     merged = CIMultiDict(headers)
     if cookies:
         own = merged.get(hdrs.COOKIE)
@@ -537,28 +612,24 @@ def _set_request(curl: Curl, chain: RedirectChain, headers: Mapping[str, str], c
         lines.append(b"Expect:")
     if not is_secure:
         lines += [line for name, line in _WITHOUT_TLS.items() if name not in merged]
-        curl.setopt(CurlOpt.HTTPHEADER_ORDER, _ORDER_WITHOUT_TLS)
+        _set(curl, CurlOpt.HTTPHEADER_ORDER, _ORDER_WITHOUT_TLS)
     if lines:
         curl.setopt(CurlOpt.HTTPHEADER, lines)
 
 
-def _set_way(curl: Curl, url: URL, proxy: ProxyAddress | None, connect_timeout: float) -> None:
+def _set_way(curl: Curl, proxy: ProxyAddress | None, *, tunnel: bool, connect_timeout: float) -> None:
     """Set the way. Without a proxy, an empty name keeps libcurl from reading the environment."""
-    curl.setopt(CurlOpt.CONNECTTIMEOUT_MS, int(connect_timeout * 1_000))
-    curl.setopt(CurlOpt.SUPPRESS_CONNECT_HEADERS, 1)
-    curl.setopt(CurlOpt.NOPROXY, "")
-    curl.setopt(CurlOpt.REQUEST_TARGET, url.raw_path_qs)  # libcurl would change the case of escapes
+    _set(curl, CurlOpt.CONNECTTIMEOUT_MS, int(connect_timeout * 1_000))
+    _set(curl, CurlOpt.SUPPRESS_CONNECT_HEADERS, 1)
+    _set(curl, CurlOpt.NOPROXY, b"")
     if proxy is None:
-        curl.setopt(CurlOpt.PROXY, "")
+        _set(curl, CurlOpt.PROXY, b"")
         return
-    tunnel = url.scheme == "https"
-    if not (proxy.is_socks or tunnel):
-        curl.setopt(CurlOpt.REQUEST_TARGET, f"{url.scheme}://{url.raw_authority}{url.raw_path_qs}")
     # With socks5h, the proxy resolves the names of sites.
-    curl.setopt(CurlOpt.PROXY, proxy.address.replace("socks5://", "socks5h://"))
+    _set(curl, CurlOpt.PROXY, proxy.address.replace("socks5://", "socks5h://").encode())
     if (proxy.is_socks or tunnel) and (proxy.username or proxy.password):
-        curl.setopt(CurlOpt.PROXYUSERNAME, proxy.username)
-        curl.setopt(CurlOpt.PROXYPASSWORD, proxy.password)
+        _set(curl, CurlOpt.PROXYUSERNAME, proxy.username.encode())
+        _set(curl, CurlOpt.PROXYPASSWORD, proxy.password.encode())
 
 
 def _header_line(name: str, value: str) -> bytes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Page as PlaywrightPage
 
     from shoal.fetch.forwarder import ProxyForwarder
-    from shoal.fetch.proxy import Route
+    from shoal.fetch.proxy import RequestRoute
     from shoal.fetch.redirects import CookieJars
 
 # A tab that only Shoal has used is used again so often.
@@ -46,6 +46,7 @@ class RunningBrowser:
         self.opening = asyncio.Lock()
         self.chromium = chromium
         self.profiles: OrderedDict[str, Profile] = OrderedDict()
+        self.forwarders: set[ProxyForwarder] = set()
         self.open_tabs = 0
         self.targets = 0
         self.is_crashed = False
@@ -92,6 +93,8 @@ class RunningBrowser:
         for task in list(self._tasks):
             task.cancel()
         await self.chromium.close()
+        for forwarder in self.forwarders:
+            await forwarder.close()
 
     def _on_paused(self, event: Event) -> None:
         live = self._frames.get(event.get("frameId", ""))
@@ -143,7 +146,7 @@ class Profile:
         self,
         browser: RunningBrowser,
         key: str | None,
-        route: Route | None,
+        route: RequestRoute | None,
         forwarder: ProxyForwarder | None,
         context: BrowserContext,
     ) -> None:
@@ -164,12 +167,13 @@ class Profile:
         cls,
         browser: RunningBrowser,
         key: str | None,
-        route: Route | None,
+        route: RequestRoute | None,
         forwarder: ProxyForwarder | None,
         state: Any,
     ) -> Profile:
         options: dict[str, Any] = {}
         if forwarder is not None:
+            browser.forwarders.add(forwarder)
             options["proxy"] = {"server": forwarder.address}
         if state is not None:
             options["storage_state"] = state
@@ -227,6 +231,7 @@ class Profile:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.context.close()
         if self.forwarder is not None:
+            self.browser.forwarders.discard(self.forwarder)
             await self.forwarder.close()
 
 
@@ -247,7 +252,8 @@ class LivePage:
         self._world = 0
         self.tab: Tab | None = None
         self.crash: Transient | Any = None
-        self.download_url: str | None = None
+        # Set when the page has started a download that nobody asked for.
+        self.downloaded = asyncio.Event()
 
     @property
     def requests(self) -> PageRequests:
@@ -282,7 +288,7 @@ class LivePage:
     async def begin(self, context: TabContext) -> None:
         """Use it for one attempt."""
         self._uses += 1
-        self.download_url = None
+        self.downloaded = asyncio.Event()
         self._requests = PageRequests(
             self._browser.send,
             self._main_frame,
@@ -328,7 +334,7 @@ class LivePage:
             await requests.close()
         may_be_used_again = (
             tab is not None
-            and not (tab.is_touched or self.is_crashed or self._popups or self.download_url)
+            and not (tab.is_touched or self.is_crashed or self._popups or self.downloaded.is_set())
             and self._uses < MAX_USES
             and self._browser.is_usable
             and self.profile.key is not None
@@ -383,7 +389,7 @@ class LivePage:
 
     def _on_download(self, download: Any) -> None:
         if self.tab is None or not self.tab.on_download(download):
-            self.download_url = download.url
+            self.downloaded.set()
             self._spawn(_cancel_quietly(download))
 
     def _on_crash(self) -> None:

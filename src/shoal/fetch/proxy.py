@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import aiohappyeyeballs
 import aiohttp
@@ -61,24 +61,46 @@ _LOCAL_ERRORS = frozenset(
 )
 
 
-class Route(NamedTuple):
-    """Which way a request goes, and as whom: connections with different routes are different ones.
+class RequestRoute:
+    """Which way a request goes, and as whom. Connections of different routes are never shared.
 
-    `proxy`: None for a request that goes out directly.
+    `proxy`: None for a request that goes out directly. A route is equal only to itself, which is cheap to find out;
+    `RequestRoutes` has that of an identity.
     """
 
-    key: str
-    proxy: ProxyAddress | None
+    __slots__ = ("key", "proxy")
+
+    def __init__(self, key: str, proxy: ProxyAddress | None) -> None:
+        self.key = key
+        self.proxy = proxy
 
     def sends_absolute_urls(self, *, tls: bool) -> bool:
         """Whether the proxy itself is asked for the page, which only HTTP proxies without TLS to the site are."""
-        return self.proxy is not None and not self.proxy.is_socks and not tls
+        return self.proxy is not None and not tls and not self.proxy.is_socks
 
 
-class RoutedRequest(Protocol):
+class RequestRoutes:
+    """The routes of identities. Above the limit the least recently used one is forgotten, with its connections."""
+
+    def __init__(self, limit: int = _MAX_REMEMBERED) -> None:
+        self._limit = limit
+        self._routes: OrderedDict[tuple[str, ProxyAddress | None], RequestRoute] = OrderedDict()
+
+    def get(self, key: str, proxy: ProxyAddress | None) -> RequestRoute:
+        route = self._routes.get((key, proxy))
+        if route is None:
+            route = self._routes[key, proxy] = RequestRoute(key, proxy)
+            if len(self._routes) > self._limit:
+                self._routes.popitem(last=False)
+        else:
+            self._routes.move_to_end((key, proxy))
+        return route
+
+
+class ConnectingRequest(Protocol):
     """The parts of a request of aiohttp that a connection needs."""
 
-    route: Route
+    route: RequestRoute
     host: str
     port: int | None
 
@@ -109,7 +131,7 @@ class ProxyConnector(aiohttp.TCPConnector):
         self._idle: OrderedDict[ResponseHandler, Any] = OrderedDict()
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:  # noqa: ASYNC109
-        request: RoutedRequest = req
+        request: ConnectingRequest = req
         proxy = request.route.proxy
         if proxy is None:
             return await super()._create_connection(req, traces, timeout)
@@ -158,7 +180,7 @@ class ProxyConnector(aiohttp.TCPConnector):
         self, sock: socket.socket, proxy: ProxyAddress, req: Any, limits: aiohttp.ClientTimeout
     ) -> ResponseHandler:
         """A connection to an https:// proxy: TLS with the proxy, and inside it TLS with the site if that has it."""
-        request: RoutedRequest = req
+        request: ConnectingRequest = req
         context = aiohttp.connector._SSL_CONTEXT_VERIFIED
         name, seconds = _tls_name(proxy.host), limits.sock_connect
         if not request.is_ssl():
@@ -441,7 +463,7 @@ class Evidence:
         self._delivered: OrderedDict[str, None] = OrderedDict()
         self._failing_since: OrderedDict[str, float] = OrderedDict()
 
-    def record_delivery(self, route: Route | None, host: str) -> None:
+    def record_delivery(self, route: RequestRoute | None, host: str) -> None:
         """A complete response has come by this route."""
         if route is None or route.proxy is None:
             return
@@ -449,7 +471,9 @@ class Evidence:
         _remember(self._delivered, route.key, None)
         self._failing_since.pop(route.key, None)
 
-    def judge(self, ended: AttemptEnded, route: Route, host: str, started: float, *, owes_answer: bool) -> AttemptEnded:
+    def judge(
+        self, ended: AttemptEnded, route: RequestRoute, host: str, started: float, *, owes_answer: bool
+    ) -> AttemptEnded:
         """The error, as an ExitFailed if it counts as the proxy's. `started`: when the request was sent.
 
         `owes_answer`: the proxy was asked for the page and has not answered at all, also not that the site is silent.

@@ -45,7 +45,10 @@ MAX_CALLS_BYTES = 16 << 20
 _CALL_SECONDS = 2.0
 _CAPTURE_SECONDS = 10.0
 _DOWNLOAD_SECONDS = 30.0
-_RENDER_TRIES = 5
+# A page that leads on while it is read is read again; how often it may lead on is limited elsewhere.
+_RENDER_TRIES = 50
+# So long a page may still take to load after it has started a download.
+_AFTER_DOWNLOAD_SECONDS = 1.0
 _HTML = frozenset({"", "text/html", "application/xhtml+xml"})
 _NET_ERROR = re.compile(r"net::(ERR_[A-Z0-9_]+)")
 _CAUSES = {
@@ -203,7 +206,8 @@ class Tab(PlaywrightPage):
         finally:
             self._requests.end()
         is_plain = request.method.upper() == "GET" and request.body is None
-        if context.store is not None and is_plain and page.status == 200 and classify_page(page) is None:
+        is_kept = context.store is not None and is_plain and not request.private
+        if is_kept and context.store is not None and page.status == 200 and classify_page(page) is None:
             await context.store.put(page, request.variant)
         return page
 
@@ -242,13 +246,13 @@ class Tab(PlaywrightPage):
         wait_for = self._context.options.wait_for
         state: Any = wait_for if wait_for in LOAD_STATES else "commit"
         try:
-            response = await self._live.page.goto(str(navigation.chain.target), wait_until=state, timeout=0)
+            response = await self._goto(str(navigation.chain.target), state)
             if wait_for not in LOAD_STATES:
                 await self._wait(wait_for)
             return response
         except Error as error:
             self._raise_error()
-            if self._live.download_url is not None or "Download is starting" in str(error):
+            if "Download is starting" in str(error):
                 raise Permanent(
                     f"{quoted(navigation.chain.url)} is a file to download, not a page: "
                     "use a stage with save=True, or tab.save()"
@@ -257,6 +261,19 @@ class Tab(PlaywrightPage):
             if document is not None and cause in ("ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED"):
                 return None  # a response without a body
             raise self._ended(error, navigation) from error
+
+    async def _goto(self, url: str, state: Any) -> Response | None:
+        """Navigate and wait for the state; a page that starts a download may never reach it, and is taken as it is."""
+        opening = asyncio.ensure_future(self._live.page.goto(url, wait_until=state, timeout=0))
+        download = asyncio.ensure_future(self._live.downloaded.wait())
+        try:
+            await asyncio.wait({opening, download}, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                await asyncio.wait({opening}, timeout=_AFTER_DOWNLOAD_SECONDS)
+            return await opening if opening.done() else None
+        finally:
+            download.cancel()
+            opening.cancel()
 
     async def _wait(self, wait_for: str | Callable[[Tab], Awaitable[Any]]) -> None:
         from playwright.async_api import Error
@@ -302,7 +319,8 @@ class Tab(PlaywrightPage):
         headers = CIMultiDict({} if document is None else document.headers)
         media = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         url = self._live.page.url
-        if navigation is not None and (response is None or headers.get("Content-Length") == "0"):
+        is_shown = response is not None or self._live.downloaded.is_set()
+        if navigation is not None and (not is_shown or headers.get("Content-Length") == "0"):
             url, body = navigation.chain.url, b""
         elif media not in _HTML and response is not None:
             body = await self._raw_body(response)
@@ -465,7 +483,9 @@ class Tab(PlaywrightPage):
             async with asyncio.timeout(_DOWNLOAD_SECONDS):
                 download = await waiting
             path = await download.path()
-            yield download.url, download.suggested_filename, Path(path)
+            # What a script has made has no URL of its own.
+            url = download.url if download.url.startswith("http") else self._live.page.url
+            yield url, download.suggested_filename, Path(path)
         except TimeoutError:
             if download is not None or waiting.done():
                 raise

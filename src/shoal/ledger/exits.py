@@ -79,7 +79,7 @@ class BaseExits(ABC):
         for spec in by_key.values():
             check_text("key of an exit", spec.key, MAX_NAME_BYTES)
             check_text("label of an exit", spec.label, MAX_NAME_BYTES)
-            if any(letter.isspace() for letter in spec.key):
+            if " " in spec.key or not spec.key.isprintable():
                 raise InvalidSetting("The key of an exit contains a space.")
         worker_no = await self._catalog.worker_no(worker)
         # Every worker of a pool registers the same list, some of them every few minutes: usually it is stored already.

@@ -176,8 +176,10 @@ def why_run(facts: RunContext) -> list[WaitReason]:
     if counts.waiting:
         text = f"{_items(counts.waiting)} waiting for their lanes."
         reasons.append(WaitReason(code="waiting", text=text, items=counts.waiting))
+    # Lanes are full because their items have no exit.
+    expected = ("lane_limit", "lane_delay", "lane_order") if without_exit and not counts.waiting else ()
     for lane in facts.lanes:
-        reasons.extend(_lane_reasons(lane, None, facts.now))
+        reasons.extend(reason for reason in _lane_reasons(lane, None, facts.now) if reason.code not in expected)
     reasons.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
     reasons.extend(_scaling_reason(scaling) for scaling in facts.scalings)
     return reasons

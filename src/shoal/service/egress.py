@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import AttemptEnded, ExitFailed, NotFound, UsageError
+from shoal.errors import AttemptEnded, ExitFailed, LedgerError, NotFound, UsageError
 from shoal.fetch.page import Request
-from shoal.model.egress import ExitView, PoolKind, PoolView
+from shoal.model.egress import ExitState, ExitView, PoolKind, PoolView
 from shoal.observe.doctor import Check
-from shoal.observe.egress import count_text
+from shoal.observe.egress import count_text, pool_text
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.config.egress import EgressConfig
     from shoal.ledger.protocols import Ledger
     from shoal.model.egress import Exit
+    from shoal.model.log import Log
 
 PAGE = 1_000
 MAX_EXITS = 100_000
 CHECKS_AT_ONCE = 20
 CHECK_SECONDS = 20.0
+LOG_SECONDS = 5.0
 # By RFC 6761 this name never exists, so that a proxy answers at once, and no site is visited.
 NO_SITE = "https://shoal.invalid/"
 
@@ -100,17 +103,21 @@ async def list_exits(
             remedy="A pool is known from the first worker on that uses it; check the name.",
         )
     for view in pools:
-        if pool is not None and view.pool != pool:
-            continue
-        cursor, seen = None, 0
-        while seen < MAX_EXITS:
-            page = await ledger.exits.list(view.pool, state=state, cursor=cursor, limit=PAGE)
-            for each in page.rows:
+        if pool in (None, view.pool):
+            async for each in _exits_of(ledger, view.pool, state):
                 yield await ledger.exits.get(each.pool, each.key) if details else each
-            seen += len(page.rows)
-            cursor = page.cursor
-            if cursor is None:
-                break
+
+
+async def _exits_of(ledger: Ledger, pool: str, state: str | None = None) -> AsyncIterator[ExitView]:
+    cursor, seen = None, 0
+    while seen < MAX_EXITS:
+        page = await ledger.exits.list(pool, state=state, cursor=cursor, limit=PAGE)
+        for each in page.rows:
+            yield each
+        seen += len(page.rows)
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 async def find_exit(ledger: Ledger, name: str, kinds: tuple[PoolKind, ...]) -> ExitView:
@@ -151,6 +158,66 @@ async def free_exit(ledger: Ledger, name: str, kinds: tuple[PoolKind, ...], *, b
     """Make an exit good at once, at every host."""
     found = await find_exit(ledger, name, kinds)
     return await ledger.exits.free(found.pool, found.key, by=by)
+
+
+class ExitLog:
+    """Logs how the exits of pools change, and how each pool stands after a change."""
+
+    def __init__(self, ledger: Ledger, pools: Collection[str], log: Log) -> None:
+        self._logs = [_PoolLog(ledger, pool, log.bind(egress=pool)) for pool in sorted(pools)]
+
+    async def run(self, every: float = LOG_SECONDS) -> None:
+        """Read the pools again and again, until cancelled."""
+        while True:
+            await self.read()
+            await asyncio.sleep(every)
+
+    async def read(self) -> None:
+        for each in self._logs:
+            with suppress(LedgerError):  # an outage is reported elsewhere
+                await each.read()
+
+
+class _PoolLog:
+    """Logs what changed in one pool since the last reading; changes that are read twice are logged once."""
+
+    def __init__(self, ledger: Ledger, pool: str, log: Log) -> None:
+        self._ledger = ledger
+        self._pool = pool
+        self._log = log
+        self._since: float | None = None
+        self._labels: dict[str, str] = {}
+        self._states: dict[str, ExitState] = {}
+        self._blocked: set[tuple[str, str]] = set()
+        self._shown = ""
+
+    async def read(self) -> None:
+        changes = await self._ledger.exits.changes("", self._pool, self._since)
+        self._since = changes.at or None
+        keys = {exit_.key for exit_ in changes.exits} | {block.key for block in changes.blocks}
+        if not keys <= self._labels.keys():
+            self._labels = {view.key: view.label async for view in _exits_of(self._ledger, self._pool)}
+        for exit_ in changes.exits:
+            if self._states.get(exit_.key, ExitState.GOOD) is not exit_.state:
+                self._states[exit_.key] = exit_.state
+                until = None if exit_.until is None else round(exit_.until)
+                label = self._labels.get(exit_.key, exit_.key)
+                self._log.info("exit changed", exit=label, state=exit_.state.value, seconds=until, why=exit_.why)
+        for block in changes.blocks:
+            place = block.key, block.host
+            if block.seconds and place not in self._blocked:
+                self._blocked.add(place)
+                label = self._labels.get(block.key, block.key)
+                self._log.info("exit blocked by a host", exit=label, host=block.host, seconds=round(block.seconds))
+            elif not block.seconds:
+                self._blocked.discard(place)
+        for view in await self._ledger.exits.pools():
+            shown = f"{view.good} of {view.exits} good, {view.banned} banned, {view.resting} resting"
+            if view.pool == self._pool and shown != self._shown:
+                self._shown = shown
+                self._log.info(
+                    "pool of exits", good=view.good, exits=view.exits, banned=view.banned, text=pool_text(view)
+                )
 
 
 async def check_proxies(

@@ -352,8 +352,8 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def open_pool_logs(scraper: Scraper, settings: Settings, request: PoolRequest) -> Logs:
-    file = request.logs / f"{scraper.name}_pool.log"
+def open_pool_logs(scraper: Scraper, settings: Settings, request: PoolRequest, kind: str = "pool") -> Logs:
+    file = request.logs / f"{scraper.name}_{kind}.log"
     return open_logs(
         format=settings.log_format, level=settings.log_level, file=file, stream=None, secrets=settings.secrets()
     )

@@ -32,6 +32,7 @@ from shoal.fleet.process import EXIT_SECONDS, child_environment, stop_on_signals
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
+from shoal.service.egress import ExitLog
 from shoal.service.events import Host
 from shoal.service.pool import PreparedPool, open_pool_logs
 from shoal.service.run import RunReport, make_report
@@ -135,6 +136,8 @@ async def _supervise(prepared: PreparedPool, pool: Pool, autoscaler: PoolAutosca
         others.append(asyncio.create_task(autoscaler.run()))
     if prepared.plan.only:
         others.append(asyncio.create_task(_finish_with_partitions(ledger, run, pool)))
+    if prepared.plan.egress:
+        others.append(asyncio.create_task(_log_exits(prepared)))
     try:
         async with progress_events(ledger, run.id, host, every=FOLLOW_SECONDS) as following:
             following.add_done_callback(lambda task: None if task.cancelled() else pool.stop_starting())
@@ -145,6 +148,18 @@ async def _supervise(prepared: PreparedPool, pool: Pool, autoscaler: PoolAutosca
         for other in others:
             other.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _log_exits(prepared: PreparedPool) -> None:
+    """Log in a file of its own what happens to the exits, until cancelled."""
+    logs = open_pool_logs(prepared.scraper, prepared.settings, prepared.request, "egress")
+    pools = [planned.pool for planned in prepared.plan.egress]
+    exit_log = ExitLog(prepared.ledger, pools, logs.log.bind(run=prepared.run.id))
+    try:
+        await exit_log.run()
+    finally:
+        await exit_log.read()
+        logs.close()
 
 
 async def _finish_with_partitions(ledger: Ledger, run: Run, pool: Pool) -> None:

@@ -10,123 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
-from shoal.define.hooks import PreparedHook, type_text
 from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
-from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
-from shoal.fetch.download import Download, Downloads
-from shoal.fetch.memory import MemoryBudget
-from shoal.fetch.page import Fetcher, Page, Request
+from shoal.fetch.download import Download
+from shoal.fetch.page import BrowserOptions, Fetcher, Page, Request
 from shoal.fetch.session import BrowserProfile, jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
-from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
-from shoal.worker.egress import Clients, IdentityFetcher, WorkerEgress
-from shoal.worker.politeness import IdentityPace, Politeness
-from shoal.worker.providers import AttemptProviders, WorkerProviders
+from shoal.worker.attempt_resources import AttemptResources
+from shoal.worker.egress import IdentityFetcher
+from shoal.worker.politeness import IdentityPace
+from shoal.worker.providers import AttemptProviders
 from shoal.worker.redirects import RedirectGate
-from shoal.worker.registration import Registration
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
     from shoal.egress.tokens import Token
     from shoal.fetch.redirects import CookieJars
     from shoal.fetch.tab import Tab
-    from shoal.worker.logins import Logins, LoginSession
+    from shoal.worker.logins import LoginSession
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
-
-
-class AttemptResources:
-    """What all attempts of a process share.
-
-    `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
-    whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
-    `clients`: the fetchers of stages that have another client; None when pages come from the store. `egress`: the pools
-    of exits; None when no stage has one. `logins`: those of the scraper; None when there are none to run.
-    """
-
-    __slots__ = (
-        "_hook_records",
-        "clients",
-        "downloads",
-        "egress",
-        "fetcher",
-        "in_lanes",
-        "log",
-        "logins",
-        "memory",
-        "parsing_stages",
-        "politeness",
-        "providers",
-        "registration",
-        "scraper",
-        "threads",
-    )
-
-    def __init__(  # noqa: PLR0913 - the parts that attempts share
-        self,
-        scraper: Scraper,
-        fetcher: Fetcher,
-        politeness: Politeness,
-        *,
-        log: Log,
-        in_lanes: bool = True,
-        memory: MemoryBudget | None = None,
-        registration: Registration | None = None,
-        downloads: Downloads | None = None,
-        clients: Clients | None = None,
-        egress: WorkerEgress | None = None,
-        logins: Logins | None = None,
-    ) -> None:
-        self.downloads = downloads
-        self.clients = clients
-        self.egress = egress
-        self.logins = logins
-        self.scraper = scraper
-        self.fetcher = fetcher
-        self.politeness = politeness
-        self.log = log
-        self.in_lanes = in_lanes
-        self.registration = registration
-        self.memory = memory or MemoryBudget()
-        self.threads = ThreadRunner("shoal-handler")
-        self.providers = WorkerProviders(scraper, self.threads, log)
-        self.parsing_stages: set[str] = set()
-        self._hook_records: dict[PreparedHook, tuple[int, int]] = {}
-
-    def fetcher_of(self, stage: AnyStage) -> Fetcher:
-        """What sends the requests of a stage; for a stage with a browser, those that are not the browser's own."""
-        return self.fetcher if self.clients is None or stage.client == "browser" else self.clients.get(stage.client)
-
-    def count_records(self, hook: PreparedHook, matching: int, seen: int) -> None:
-        """Count the records that a hook had the type for, so that one which is never called is reported."""
-        before = self._hook_records.get(hook, (0, 0))
-        self._hook_records[hook] = before[0] + matching, before[1] + seen
-
-    async def close(self) -> None:
-        for hook, (matching, seen) in self._hook_records.items():
-            if seen and not matching:
-                wanted = type_text(hook.record_type)
-                self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
-        await self.providers.close()
-        self.threads.close()
-        if self.downloads is not None:
-            self.downloads.close()
-        if self.logins is not None:
-            await self.logins.close()
-        if self.clients is not None:
-            await self.clients.close()
-        if self.egress is not None:
-            await self.egress.close()
-        await self.politeness.close()
 
 
 class Attempt:
@@ -269,8 +180,8 @@ class Attempt:
             private=True,
         )
         values = LoginValues(http, resources.log.bind(login=login.name), scraper.settings)
-        tabs = _LoginTabs(self, jar)
-        providers = AttemptProviders(tabs, scraper, resources.providers, resources.threads, resources.log)
+        clients = _LoginClients(self, jar)
+        providers = AttemptProviders(clients, scraper, resources.providers, resources.threads, resources.log)
         try:
             arguments = await providers.arguments(login.signature, values)
             if login.signature.kind is FunctionKind.PLAIN:
@@ -332,7 +243,7 @@ class Attempt:
         if stage.login is not None and resources.logins is not None:
             self.session = await resources.logins.session(self, stage.login)
         if stage.client == "browser" and resources.clients is not None:
-            async with self._open_tab(self._jar()) as self.tab:
+            async with self._open_tab(self._jar(), stage.browser) as self.tab:
                 await self._fetch_and_call(output)
         else:
             await self._fetch_and_call(output)
@@ -363,7 +274,7 @@ class Attempt:
                 await self._follow(self.page, stage.follow, output)
 
     @asynccontextmanager
-    async def _open_tab(self, jar: str | None) -> AsyncIterator[Tab]:
+    async def _open_tab(self, jar: str | None, options: BrowserOptions) -> AsyncIterator[Tab]:
         """A tab of the browser, which goes out as the attempt does, and what is kept of it when it fails."""
         clients = self._resources.clients
         if clients is None:
@@ -373,7 +284,7 @@ class Attempt:
             gate=self._gate,
             jar=jar,
             identity=self.identity,
-            options=self._stage.browser,
+            options=options,
             deadline=self._deadline,
             http=self._fetcher,
         )
@@ -393,7 +304,7 @@ class Attempt:
         if self.tab is not None:
             yield self.tab
             return
-        async with self._open_tab(self._jar()) as tab:
+        async with self._open_tab(self._jar(), self._stage.browser) as tab:
             yield tab
 
     @asynccontextmanager
@@ -570,15 +481,19 @@ class Attempt:
         return self.identity.key if self.identity is not None else self.claimed.lane or self._stage.name
 
 
-class _LoginTabs:
-    """Opens the tab of a login, with the cookies that its session will have."""
+class _LoginClients:
+    """Opens what a login asks for: a tab has the cookies that its session will have."""
 
     def __init__(self, attempt: Attempt, jar: str) -> None:
         self._attempt = attempt
         self._jar = jar
 
     def live_tab(self) -> AbstractAsyncContextManager[Tab]:
-        return self._attempt._open_tab(self._jar)
+        # Nothing is kept of a page that has credentials.
+        return self._attempt._open_tab(self._jar, BrowserOptions())
+
+    def open_token(self) -> AbstractAsyncContextManager[Token]:
+        return self._attempt.open_token()
 
 
 def lane_run_id(stage: AnyStage | None, claimed: ClaimedItem) -> str | None:

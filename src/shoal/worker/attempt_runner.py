@@ -40,8 +40,9 @@ from shoal.model.lane import is_loopback_lane
 from shoal.model.outcome import DONE, DecisionKind, FinishedAttempt, OutcomeClass, decide_attempt
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
-from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
+from shoal.worker.attempt import Attempt, is_cancellation, lane_run_id
 from shoal.worker.attempt_hooks import HookFailed
+from shoal.worker.attempt_resources import AttemptResources
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
@@ -134,6 +135,13 @@ class AttemptRunner:
 
     async def _run_once(self, attempt: Attempt) -> Output | BaseException:
         """What the attempt yielded, or the error that ended it. Raises what is not about the item."""
+        try:
+            return await self._result_of(attempt)
+        finally:
+            if attempt.identity is not None:
+                attempt.identity.release()
+
+    async def _result_of(self, attempt: Attempt) -> Output | BaseException:
         lease = attempt.claimed.lease
         self._current[lease] = attempt
         result: Output | BaseException

@@ -62,7 +62,6 @@ MAX_UNHELPFUL = 3
 MAX_RERUNS = 3
 # While another worker logs in, its session is waited for in the slot, then by the item.
 SHARED_WAIT_SECONDS, SHARED_POLL_SECONDS = 5.0, 0.2
-LOCK_MARGIN_SECONDS = 30.0
 # Sessions that end so often are reported.
 FREQUENT_LOGINS, FREQUENT_SECONDS = 5, 120.0
 MAX_IDENTITIES = 10_000
@@ -267,7 +266,7 @@ class IdentityLogin:
         while True:
             if (session := await self._newer_session(shared, name, attempt.cookie_jars)) is not None:
                 return session
-            if await shared.acquire(name, self.login.timeout + LOCK_MARGIN_SECONDS):
+            if await shared.acquire(name):
                 session = await self._renew_shared(attempt, shared, name)
                 if session is not None:
                     return session
@@ -282,7 +281,8 @@ class IdentityLogin:
         try:
             if (session := await self._newer_session(shared, name, attempt.cookie_jars)) is not None:
                 return session
-            session = await self._log_in(attempt)
+            async with shared.renewing(name):
+                session = await self._log_in(attempt)
             version = await shared.put(name, session.state)
             if version is None:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
@@ -9,8 +10,8 @@ import re
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -26,6 +27,7 @@ MAX_PLACES = 1_000
 KEPT_DAYS = 90
 # A worker whose login failed keeps others from trying for this long at most: it may be killed, and the code corrected.
 MAX_HELD_SECONDS = 300.0
+LOCK_SECONDS = 15.0
 _NONCE_BYTES = 12
 _MAX_FILE_BYTES = 16 << 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -244,12 +246,29 @@ class SharedSessions:
         content = self._cipher.encrypt(state, self._place(name))
         return await self._ledger.sessions.put(self._scraper, name, content, before=self._seen.get(name, 0))
 
-    async def acquire(self, name: str, seconds: float) -> bool:
-        """Whether this process may log in, for so many seconds."""
-        if not await self._ledger.locks.acquire(self._lock(name), self._process, seconds):
+    async def acquire(self, name: str) -> bool:
+        """Whether this process may log in. It must do so within `renewing`, else its lock expires."""
+        if not await self._ledger.locks.acquire(self._lock(name), self._process, LOCK_SECONDS):
             return False
         self._held.add(name)
         return True
+
+    @asynccontextmanager
+    async def renewing(self, name: str) -> AsyncIterator[None]:
+        """Keep the lock while a login runs; that of a process that is killed expires soon."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(LOCK_SECONDS / 3)
+                with suppress(LedgerError):
+                    await self._ledger.locks.renew(self._lock(name), self._process, LOCK_SECONDS)
+
+        task = asyncio.create_task(renew(), name="login lock")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def release(self, name: str, *, after: float = 0.0) -> None:
         """Let another worker log in: now, or after so many seconds, or when this one leaves."""

@@ -35,14 +35,19 @@ class SqliteExits(BaseExits):
 
         def work(tx: Transaction) -> None:
             tx.run("make_pool", pool, kind)
-            at = _change_time(tx, pool)
-            tx.run("add_exits", pool, pairs)
-            tx.run("relist_blocks", pool, pairs, at, tx.now)
-            if tx.run("list_again", tx.value("exits_to_list", pool, pairs), at):
-                tx.run("set_pool_changed", pool, at)
-            tx.run("store_exit_list", pool, name, keys, None if complete else worker_no)
+            # The exits of a list that is stored are listed: of many workers that start at once, the first writes them.
+            is_known = complete and tx.value("has_exit_list", pool, name)
+            if not is_known:
+                at = _change_time(tx, pool)
+                tx.run("add_exits", pool, pairs)
+                tx.run("relist_blocks", pool, pairs, at, tx.now)
+                if tx.run("list_again", tx.value("exits_to_list", pool, pairs), at):
+                    tx.run("set_pool_changed", pool, at)
+                tx.run("store_exit_list", pool, name, keys, None if complete else worker_no)
+            old_list = tx.value("exit_member_list", pool, worker_no, kind) or ""
             tx.run("set_exit_member", pool, worker_no, name)
-            relist_exits(tx, pool)
+            if not is_known or old_list not in ("", name):
+                relist_exits(tx, pool)
 
         await self._db.write(work)
 

@@ -28,39 +28,47 @@ set jit = off
 as $$
 declare
     t timestamptz;
+    is_known boolean;
+    old_list text;
 begin
     insert into shoal.exit_pool (name, kind) values (pool_name, pool_kind) on conflict (name) do nothing;
     t := shoal.lock_pool(pool_name);
     update shoal.exit_pool p set kind = pool_kind, left_at = null
     where p.name = pool_name and (p.kind <> pool_kind or p.left_at is not null);
 
-    insert into shoal.exit (pool, key, label)
-    select pool_name, u.key, u.label from unnest(exit_keys, labels) as u(key, label)
-    where not exists (select 1 from shoal.exit e where e.pool = pool_name and e.key = u.key)
-    order by u.key;
-    -- Workers that have asked for changes before do not know what happened to an exit while it was not listed.
-    update shoal.exit_host h set changed_at = t
-    from shoal.exit e
-    where e.pool = pool_name and e.key = any (exit_keys) and e.unlisted_at is not null
-      and h.exit = e.id and h.blocked_until > t;
-    update shoal.exit e
-    set label = u.label, unlisted_at = null,
-        changed_at = case when e.unlisted_at is not null and e.state <> 'good' then t else e.changed_at end
-    from unnest(exit_keys, labels) as u(key, label)
-    where e.pool = pool_name and e.key = u.key and (e.unlisted_at is not null or e.label <> u.label);
-
-    insert into shoal.exit_list as x (pool, name, keys)
-    select pool_name, list_name, array(
-        select k.key from unnest(exit_keys) as k(key)
-        union
-        select k.key from shoal.exit_member m join shoal.exit_list o on o.pool = m.pool and o.name = m.list
-        cross join lateral unnest(o.keys) as k(key)
-        where not complete and m.pool = pool_name and m.worker = worker_no
-        order by 1)
-    on conflict (pool, name) do update set keys = excluded.keys where x.keys <> excluded.keys;
+    -- The exits of a list that is stored are listed: of many workers that start at once, the first one writes them.
+    is_known := complete and exists (select 1 from shoal.exit_list x where x.pool = pool_name and x.name = list_name);
+    if not is_known then
+        insert into shoal.exit (pool, key, label)
+        select pool_name, u.key, u.label from unnest(exit_keys, labels) as u(key, label)
+        where not exists (select 1 from shoal.exit e where e.pool = pool_name and e.key = u.key)
+        order by u.key;
+        -- Workers that have asked for changes before do not know what happened to an exit while it was not listed.
+        update shoal.exit_host h set changed_at = t
+        from shoal.exit e
+        where e.pool = pool_name and e.key = any (exit_keys) and e.unlisted_at is not null
+          and h.exit = e.id and h.blocked_until > t;
+        update shoal.exit e
+        set label = u.label, unlisted_at = null,
+            changed_at = case when e.unlisted_at is not null and e.state <> 'good' then t else e.changed_at end
+        from unnest(exit_keys, labels) as u(key, label)
+        where e.pool = pool_name and e.key = u.key and (e.unlisted_at is not null or e.label <> u.label);
+        insert into shoal.exit_list as x (pool, name, keys)
+        select pool_name, list_name, array(
+            select k.key from unnest(exit_keys) as k(key)
+            union
+            select k.key from shoal.exit_member m join shoal.exit_list o on o.pool = m.pool and o.name = m.list
+            cross join lateral unnest(o.keys) as k(key)
+            where not complete and m.pool = pool_name and m.worker = worker_no
+            order by 1)
+        on conflict (pool, name) do update set keys = excluded.keys where x.keys <> excluded.keys;
+    end if;
+    select m.list into old_list from shoal.exit_member m where m.pool = pool_name and m.worker = worker_no;
     insert into shoal.exit_member as m (pool, worker, list) values (pool_name, worker_no, list_name)
     on conflict (pool, worker) do update set list = excluded.list where m.list <> excluded.list;
-    perform shoal.relist_exits(pool_name, t);
+    if not is_known or coalesce(old_list, '') not in ('', list_name) then
+        perform shoal.relist_exits(pool_name, t);
+    end if;
 end $$;
 
 -- Forget members that have ended and lists that no member has; exits that are in no list are not listed any more. The

@@ -16,6 +16,9 @@ select p.changed_at from exit_pool p where p.name = ?1
 -- name: set_pool_changed
 update exit_pool set changed_at = ?2 where name = ?1
 
+-- name: has_exit_list
+select exists (select 1 from exit_list x where x.pool = ?1 and x.name = ?2)
+
 -- name: add_exits
 -- ?2: [[key, label], ...]
 insert into exit (pool, key, label)

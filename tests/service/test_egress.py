@@ -1,0 +1,97 @@
+"""Egress for operators: the log of exits, the plan of a pool, the checks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config import Settings
+from shoal.config.egress import EgressConfig
+from shoal.ledger.protocols import Ledger
+from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
+from shoal.model.worker import WorkerSpec
+from shoal.service.egress import ExitLog, PlannedExits, check_egress, plan_exits
+from shoal.wiring import ledger_context
+
+RULES = HealthRules(ban_after=2, ban_for=60.0, block_after=1, block_for=30.0)
+
+
+class Lines:
+    """A log that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def bind(self, **_: Any) -> Lines:
+        return self
+
+    def info(self, event: str, **fields: Any) -> None:
+        self.lines.append((event, fields))
+
+
+@pytest.fixture
+async def ledger(sqlite_path: Path) -> AsyncIterator[Ledger]:
+    async with ledger_context(Settings(ledger=str(sqlite_path))) as ledger:
+        yield ledger
+
+
+async def test_the_log_of_exits_has_each_change_once(ledger: Ledger) -> None:
+    lines = Lines()
+    log = ExitLog(ledger, ["homes"], lines)  # type: ignore[arg-type]  # only `info` is called
+    await log.read()
+    assert lines.lines == []
+    await ledger.workers.register(WorkerSpec(id="w", node="n", pid=1))
+    await ledger.exits.register("w", "homes", "proxies", [ExitSpec("a", "proxy a"), ExitSpec("b", "proxy b")])
+    failed = ExitReport(key="a", failed=2, failures_in_row=2, error="refused")
+    blocked = ExitReport(key="b", succeeded=1, hosts=(HostReport(host="h", blocked=1, blocks_in_row=1, error="403"),))
+    await ledger.exits.report("w", "homes", [failed, blocked], RULES)
+    await log.read()
+    await log.read()
+    events = [(event, fields.get("exit"), fields.get("state")) for event, fields in lines.lines]
+    assert events == [
+        ("exit changed", "proxy a", "banned"),
+        ("exit blocked by a host", "proxy b", None),
+        ("pool of exits", None, None),
+    ]
+    await ledger.exits.free("homes", "a")
+    await log.read()
+    assert lines.lines[-2][1]["state"] == "good"
+
+
+async def test_the_plan_of_a_pool_gives_each_worker_its_part(tmp_path: Path) -> None:
+    """S3.9, S3.17: 50 proxies and ten workers are five each; S3.24: fewer also work."""
+    file = tmp_path / "proxies.txt"
+    file.write_text("".join(f"127.0.0.1:{9_000 + n}\n" for n in range(50)))
+    settings = Settings(
+        egress={
+            "homes": EgressConfig(name="homes", kind="proxies", file=str(file), share="split"),
+            "all": EgressConfig(name="all", kind="proxies", file=str(file)),
+            "github": EgressConfig(name="github", kind="tokens", given={"A": "1", "B": "2", "C": "1"}),
+            "onion": EgressConfig(name="onion", kind="tor", circuits=8),
+        }
+    )
+    planned = {each.pool: each for each in await plan_exits(settings, list(settings.egress), 10)}
+    assert [planned["homes"].part(n) for n in range(10)] == [5] * 10
+    assert [planned[name].part(0) for name in ("all", "github", "onion")] == [50, 2, 8]
+    few = PlannedExits(pool="p", kind="proxies", exits=7, workers=3, split=True)
+    assert [few.part(n) for n in range(3)] == [3, 2, 2]
+    fewer = PlannedExits(pool="p", kind="proxies", exits=2, workers=3, split=True)
+    assert [fewer.part(n) for n in range(3)] == [1, 1, 1]
+
+
+async def test_checks_name_what_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
+    settings = Settings(
+        egress={
+            "homes": EgressConfig(name="homes", kind="proxies", file=str(tmp_path / "none.txt")),
+            "github": EgressConfig(name="github", kind="tokens", env=("GH",), missing=("GH",)),
+            "onion": EgressConfig(name="onion", kind="tor", socks="127.0.0.1:1"),
+        }
+    )
+    checks = {check.name: check for check in await check_egress(settings)}
+    assert checks.keys() == {"egress.homes", "egress.github", "egress.onion"}
+    assert not any(check.ok for check in checks.values())
+    assert all(check.fix for check in checks.values())
+    assert checks["egress.github"].text == "no token: GH is not set"
