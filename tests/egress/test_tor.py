@@ -508,6 +508,8 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
         urls.insert(0, f"http://{tor_network.onion_service(site.port)}/page/1")
         run = project.start("run", "shop.py", "--urls-file", project.urls(urls))
         site.wait_until(lambda visits: any(visit.path == "/page/1" for visit in visits), timeout=120)
+        while project.items()[0].state != "done":
+            time.sleep(0.02)
         for number in range(1, ROUNDS + 1):
             pages = ITEMS * (2 * number - 1) // (2 * ROUNDS + 1)
             site.wait_until(_has_pages(pages), timeout=120)

@@ -44,6 +44,7 @@ _OF_REQUESTS = ("GENERAL", "CONFLUX")
 _ENDED_WELL = ("FINISHED", "REQUESTED", "NONE", "")
 _MAX_BROKEN = 1_000
 _LOG_SECONDS = 1.0
+_COOKIE_BYTES = 32
 _FOLDER_PREFIX = "shoal-tor-"
 # Left behind only if both this process and the shell were killed; a folder this young may not have its lock yet.
 _STALE_SECONDS = 60.0
@@ -276,8 +277,9 @@ class ManagedTor(Tor):
     async def _run_once(self) -> str:
         """Start tor, and follow it to its end; why it ended."""
         assert self._folder is not None
-        port_file = self._folder / "control-port"
-        port_file.unlink(missing_ok=True)
+        port_file, cookie_file = self._folder / "control-port", self._folder / "cookie"
+        for file in (port_file, cookie_file):
+            file.unlink(missing_ok=True)
         self._last_words = ""
         # Never cancelled half-way: the shell would be killed before it could end tor.
         self._shell = asyncio.create_task(self._start_shell())
@@ -286,11 +288,11 @@ class ManagedTor(Tor):
         reading = asyncio.create_task(self._read_log(shell.stdout))
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                while not port_file.exists() and not reading.done():
+                while not (_size(port_file) and _size(cookie_file) >= _COOKIE_BYTES) and not reading.done():
                     await asyncio.wait((reading,), timeout=0.02)
                 if reading.done():
                     return self._last_words or "it said nothing"
-                await self._take_control(port_file.read_text(), (self._folder / "cookie").read_bytes())
+                await self._take_control(port_file.read_text(), cookie_file.read_bytes())
             assert self._control is not None
             while not reading.done():
                 await asyncio.wait((reading, self._control.ended), timeout=CHECK_SECONDS, return_when="FIRST_COMPLETED")
@@ -544,6 +546,14 @@ async def socks_problem(host: str, port: int) -> str | None:
     if answer[:1] != b"\x05":
         return "what answers there is no SOCKS proxy"
     return None if answer == b"\x05\x02" else "it takes no user names, by which circuits are told apart"
+
+
+def _size(file: Path) -> int:
+    """0 for one that does not exist."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _quoted(path: Path) -> str:
