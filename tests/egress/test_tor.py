@@ -458,7 +458,7 @@ async def test_what_can_never_work_is_one_sentence(tmp_path: Path, torrc: Path, 
 # The private network
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def starting_tor_network() -> Iterator[Callable[[], TorNetwork]]:
     network = TorNetwork()
     with ThreadPoolExecutor(max_workers=1) as thread:
