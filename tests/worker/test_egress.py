@@ -293,6 +293,20 @@ async def test_an_item_that_every_identity_is_blocked_for_is_charged_in_the_end(
     assert len(site.exits("/1")) == 4
 
 
+async def test_a_blocked_item_waits_for_the_next_start_at_its_host_and_is_charged_in_the_end(
+    setup: Setup, site: HeaderSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not returned because the next start is far ahead: it would be blocked and returned for ever."""
+    monkeypatch.setattr("shoal.worker.politeness.MAX_START_WAIT_SECONDS", 0.01)
+    scraper = shop(delay=0.3)
+    site.answer = lambda *_: 403
+    scraper.start(scraper.stages["product"].item(site.url("/1")))
+    summary = await setup.run(scraper)
+    assert (summary.dead, len(site.exits("/1"))) == (1, 4)
+    sent = [when for _, path, _, when in site.log if path == "/1"]
+    assert all(after - before > 0.25 for before, after in pairwise(sent)), "the pace of the host holds over all exits"
+
+
 async def test_the_site_s_own_failures_count_against_nobody(setup: Setup, site: HeaderSite) -> None:
     scraper = shop()
     site.answer = lambda _exit, path: 404 if path == "/1" else 500

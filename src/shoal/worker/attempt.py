@@ -44,7 +44,8 @@ class Attempt:
     """The state of one attempt while it runs.
 
     Built-in providers read its public attributes. `page`: the fetched page, which the report of a failure describes.
-    `tab`: the tab that it was opened in; `captured`: what was kept of it.
+    `tab`: the tab that it was opened in; `captured`: what was kept of it. `avoid`: exits that were tried before;
+    `again`: the item is run again at once.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class Attempt:
         claimed_at: float,
         *,
         avoid: Collection[str] = (),
+        again: bool = False,
     ) -> None:
         self._resources = resources
         self._stage = stage
@@ -90,6 +92,8 @@ class Attempt:
             deadline=self._deadline,
             per_identity=stage.policy.pace == "identity",
         )
+        if again and self._gate is not None:
+            self._gate.repeat()
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None

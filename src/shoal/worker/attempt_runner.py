@@ -101,7 +101,9 @@ class AttemptRunner:
         tried: list[ExitIdentity] = []
         reruns = 0
         while True:
-            attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=[each.exit.key for each in tried])
+            avoid = [each.exit.key for each in tried]
+            again = bool(tried or reruns)
+            attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=avoid, again=again)
             result = await self._run_once(attempt)
             if attempt.session is not None and self._resources.logins is not None:
                 error = result if isinstance(result, BaseException) else None
