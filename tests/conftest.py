@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield
     for item in items:
         # xdist marks a group in the name of a test; where pytest 9.2 keeps names, xdist 3.8 does not know.
-        if grouped := vars(item).get("_nodeid"):
+        if hasattr(item, "_id") and (grouped := vars(item).get("_nodeid")):
             item._id = type(item._id).parse(grouped)
 
 
