@@ -156,7 +156,9 @@ class AttemptRunner:
                 raise
             result = error
         finally:
-            self._current.pop(lease, None)
+            is_overdue = self._current.pop(lease, None) is not attempt
+        if is_overdue:
+            return attempt.timeout_error()  # the item has ended: it is not run again
         if attempt.identity is not None:
             if isinstance(result, Transient):
                 result = await attempt.identity.judge(result)
